@@ -1,0 +1,222 @@
+//! jemalloc arenas whose extents come from a zone.
+//!
+//! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so it never brings an evicted
+//! one back. Each thread is bound to one arena; the automatic thread cache then holds that zone's objects only.
+
+use crate::zone::{self, ZoneId};
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use terrace_pager::lock::Lock;
+use terrace_pager::sys;
+use tikv_jemalloc_sys as je;
+
+/// `arena_config_t` of jemalloc 5.3.
+#[repr(C)]
+struct ArenaConfig {
+    hooks: *const Hooks,
+    metadata_use_hooks: bool,
+}
+
+type AllocHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, *mut bool, *mut bool, u32) -> *mut c_void;
+type DallocHook = extern "C" fn(*mut c_void, *mut c_void, usize, bool, u32) -> bool;
+type PartHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, usize, u32) -> bool;
+type SplitHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, usize, bool, u32) -> bool;
+type MergeHook = extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void, usize, bool, u32) -> bool;
+
+/// `extent_hooks_t`.
+#[repr(C)]
+struct Hooks {
+    alloc: AllocHook,
+    dalloc: Option<DallocHook>,
+    destroy: Option<DallocHook>,
+    commit: Option<PartHook>,
+    decommit: Option<PartHook>,
+    purge_lazy: Option<PartHook>,
+    purge_forced: Option<PartHook>,
+    split: SplitHook,
+    merge: MergeHook,
+}
+
+/// No dalloc and no destroy: what an arena frees it keeps (retained) and reuses, after purging it.
+static HOOKS: Hooks = Hooks {
+    alloc: hook_alloc,
+    dalloc: None,
+    destroy: None,
+    commit: None,
+    decommit: None,
+    purge_lazy: None,
+    purge_forced: Some(hook_purge),
+    split: hook_split,
+    merge: hook_merge,
+};
+
+extern "C" fn hook_alloc(
+    _: *mut c_void,
+    address: *mut c_void,
+    size: usize,
+    align: usize,
+    zero: *mut bool,
+    commit: *mut bool,
+    _: u32,
+) -> *mut c_void {
+    if !address.is_null() {
+        // Extending in place is never promised.
+        return std::ptr::null_mut();
+    }
+    let extent = zone::extend(0, size, align);
+    if !extent.is_null() {
+        // SAFETY: jemalloc passes valid pointers; a zone's memory is fresh, zeroed and accessible.
+        unsafe {
+            *zero = true;
+            *commit = true;
+        }
+    }
+    extent.cast()
+}
+
+extern "C" fn hook_purge(_: *mut c_void, extent: *mut c_void, _: usize, offset: usize, len: usize, _: u32) -> bool {
+    let start = extent as usize + offset;
+    // SAFETY: jemalloc gives these contents up; the range is part of an extent that a zone handed out.
+    let act = || unsafe { sys::advise(start, len, libc::MADV_DONTNEED) };
+    let result = match zone::pager() {
+        Some(pager) => pager.discard(start, len, act),
+        None => act(),
+    };
+    result.is_err()
+}
+
+extern "C" fn hook_split(_: *mut c_void, _: *mut c_void, _: usize, _: usize, _: usize, _: bool, _: u32) -> bool {
+    false
+}
+
+extern "C" fn hook_merge(_: *mut c_void, _: *mut c_void, _: usize, _: *mut c_void, _: usize, _: bool, _: u32) -> bool {
+    false
+}
+
+/// Arenas a CPU: jemalloc's own default.
+const ARENAS_PER_CPU: usize = 4;
+const ARENAS_MAX: usize = 64;
+/// Extents that grow beyond this make room in too large steps.
+const GROW_LIMIT: usize = 8 << 20;
+
+struct Arenas {
+    opened: bool,
+    zone_open: bool,
+    numbers: Vec<u32>,
+    wanted: usize,
+}
+
+static ARENAS: Lock<Arenas> = Lock::new(Arenas { opened: false, zone_open: false, numbers: Vec::new(), wanted: 0 });
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Binds the calling thread to an arena of zone 0; makes the arena if need be. Always succeeds: without address space for a
+/// zone the thread uses jemalloc's own arenas, which are not managed.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_bind_thread() -> i32 {
+    if let Some(arena) = arena_for_thread(0) {
+        let set = write_control(c"thread.arena", arena);
+        debug_assert!(set, "an arena of ours can be bound");
+    }
+    1
+}
+
+fn arena_for_thread(zone: ZoneId) -> Option<u32> {
+    let mut arenas = ARENAS.lock();
+    if !arenas.opened {
+        arenas.opened = true;
+        arenas.zone_open = zone::open(zone);
+        if !arenas.zone_open {
+            sys::complain("no address space for a heap zone (ulimit -v): this program's heap stays unmanaged");
+        }
+        arenas.wanted = std::thread::available_parallelism().map_or(1, |n| n.get() * ARENAS_PER_CPU).min(ARENAS_MAX);
+    }
+    if !arenas.zone_open {
+        return None;
+    }
+    let index = NEXT.fetch_add(1, Relaxed) % arenas.wanted;
+    if index >= arenas.numbers.len() {
+        let number = create_arena()?;
+        arenas.numbers.push(number);
+        return Some(number);
+    }
+    Some(arenas.numbers[index])
+}
+
+fn create_arena() -> Option<u32> {
+    let mut config = ArenaConfig { hooks: &HOOKS, metadata_use_hooks: false };
+    let mut number: u32 = 0;
+    let mut len = size_of::<u32>();
+    // SAFETY: the control reads one arena_config_t and writes one unsigned.
+    let error = unsafe {
+        je::mallctl(
+            c"experimental.arenas_create_ext".as_ptr(),
+            (&raw mut number).cast(),
+            &mut len,
+            (&raw mut config).cast(),
+            size_of::<ArenaConfig>(),
+        )
+    };
+    if error != 0 {
+        return None;
+    }
+    if let Ok(name) = CString::new(format!("arena.{number}.retain_grow_limit")) {
+        write_control(&name, GROW_LIMIT);
+    }
+    Some(number)
+}
+
+fn write_control<T>(name: &CStr, mut value: T) -> bool {
+    // SAFETY: callers pass values of the control's type.
+    unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), (&raw mut value).cast(), size_of::<T>()) == 0 }
+}
+
+fn read_control<T: Default>(name: &CStr) -> T {
+    let mut value = T::default();
+    let mut len = size_of::<T>();
+    // SAFETY: callers ask for values of the control's type.
+    unsafe { je::mallctl(name.as_ptr(), (&raw mut value).cast(), &mut len, std::ptr::null_mut(), 0) };
+    value
+}
+
+/// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
+pub fn purge() -> bool {
+    // MALLCTL_ARENAS_ALL.
+    let name = c"arena.4096.purge";
+    // SAFETY: the control takes and gives nothing.
+    unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), 0) == 0 }
+}
+
+/// What `mallinfo2` can tell, in bytes.
+#[derive(Default, Clone, Copy, Debug)]
+pub struct Usage {
+    /// Mapped from the system and not returned.
+    pub mapped: usize,
+    /// In pages that hold live objects.
+    pub active: usize,
+    /// In live objects.
+    pub allocated: usize,
+}
+
+/// Current usage of the whole allocator.
+pub fn usage() -> Usage {
+    write_control(c"epoch", 1u64);
+    Usage {
+        mapped: read_control(c"stats.mapped"),
+        active: read_control(c"stats.active"),
+        allocated: read_control(c"stats.allocated"),
+    }
+}
+
+/// Takes the lock for a fork.
+pub fn lock_for_fork() {
+    std::mem::forget(ARENAS.lock());
+}
+
+/// Opens it again, in parent and child.
+///
+/// # Safety
+/// The calling thread (in the child: its parent's) called [`lock_for_fork`].
+pub unsafe fn unlock_after_fork() {
+    // SAFETY: the caller's promise.
+    drop(unsafe { ARENAS.held() });
+}

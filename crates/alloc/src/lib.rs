@@ -1,0 +1,69 @@
+//! Which objects share pages: the malloc family over zones.
+//!
+//! `shim/malloc.c` has the entry points; [`arenas`] the jemalloc arenas behind them; [`zone`] the address ranges behind those;
+//! [`unmanaged`] the allocator for everything that must never be evicted.
+
+pub mod arenas;
+pub mod unmanaged;
+pub mod zone;
+
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+unsafe extern "C" {
+    fn terrace_enter_internal();
+    fn terrace_leave_internal();
+    static mut terrace_pending: i32;
+}
+
+/// From now on this thread allocates unmanaged memory, until as many calls of [`leave_internal`].
+pub fn enter_internal() {
+    // SAFETY: touches a variable of this thread only.
+    unsafe { terrace_enter_internal() }
+}
+
+/// See [`enter_internal`].
+pub fn leave_internal() {
+    // SAFETY: as above.
+    unsafe { terrace_leave_internal() }
+}
+
+static POLL: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has the next allocation of any thread call `poll`, at a point where no lock of the allocator is held.
+pub fn call_soon(poll: fn()) {
+    POLL.store(poll as *mut (), Release);
+    // SAFETY: a flag that is read without order; a late reader polls later.
+    unsafe { (&raw mut terrace_pending).write_volatile(1) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_poll() {
+    // SAFETY: as above.
+    unsafe { (&raw mut terrace_pending).write_volatile(0) };
+    let poll = POLL.swap(std::ptr::null_mut(), AcqRel);
+    if !poll.is_null() {
+        // SAFETY: only `call_soon` stores here, and what it stores is a `fn()`.
+        let poll: fn() = unsafe { std::mem::transmute(poll) };
+        poll();
+    }
+}
+
+/// Takes all of the crate's locks for a fork, in their order. jemalloc takes its own in its fork handlers.
+pub fn lock_for_fork() {
+    arenas::lock_for_fork();
+    zone::lock_for_fork();
+    unmanaged::lock_for_fork();
+}
+
+/// Opens them again, in parent and child.
+///
+/// # Safety
+/// The calling thread (in the child: its parent's) called [`lock_for_fork`].
+pub unsafe fn unlock_after_fork() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        unmanaged::unlock_after_fork();
+        zone::unlock_after_fork();
+        arenas::unlock_after_fork();
+    }
+}

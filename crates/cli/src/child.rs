@@ -1,0 +1,216 @@
+//! Starts the program and stays its parent: passes signals on, follows it when the terminal stops it, waits for its end.
+//!
+//! Signals are blocked and taken with `sigwaitinfo`, which tells who sent them: those of the kernel (the terminal's ^C)
+//! went to the whole foreground group and so reached the program already; those of a process came to us only, and are
+//! passed on. The program starts with the signal mask and dispositions that we were started with.
+
+use crate::disposition;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Signals passed on; the real-time ones are added to them. Not here: those that report a fault of the receiver itself,
+/// those that cannot be caught, SIGCHLD, and SIGTTIN/SIGTTOU, which are about who uses the terminal.
+const FORWARDED: [i32; 15] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGURG,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGWINCH,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited with this status.
+    Exited(u8),
+    /// This signal killed it.
+    Killed(i32),
+}
+
+impl End {
+    /// As shells number it: the status, or 128 + the signal.
+    pub fn exit_status(self) -> i32 {
+        match self {
+            End::Exited(status) => i32::from(status),
+            End::Killed(signal) => 128 + signal,
+        }
+    }
+}
+
+/// A program that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Its process.
+    pub pid: u32,
+    /// How it ended.
+    pub end: End,
+    /// From its start to its end.
+    pub elapsed: Duration,
+}
+
+/// Runs `command` to its end. The error is the failure to start it; nothing is running then.
+///
+/// Leaves the signals blocked, so that the report is written whole. Call it once, from a process with one thread.
+pub fn run(mut command: Command) -> io::Result<Ended> {
+    let signals = forwarded_and_child();
+    let mask_before = block(&signals);
+    let child_ignored = disposition::is_ignored(libc::SIGCHLD);
+    let pipe_ignored = disposition::sigpipe_was_ignored();
+    if child_ignored {
+        // Otherwise the kernel would drop the program's exit status.
+        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+    }
+    // SAFETY: between fork and exec the closure makes two system calls that are async-signal-safe, allocates nothing and
+    // takes no lock; what it reads was copied into it.
+    unsafe {
+        command.pre_exec(move || {
+            if child_ignored {
+                set_disposition(libc::SIGCHLD, libc::SIG_IGN);
+            }
+            if pipe_ignored {
+                set_disposition(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &mask_before, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    let started = Instant::now();
+    let pid = command.spawn()?.id();
+    let end = supervise(pid as libc::pid_t, &signals);
+    Ok(Ended { pid, end, elapsed: started.elapsed() })
+}
+
+fn supervise(child: libc::pid_t, signals: &libc::sigset_t) -> End {
+    loop {
+        // The first look comes before the first wait only for the sake of one loop: SIGCHLD is blocked since before the
+        // start, so none can be missed.
+        match reap(child) {
+            Some(News::Ended(end)) => return end,
+            Some(News::Stopped) => stop_with_it(),
+            None => {}
+        }
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: the set is initialised and `info` is writable; it is read only if the call succeeded and so filled it.
+        let (signal, code, sender) = unsafe {
+            let signal = libc::sigwaitinfo(signals, info.as_mut_ptr());
+            if signal < 0 {
+                continue; // EINTR: stopped and continued
+            }
+            let info = info.assume_init();
+            (signal, info.si_code, info.si_pid())
+        };
+        // A positive code is the kernel's. What the program sent to its own process group, it has got.
+        if signal != libc::SIGCHLD && code <= 0 && sender != child {
+            // SAFETY: no memory is involved. The child has not been waited for, so the number is still its own.
+            unsafe { libc::kill(child, signal) };
+        }
+    }
+}
+
+enum News {
+    Ended(End),
+    /// By the terminal's stop signals, not by SIGSTOP: whoever sends that to one process means that one.
+    Stopped,
+}
+
+/// Takes all changes of state that are due. Other children than ours exist where we are process 1 and orphans are ours.
+fn reap(child: libc::pid_t) -> Option<News> {
+    let mut news = None;
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is writable; the call touches no other memory.
+        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+        if pid <= 0 {
+            return news;
+        }
+        if pid != child {
+            continue;
+        }
+        if libc::WIFEXITED(status) {
+            return Some(News::Ended(End::Exited(libc::WEXITSTATUS(status) as u8)));
+        } else if libc::WIFSIGNALED(status) {
+            return Some(News::Ended(End::Killed(libc::WTERMSIG(status))));
+        } else if libc::WIFSTOPPED(status) {
+            let stop = matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+            news = stop.then_some(News::Stopped);
+        } else {
+            news = None;
+        }
+    }
+}
+
+/// Stops this process too, so that the shell that waits for it takes the terminal back. Returns when continued.
+fn stop_with_it() {
+    // Without a terminal nobody would continue us.
+    if std::fs::File::open("/dev/tty").is_err() {
+        return;
+    }
+    let only_stop = set_of(&[libc::SIGTSTP]);
+    // SAFETY: the set is initialised; a null pointer means that the old mask is not asked for.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGTSTP);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_stop, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &only_stop, std::ptr::null_mut());
+    }
+}
+
+/// Dies of `signal` as the program did, without a core file of our own. Returns only if the signal does not kill us
+/// (process 1 of a container).
+pub fn die_of(signal: i32) {
+    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let only_it = set_of(&[signal]);
+    // SAFETY: all pointers are to initialised values of this frame or null where that means "not asked for".
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+        // A core_pattern that is a pipe does not ask for the limit.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        set_disposition(signal, libc::SIG_DFL);
+        libc::kill(libc::getpid(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_it, std::ptr::null_mut());
+    }
+}
+
+fn forwarded_and_child() -> libc::sigset_t {
+    let mut all = FORWARDED.to_vec();
+    all.push(libc::SIGCHLD);
+    all.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
+    set_of(&all)
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set before anything reads it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Blocks `signals` and returns the mask from before.
+fn block(signals: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = set_of(&[]);
+    // SAFETY: both sets are initialised and the second is ours to write.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, signals, &mut before) };
+    before
+}
+
+fn set_disposition(signal: i32, disposition: libc::sighandler_t) {
+    // SAFETY: default and ignore run no code of ours; the call is async-signal-safe.
+    unsafe { libc::signal(signal, disposition) };
+}

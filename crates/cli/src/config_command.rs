@@ -1,0 +1,74 @@
+//! `terrace config check` and `terrace config show`: what a settings file says, for people and (`--json`) for programs.
+
+use crate::args::{ConfigAction, ConfigArguments};
+use crate::config_file::{self, Unusable};
+use crate::effective::{Effective, Origin};
+use crate::say;
+use anyhow::{Result, bail};
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+
+/// Runs the subcommand; the result is the exit status.
+pub fn run(arguments: &ConfigArguments) -> Result<u8> {
+    match &arguments.action {
+        ConfigAction::Check { file, json } => check(file, *json),
+        ConfigAction::Show { config, json } => show(config.as_deref(), *json),
+    }
+}
+
+fn check(file: &Path, json: bool) -> Result<u8> {
+    let unusable = config_file::read(file).err();
+    let mistakes = match &unusable {
+        None => &[][..],
+        Some(Unusable::Mistakes(mistakes)) => mistakes,
+        Some(unreadable) => bail!("{}", unreadable.describe(file)),
+    };
+    if json {
+        let answer = json!({ "file": file.to_string_lossy(), "ok": mistakes.is_empty(), "errors": mistakes });
+        writeln!(std::io::stdout(), "{answer:#}")?;
+    } else if let Some(unusable) = &unusable {
+        say(&unusable.describe(file));
+    } else {
+        writeln!(std::io::stdout(), "{}: ok", file.display())?;
+    }
+    Ok(u8::from(!mistakes.is_empty()))
+}
+
+fn show(file: Option<&Path>, json: bool) -> Result<u8> {
+    let effective = Effective::of_file(file)?;
+    let settings = &effective.settings;
+    let report = effective.report.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let mut out = std::io::stdout().lock();
+    if json {
+        let [dram, tiers, observe, strict, report_from] = effective.origins;
+        let answer = json!({
+            "version": 1,
+            "run": {
+                "dram": settings.dram.to_string(), "tiers": settings.tiers, "observe": settings.observe,
+                "strict": settings.strict, "report": report,
+            },
+            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "report": report_from },
+        });
+        writeln!(out, "{answer:#}")?;
+        return Ok(0);
+    }
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let lines = [
+        format!("dram = {}", quoted(&settings.dram.to_string())),
+        format!("tiers = {}", quoted(&settings.tiers)),
+        format!("observe = {}", settings.observe),
+        format!("strict = {}", settings.strict),
+        report.map_or("# report =".into(), |report| format!("report = {}", quoted(&report))),
+    ];
+    writeln!(out, "version = 1\n\n[run]")?;
+    for (line, origin) in lines.iter().zip(effective.origins) {
+        let origin = match origin {
+            Origin::Default => "default",
+            Origin::File => "from the file",
+            Origin::CommandLine => "from the command line",
+        };
+        writeln!(out, "{line:<34} # {origin}")?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,271 @@
+//! The settings file (TOML): the same settings as the command line, each under `[run]`. Every mistake is found in one
+//! pass and told with its line; an unknown key is a mistake, because a misspelt one would silently do nothing.
+
+use crate::args;
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use terrace_pager::settings::Dram;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The keys of the file itself.
+const TOP_KEYS: [&str; 2] = ["version", "run"];
+/// The keys of `[run]`.
+const RUN_KEYS: [&str; 5] = ["dram", "tiers", "observe", "strict", "report"];
+/// The only value of `version` so far.
+const VERSION: &str = "1";
+
+/// What a file says; `None` where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileSettings {
+    /// `run.dram`.
+    pub dram: Option<Dram>,
+    /// `run.tiers`.
+    pub tiers: Option<String>,
+    /// `run.observe`.
+    pub observe: Option<bool>,
+    /// `run.strict`.
+    pub strict: Option<bool>,
+    /// `run.report`; a relative path is relative to the current directory, as on the command line.
+    pub report: Option<PathBuf>,
+}
+
+/// One mistake. Lines and columns count from 1; a column counts characters.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mistake {
+    /// Where it is.
+    pub line: usize,
+    /// Where in the line.
+    pub column: usize,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// Why a file gives no settings.
+#[derive(Debug)]
+pub enum Unusable {
+    /// It cannot be read.
+    Unreadable(std::io::Error),
+    /// It has mistakes: at least one, in the order of their lines.
+    Mistakes(Vec<Mistake>),
+}
+
+impl Unusable {
+    /// The whole story in lines of `FILE:LINE:COLUMN: message`.
+    pub fn describe(&self, file: &Path) -> String {
+        match self {
+            Unusable::Unreadable(error) => {
+                format!("{}: cannot read the settings: {error}; check the name and its permissions", file.display())
+            }
+            Unusable::Mistakes(mistakes) => {
+                let lines: Vec<String> = mistakes.iter().map(|m| format!("{}:{m}", file.display())).collect();
+                lines.join("\nterrace: ")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.line, self.column, self.message)
+    }
+}
+
+/// Reads and checks `file`.
+pub fn read(file: &Path) -> Result<FileSettings, Unusable> {
+    let text = std::fs::read_to_string(file).map_err(Unusable::Unreadable)?;
+    parse(&text).map_err(Unusable::Mistakes)
+}
+
+/// Checks the text of a settings file; all mistakes are reported at once.
+pub fn parse(text: &str) -> Result<FileSettings, Vec<Mistake>> {
+    let mut reader = Reader { text, mistakes: Vec::new() };
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        reader.mistake(error.span().map_or(0, |span| span.start), one_line(error.message()));
+    }
+    let mut settings = FileSettings::default();
+    // After a syntax error the recovered table is a guess: what it seems to say is not judged.
+    if errors.is_empty() {
+        reader.document(document.get_ref(), &mut settings);
+    }
+    let Reader { mut mistakes, .. } = reader;
+    mistakes.sort_by_key(|m| (m.line, m.column));
+    if mistakes.is_empty() { Ok(settings) } else { Err(mistakes) }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    mistakes: Vec<Mistake>,
+}
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    fn document(&mut self, table: &DeTable<'_>, settings: &mut FileSettings) {
+        for (key, value) in table.iter() {
+            match key.get_ref().as_ref() {
+                "version" => match value.get_ref() {
+                    DeValue::Integer(number) if number.as_str() == VERSION => {}
+                    DeValue::Integer(number) => self.mistake(
+                        value.span().start,
+                        format!("version {} is not known to this terrace, which reads version {VERSION}", number.as_str()),
+                    ),
+                    other => self.wrong_type("version", "the number 1", other, value.span().start),
+                },
+                "run" => match value.get_ref() {
+                    DeValue::Table(run) => self.run_section(run, settings),
+                    other => self.wrong_type("run", "a table, written [run]", other, value.span().start),
+                },
+                unknown if RUN_KEYS.contains(&unknown) => {
+                    self.mistake(key.span().start, format!("`{unknown}` is outside its table: put it under [run]"));
+                }
+                unknown => self.unknown_key(unknown, "", &TOP_KEYS, key.span().start),
+            }
+        }
+    }
+
+    fn run_section(&mut self, table: &DeTable<'_>, settings: &mut FileSettings) {
+        for (key, value) in table.iter() {
+            match key.get_ref().as_ref() {
+                "dram" => {
+                    let text = self.string("dram", "a string such as \"60%\" or \"4G\"", value);
+                    settings.dram = text.and_then(|text| self.valid("dram", value, text.parse::<Dram>()));
+                }
+                "tiers" => {
+                    let text = self.string("tiers", "a string such as \"dram,lz4,zstd:1\"", value);
+                    settings.tiers = text.and_then(|text| self.valid("tiers", value, args::tiers(text)));
+                }
+                "observe" => settings.observe = self.boolean("observe", value),
+                "strict" => settings.strict = self.boolean("strict", value),
+                "report" => match self.string("report", "a file name in quotes", value) {
+                    Some("") => self.mistake(value.span().start, "`report` is empty: write a file name, or leave it out".into()),
+                    text => settings.report = text.map(PathBuf::from),
+                },
+                unknown => self.unknown_key(unknown, " in [run]", &RUN_KEYS, key.span().start),
+            }
+        }
+    }
+
+    fn string<'v>(&mut self, key: &str, expected: &str, value: &'v Value<'_>) -> Option<&'v str> {
+        match value.get_ref() {
+            DeValue::String(text) => Some(text),
+            other => {
+                self.wrong_type(key, expected, other, value.span().start);
+                None
+            }
+        }
+    }
+
+    fn boolean(&mut self, key: &str, value: &Value<'_>) -> Option<bool> {
+        match value.get_ref() {
+            DeValue::Boolean(truth) => Some(*truth),
+            other => {
+                self.wrong_type(key, "true or false (without quotes)", other, value.span().start);
+                None
+            }
+        }
+    }
+
+    fn valid<T, E: fmt::Display>(&mut self, key: &str, value: &Value<'_>, parsed: Result<T, E>) -> Option<T> {
+        parsed.map_err(|error| self.mistake(value.span().start, format!("bad value for `{key}`: {error}"))).ok()
+    }
+
+    fn wrong_type(&mut self, key: &str, expected: &str, found: &DeValue<'_>, offset: usize) {
+        self.mistake(offset, format!("`{key}` must be {expected}, not a value of type {}", found.type_str()));
+    }
+
+    fn unknown_key(&mut self, key: &str, place: &str, known: &[&str], offset: usize) {
+        let advice = match nearest(key, known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known here: {}", known.join(", ")),
+        };
+        self.mistake(offset, format!("unknown key `{key}`{place}; {advice}"));
+    }
+
+    fn mistake(&mut self, offset: usize, message: String) {
+        let mut offset = offset.min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let before = &self.text[..offset];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        self.mistakes.push(Mistake { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1, message });
+    }
+}
+
+/// The known key that differs from `key` by the fewest slips (a letter too many, too few, other, or swapped), if they are
+/// no more than one in three letters.
+fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    let key = key.to_lowercase();
+    known
+        .iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&key, candidate), *candidate))
+        .filter(|(slips, candidate)| *slips <= key.chars().count().max(candidate.len()) / 3)
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, candidate)| candidate)
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        parse(text).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_full_file_is_read() {
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nreport = \"r.json\"\n";
+        assert_eq!(
+            parse(text),
+            Ok(FileSettings {
+                dram: Some(Dram::Share(0.6)),
+                tiers: Some("dram,lz4".into()),
+                observe: Some(true),
+                strict: Some(false),
+                report: Some("r.json".into()),
+            })
+        );
+        assert_eq!(parse(""), Ok(FileSettings::default()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_its_line_and_the_nearest_match() {
+        assert_eq!(mistakes("version = 1\n\n[run]\ndrma = \"60%\"\n"), ["4:1: unknown key `drma` in [run]; did you mean `dram`?"]);
+        assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
+        assert_eq!(mistakes("[run]\nzzz = 1"), ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, report"]);
+        assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
+    }
+
+    #[test]
+    fn wrong_types_and_bad_values_are_told_with_their_line() {
+        let found =
+            mistakes("version = 2\n[run]\ndram = \"0%\"\nobserve = \"yes\"\nstrict = 1\ntiers = \"dram,nonsense\"\nreport = \"\"\n");
+        assert_eq!(found.len(), 6, "{found:?}");
+        let starts = [
+            "1:11: version 2",
+            "3:8: bad value for `dram`",
+            "4:11: `observe`",
+            "5:10: `strict`",
+            "6:9: bad value for `tiers`",
+            "7:10: `report`",
+        ];
+        for (text, start) in found.iter().zip(starts) {
+            assert!(text.starts_with(start), "{text} should start with {start}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn syntax_errors_and_duplicates_have_a_line() {
+        assert!(mistakes("[run]\ndram = \n")[0].starts_with("2:"));
+        assert!(mistakes("[run]\nstrict = true\nstrict = true\n")[0].starts_with("3:"));
+        assert!(!mistakes("\u{fffd}[[[").is_empty());
+    }
+}

@@ -1,0 +1,177 @@
+//! `terrace doctor`: probes what Terrace needs of this machine and says of each thing what was found, what follows, and
+//! what would fix it. Probes try the thing itself where they can: version numbers lie about distribution kernels.
+//!
+//! It changes nothing, and a probe that cannot be made is a row that says so, never an error.
+
+mod cgroup;
+mod kernel;
+mod library;
+mod limits;
+mod memory;
+mod numa;
+mod pagemap;
+mod privileges;
+mod swap;
+mod userfaultfd;
+
+use crate::args::DoctorArguments;
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+
+/// How a thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Terrace works, less well or not everywhere.
+    Warn,
+    /// Not there.
+    Missing,
+}
+
+/// One thing probed. Each text is one line without a full stop.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The thing.
+    pub name: &'static str,
+    /// How it stands.
+    pub status: Status,
+    /// What the probe found.
+    pub found: String,
+    /// What follows from that.
+    pub consequence: String,
+    /// What to do; empty where there is nothing to do.
+    pub fix: String,
+    /// Without this, no page can be evicted.
+    #[serde(skip)]
+    pub required: bool,
+}
+
+impl Row {
+    fn new(name: &'static str, status: Status, found: impl Into<String>, consequence: impl Into<String>, fix: impl Into<String>) -> Self {
+        Row { name, status, found: found.into(), consequence: consequence.into(), fix: fix.into(), required: false }
+    }
+
+    /// A thing that stands well and needs no fix.
+    fn ok(name: &'static str, found: impl Into<String>, consequence: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, found, consequence, "")
+    }
+
+    /// A thing that could not be looked at.
+    fn unreadable(name: &'static str, what: &str, error: &std::io::Error) -> Self {
+        Self::new(name, Status::Warn, format!("cannot read {what}: {error}"), "not known", "")
+    }
+
+    fn required(self) -> Self {
+        Row { required: true, ..self }
+    }
+}
+
+/// Runs all probes and prints them; the result is the exit status: 0 where Terrace can evict, 1 where it cannot.
+pub fn run(arguments: &DoctorArguments) -> Result<u8> {
+    let rows: Vec<Row> = [
+        kernel::rows(),
+        userfaultfd::rows(),
+        pagemap::rows(),
+        privileges::rows(),
+        library::rows(),
+        memory::rows(),
+        limits::rows(),
+        cgroup::rows(),
+        swap::rows(),
+        numa::rows(),
+    ]
+    .concat();
+    let can_evict = !rows.iter().any(|row| row.required && row.status == Status::Missing);
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let answer = json!({ "version": env!("CARGO_PKG_VERSION"), "can_evict": can_evict, "rows": rows });
+        writeln!(out, "{answer:#}")?;
+    } else {
+        write!(out, "{}", text(&rows))?;
+    }
+    Ok(u8::from(!can_evict))
+}
+
+fn text(rows: &[Row]) -> String {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        let status = match row.status {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Missing => "MISSING",
+        };
+        text += &format!("{status:<7}  {:<width$}  {}\n", row.name, row.found);
+        for (label, line) in [("", &row.consequence), ("fix: ", &row.fix)] {
+            if !line.is_empty() {
+                text += &format!("{:<7}  {:<width$}    {label}{line}\n", "", "");
+            }
+        }
+    }
+    let lacking: Vec<&str> = rows.iter().filter(|row| row.required && row.status == Status::Missing).map(|row| row.name).collect();
+    if lacking.is_empty() {
+        text + "\nTerrace can evict here.\n"
+    } else {
+        text + &format!("\nTerrace cannot evict here for want of {}: programs would run unmanaged.\n", lacking.join(", "))
+    }
+}
+
+/// A small file of /proc or /sys, without the last newline.
+fn read(file: impl AsRef<Path>) -> std::io::Result<String> {
+    std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+}
+
+/// The choice in brackets of a file such as `always [madvise] never`.
+fn chosen(text: &str) -> Option<&str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_missing_required_row_decides() {
+        let optional = Row::new("swap", Status::Missing, "none", "no tier", "add one");
+        let rows = [Row::ok("kernel", "6.18", "all there").required(), optional];
+        assert_eq!(
+            text(&rows),
+            "ok       kernel  6.18\n                   all there\nMISSING  swap    none\n                   no tier\n                   fix: add one\n\nTerrace can evict here.\n"
+        );
+        let lacking = Row::new("move", Status::Missing, "no", "no", "upgrade").required();
+        assert!(text(&[lacking]).ends_with("for want of move: programs would run unmanaged.\n"));
+    }
+
+    #[test]
+    fn every_probe_answers_here() {
+        for rows in [
+            kernel::rows(),
+            userfaultfd::rows(),
+            pagemap::rows(),
+            privileges::rows(),
+            memory::rows(),
+            limits::rows(),
+            cgroup::rows(),
+            swap::rows(),
+            numa::rows(),
+        ] {
+            assert!(!rows.is_empty());
+            for row in rows {
+                assert!(!row.found.is_empty() && !row.consequence.is_empty(), "{row:?}");
+                assert!(![&row.found, &row.consequence, &row.fix].iter().any(|text| text.contains('\n')), "{row:?}");
+                assert!(row.status != Status::Missing || !row.fix.is_empty(), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_choice_is_in_brackets() {
+        assert_eq!(chosen("always [madvise] never"), Some("madvise"));
+        assert_eq!(chosen("none"), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! How much memory there is (from /proc/meminfo: the sizes of NUMA nodes lag behind on some machines), and huge pages.
+
+use super::{Row, Status, chosen, read};
+use crate::quantity::bytes;
+
+/// Rows: memory, huge pages.
+pub fn rows() -> Vec<Row> {
+    vec![
+        match read("/proc/meminfo") {
+            Ok(text) => memory(&text),
+            Err(error) => Row::unreadable("memory", "/proc/meminfo", &error),
+        },
+        match read("/sys/kernel/mm/transparent_hugepage/enabled") {
+            Ok(text) => huge_pages(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Row::ok("huge pages", "not in this kernel", "nothing to mind: all pages are 4 KiB")
+            }
+            Err(error) => Row::unreadable("huge pages", "transparent_hugepage/enabled", &error),
+        },
+    ]
+}
+
+fn memory(text: &str) -> Row {
+    let name = "memory";
+    let (Some(total), Some(available)) = (entry(text, "MemTotal"), entry(text, "MemAvailable")) else {
+        return Row::new(name, Status::Warn, "/proc/meminfo is not understood", "not known", "");
+    };
+    Row::ok(name, format!("{} in all, {} available", bytes(total), bytes(available)), "a size for --dram can be chosen by these")
+}
+
+fn huge_pages(text: &str) -> Row {
+    let name = "huge pages";
+    let mode = chosen(text).unwrap_or(text);
+    let consequence = match mode {
+        "always" => "huge pages come unasked: programs take memory in steps of 2 MiB, and a page evicted out of one splits it",
+        "madvise" => "only programs that ask get huge pages; a page evicted out of one splits it",
+        _ => "all pages are 4 KiB",
+    };
+    Row::ok(name, format!("transparent huge pages: {mode}"), consequence)
+}
+
+/// An entry of /proc/meminfo, in bytes; its "kB" are units of 1024.
+fn entry(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read_in_bytes() {
+        let row = memory("MemTotal:       25296192 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n");
+        assert_eq!(row.found, "24.1G in all, 12.0G available");
+        assert_eq!(memory("MemTotal: lots\n").status, Status::Warn);
+        assert_eq!(huge_pages("always [madvise] never").found, "transparent huge pages: madvise");
+    }
+}

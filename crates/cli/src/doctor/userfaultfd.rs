@@ -1,0 +1,314 @@
+//! userfaultfd: can it be opened for faults in the kernel too, which features it has, and does moving a page work?
+//!
+//! Constants and layouts are those of the kernel's `include/uapi/linux/userfaultfd.h` (6.8), spelt out here because the
+//! doctor must also run where the installed headers are older. The pager has its own system layer: the doctor probes
+//! the kernel, not our use of it.
+
+use super::{Row, Status, read};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const API: u64 = 0xAA;
+const IOC_NEW: u64 = 0xAA00; // _IO(0xAA, 0)
+const IOC_API: u64 = 0xC018_AA3F; // _IOWR(0xAA, 0x3F, 24 bytes)
+const IOC_REGISTER: u64 = 0xC020_AA00; // _IOWR(0xAA, 0, 32 bytes)
+const IOC_MOVE: u64 = 0xC028_AA05; // _IOWR(0xAA, 5, 40 bytes)
+const REGISTER_MODE_MISSING: u64 = 1;
+const USER_MODE_ONLY: i32 = 1;
+/// Features that Terrace asks about, by bit.
+const FEATURES: [(u32, &str); 6] =
+    [(1, "EVENT_FORK"), (2, "EVENT_REMAP"), (3, "EVENT_REMOVE"), (6, "EVENT_UNMAP"), (8, "THREAD_ID"), (15, "WP_ASYNC")];
+/// Without these the pager would not hear that the program gave memory back, and would return stale pages.
+const REQUIRED_FEATURES: u64 = 1 << 2 | 1 << 3 | 1 << 6;
+const FEATURE_MOVE: u64 = 1 << 16;
+/// A move is refused for the moment (EAGAIN, EBUSY) while the kernel itself holds the page; that passes at once.
+const MOVE_TRIES: u32 = 100;
+
+#[repr(C)]
+#[derive(Default)]
+struct ApiArgument {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct RegisterArgument {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct MoveArgument {
+    destination: u64,
+    source: u64,
+    length: u64,
+    mode: u64,
+    moved: i64,
+}
+
+/// Ways to get one, best first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    SystemCall,
+    Device,
+    UserModeOnly,
+}
+
+/// Rows: how it can be opened, its features, the move.
+pub fn rows() -> Vec<Row> {
+    let tried = [Way::SystemCall, Way::Device, Way::UserModeOnly].map(|way| (way, open(way)));
+    let mut rows = vec![access_row(&tried.each_ref().map(|(way, tried)| (*way, tried.as_ref().err().map(ToString::to_string))))];
+    match tried.into_iter().find_map(|(_, tried)| tried.ok()) {
+        Some(descriptor) => {
+            let features = handshake(&descriptor);
+            rows.push(features_row(features.as_ref().copied()));
+            rows.push(move_row(features.ok(), try_move(&descriptor)));
+        }
+        None => {
+            rows.push(Row::new(
+                "uffd features",
+                Status::Missing,
+                "no userfaultfd to ask",
+                "nothing can be evicted",
+                "first make userfaultfd available",
+            ));
+            rows.push(
+                Row::new(
+                    "page moves",
+                    Status::Missing,
+                    "no userfaultfd to try",
+                    "nothing can be evicted",
+                    "first make userfaultfd available",
+                )
+                .required(),
+            );
+        }
+    }
+    rows
+}
+
+fn access_row(tried: &[(Way, Option<String>)]) -> Row {
+    let name = "userfaultfd";
+    let open = |way: Way| tried.iter().any(|(tried, error)| *tried == way && error.is_none());
+    let sysctl = match read("/proc/sys/vm/unprivileged_userfaultfd") {
+        Ok(value) => format!("vm.unprivileged_userfaultfd={value}"),
+        Err(_) => "vm.unprivileged_userfaultfd not readable".into(),
+    };
+    if open(Way::SystemCall) {
+        let device = if open(Way::Device) { "; /dev/userfaultfd too" } else { "; /dev/userfaultfd not" };
+        let consequence = "faults of the program and of the kernel on its behalf can be served";
+        return Row::ok(name, format!("opens by the system call{device} ({sysctl})"), consequence).required();
+    }
+    if open(Way::Device) {
+        return Row::ok(
+            name,
+            format!("opens by /dev/userfaultfd ({sysctl})"),
+            "faults of the program and of the kernel on its behalf can be served",
+        )
+        .required();
+    }
+    let fix = "run as root or with CAP_SYS_PTRACE, or let the user open /dev/userfaultfd (chgrp and chmod 0660, Linux 6.1), or set sysctl vm.unprivileged_userfaultfd=1; in a container, allow userfaultfd in its seccomp profile";
+    if open(Way::UserModeOnly) {
+        let consequence = "system calls into evicted memory would fail with EFAULT, so nothing is evicted";
+        return Row::new(name, Status::Missing, format!("opens for user-mode faults only ({sysctl})"), consequence, fix).required();
+    }
+    let errors: Vec<&str> = tried.iter().filter_map(|(_, error)| error.as_deref()).collect();
+    Row::new(name, Status::Missing, format!("does not open: {} ({sysctl})", errors.first().unwrap_or(&"")), "nothing can be evicted", fix)
+        .required()
+}
+
+fn features_row(features: Result<u64, &io::Error>) -> Row {
+    let name = "uffd features";
+    let bits = match features {
+        Ok(bits) => bits,
+        Err(error) => {
+            return Row::new(
+                name,
+                Status::Missing,
+                format!("the handshake failed: {error}"),
+                "nothing can be evicted",
+                "boot Linux 6.8 or later",
+            )
+            .required();
+        }
+    };
+    let (present, absent): (Vec<_>, Vec<_>) = FEATURES.iter().partition(|(bit, _)| bits & 1 << bit != 0);
+    let names = |features: Vec<&(u32, &'static str)>| features.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" ");
+    let found = if absent.is_empty() { names(present) } else { format!("{} (not {})", names(present), names(absent)) };
+    if bits & REQUIRED_FEATURES != REQUIRED_FEATURES {
+        let consequence = "memory that the program gives back would not be noticed, so nothing is evicted";
+        return Row::new(name, Status::Missing, found, consequence, "boot Linux 6.8 or later").required();
+    }
+    Row::ok(name, found, "what the program unmaps, moves or discards is noticed").required()
+}
+
+fn move_row(features: Option<u64>, moved: io::Result<()>) -> Row {
+    let name = "page moves";
+    let said = if features.is_some_and(|bits| bits & FEATURE_MOVE != 0) { "offered" } else { "not offered" };
+    match moved {
+        Ok(()) => Row::ok(
+            name,
+            format!("UFFDIO_MOVE {said}; a page was moved and read back"),
+            "pages can be evicted safely, also beside direct I/O",
+        )
+        .required(),
+        Err(error) => Row::new(
+            name,
+            Status::Missing,
+            format!("UFFDIO_MOVE {said}; the trial failed: {error}"),
+            "pages cannot be evicted safely, so they stay in DRAM",
+            "boot Linux 6.8 or later, with CONFIG_USERFAULTFD",
+        )
+        .required(),
+    }
+}
+
+fn open(way: Way) -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let number = match way {
+        Way::Device => {
+            let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
+            // SAFETY: this request takes flags by value and returns a new descriptor; no memory is involved.
+            unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags as libc::c_ulong) }
+        }
+        Way::SystemCall | Way::UserModeOnly => {
+            let flags = if way == Way::UserModeOnly { flags | USER_MODE_ONLY } else { flags };
+            // SAFETY: the call takes flags by value and returns a new descriptor; no memory is involved.
+            unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as i32 }
+        }
+    };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Agrees on the API without any feature; answers the features there are. Works once for each descriptor.
+fn handshake(descriptor: &OwnedFd) -> io::Result<u64> {
+    let mut argument = ApiArgument { api: API, ..Default::default() };
+    ioctl(descriptor, IOC_API, &mut argument)?;
+    Ok(argument.features)
+}
+
+/// Moves one page between two small private mappings and reads it back. The handshake must be made.
+fn try_move(descriptor: &OwnedFd) -> io::Result<()> {
+    const MARK: u64 = 0x7e44_ace0_0bad_cafe;
+    let page = page_bytes();
+    let (source, destination) = (Mapping::new(page)?, Mapping::new(page)?);
+    source.write(MARK);
+    let mut register = RegisterArgument { start: destination.address(), length: page as u64, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+    ioctl(descriptor, IOC_REGISTER, &mut register)?;
+    let mut tries = 0;
+    loop {
+        let mut argument =
+            MoveArgument { destination: destination.address(), source: source.address(), length: page as u64, mode: 0, moved: 0 };
+        match ioctl(descriptor, IOC_MOVE, &mut argument) {
+            Ok(()) if argument.moved == page as i64 => break,
+            Ok(()) => return Err(io::Error::other(format!("{} bytes of {page} were moved", argument.moved))),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) && tries < MOVE_TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    // Only now: before the move this read would have waited for ever for a handler that does not exist.
+    if destination.read() != MARK {
+        return Err(io::Error::other("the page that arrived is not the page that was sent"));
+    }
+    if source.read() != 0 {
+        return Err(io::Error::other("the page that was moved is still where it was"));
+    }
+    Ok(())
+}
+
+fn ioctl<T>(descriptor: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
+    // SAFETY: each request of this module is used with the repr(C) struct whose size it encodes, so the kernel reads and
+    // writes within `argument`; the addresses in it are of mappings that this module owns.
+    match unsafe { libc::ioctl(descriptor.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf with a constant reads no memory of ours.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// One private anonymous page.
+struct Mapping {
+    start: *mut u64,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no existing mapping is touched.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { start: start.cast(), bytes })
+    }
+
+    fn address(&self) -> u64 {
+        self.start as u64
+    }
+
+    fn write(&self, value: u64) {
+        // SAFETY: the mapping is writable, aligned to a page, and lives as long as self; volatile, because the kernel
+        // takes the page from under the compiler's eyes.
+        unsafe { self.start.write_volatile(value) }
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: as for `write`; the range is readable.
+        unsafe { self.start.read_volatile() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `new` mapped; no reference into it was ever given out.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(system_call: bool, device: bool, user_only: bool) -> Row {
+        let error = |open: bool| (!open).then(|| "Operation not permitted".to_owned());
+        access_row(&[(Way::SystemCall, error(system_call)), (Way::Device, error(device)), (Way::UserModeOnly, error(user_only))])
+    }
+
+    #[test]
+    fn user_mode_faults_alone_are_not_enough() {
+        assert_eq!(access(true, false, true).status, Status::Ok);
+        assert_eq!(access(false, true, true).status, Status::Ok);
+        let user_only = access(false, false, true);
+        assert!(user_only.status == Status::Missing && user_only.required && user_only.consequence.contains("EFAULT"));
+        assert!(access(false, false, false).found.starts_with("does not open: Operation not permitted"));
+    }
+
+    #[test]
+    fn requests_encode_the_size_of_their_argument() {
+        for (request, bytes) in
+            [(IOC_API, size_of::<ApiArgument>()), (IOC_REGISTER, size_of::<RegisterArgument>()), (IOC_MOVE, size_of::<MoveArgument>())]
+        {
+            assert_eq!((request >> 16 & 0x3FFF) as usize, bytes);
+        }
+    }
+
+    #[test]
+    fn features_that_keep_data_right_are_required() {
+        assert_eq!(features_row(Ok(REQUIRED_FEATURES)).status, Status::Ok);
+        assert_eq!(features_row(Ok(REQUIRED_FEATURES & !(1 << 6))).status, Status::Missing);
+        assert_eq!(move_row(Some(FEATURE_MOVE), Err(io::Error::other("x"))).status, Status::Missing);
+    }
+}

@@ -1,0 +1,95 @@
+//! The settings in force: the command line before the file before the defaults, and where each came from.
+
+use crate::args::RunArguments;
+use crate::config_file::{self, FileSettings};
+use anyhow::{Result, anyhow};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use terrace_pager::settings::Settings;
+
+/// Where a setting comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// The file of `--config`.
+    File,
+    /// A flag.
+    CommandLine,
+}
+
+/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `report`, in this order.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// What the library is told.
+    pub settings: Settings,
+    /// Where the JSON report goes.
+    pub report: Option<PathBuf>,
+    /// Where each setting comes from.
+    pub origins: [Origin; 5],
+}
+
+impl Effective {
+    /// The settings for a command line, with its file of settings read and checked.
+    pub fn of_command_line(arguments: &RunArguments) -> Result<Self> {
+        let file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let flags = FileSettings {
+            dram: arguments.dram,
+            tiers: arguments.tiers.clone(),
+            observe: arguments.observe,
+            strict: arguments.strict,
+            report: arguments.report.clone(),
+        };
+        Ok(Self::merge(flags, file))
+    }
+
+    /// The settings that a file (or none) gives when the command line says nothing.
+    pub fn of_file(file: Option<&Path>) -> Result<Self> {
+        Ok(Self::merge(FileSettings::default(), file.map(read).transpose()?.unwrap_or_default()))
+    }
+
+    fn merge(flags: FileSettings, file: FileSettings) -> Self {
+        let default = Settings::default();
+        let (dram, dram_from) = choose(flags.dram, file.dram, default.dram);
+        let (tiers, tiers_from) = choose(flags.tiers, file.tiers, default.tiers.clone());
+        let (observe, observe_from) = choose(flags.observe, file.observe, default.observe);
+        let (strict, strict_from) = choose(flags.strict, file.strict, default.strict);
+        let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
+        Effective {
+            settings: Settings { dram, tiers, observe, strict, ..default },
+            report,
+            origins: [dram_from, tiers_from, observe_from, strict_from, report_from],
+        }
+    }
+}
+
+fn choose<T>(flag: Option<T>, file: Option<T>, default: T) -> (T, Origin) {
+    match (flag, file) {
+        (Some(value), _) => (value, Origin::CommandLine),
+        (None, Some(value)) => (value, Origin::File),
+        (None, None) => (default, Origin::Default),
+    }
+}
+
+fn read(file: &Path) -> Result<FileSettings> {
+    config_file::read(file).map_err(|unusable| anyhow!("{}", unusable.describe(file)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_pager::settings::Dram;
+
+    #[test]
+    fn the_command_line_goes_before_the_file_before_the_default() {
+        let flags = FileSettings { dram: Some(Dram::Bytes(1 << 30)), observe: Some(false), ..FileSettings::default() };
+        let file = FileSettings { dram: Some(Dram::Share(0.5)), observe: Some(true), strict: Some(true), ..FileSettings::default() };
+        let effective = Effective::merge(flags, file);
+        assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
+        assert!(!effective.settings.observe && effective.settings.strict);
+        assert_eq!(effective.settings.tiers, Settings::default().tiers);
+        let origins = [Origin::CommandLine, Origin::Default, Origin::CommandLine, Origin::File, Origin::Default];
+        assert_eq!(effective.origins, origins);
+    }
+}

@@ -1,0 +1,289 @@
+//! What each process left in the run directory: statistics pages, read into plain numbers.
+//!
+//! The files are written by the program's own processes, so nothing in them is believed beyond its size and magic: a file
+//! of another name, size or magic is not a page, and counts are clamped before they index anything.
+
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use terrace_pager::stats::{self, MAGIC, StatsPage};
+
+/// One tier's part of [`Figures`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tier {
+    /// As the user wrote it.
+    pub name: String,
+    /// Mean program data in it.
+    pub logical_bytes: u64,
+    /// Mean DRAM that takes.
+    pub physical_bytes: u64,
+    /// Pages in it at the end.
+    pub pages: u64,
+    /// Pages restored from it.
+    pub faults: u64,
+    /// Median restore; `None` without a restore.
+    pub fault_p50_us: Option<f64>,
+    /// 99th percentile.
+    pub fault_p99_us: Option<f64>,
+    /// Pages that did not compress in it.
+    pub rejected: u64,
+}
+
+/// One statistics page: one program image in one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    pub pid: u32,
+    pub program: String,
+    pub state: stats::State,
+    pub note: String,
+    pub started_ns: u64,
+    pub updated_ns: u64,
+    /// `None` without a budget.
+    pub budget_bytes: Option<u64>,
+    pub budget_met: bool,
+    pub floor_bytes: u64,
+    pub mean_window_ms: u64,
+    pub mean_logical_bytes: u64,
+    pub mean_physical_bytes: u64,
+    pub mean_overhead_bytes: u64,
+    pub mean_unmanaged_bytes: u64,
+    pub peak_logical_bytes: u64,
+    pub peak_physical_bytes: u64,
+    pub over_budget_ms: u64,
+    pub promoted_pages: u64,
+    pub demoted_pages: u64,
+    pub failed_moves: u64,
+    pub shared_pages: u64,
+    pub stall_ns: u64,
+    pub cpu_ns: u64,
+    pub tiers: Vec<Tier>,
+}
+
+impl Figures {
+    /// Pages restored, over all tiers.
+    pub fn faults(&self) -> u64 {
+        self.tiers.iter().fold(0, |sum, tier| sum.saturating_add(tier.faults))
+    }
+
+    /// Bytes of DRAM saved on average, net of overhead; negative where Terrace cost more than it saved.
+    pub fn saved_bytes(&self) -> i64 {
+        (i128::from(self.mean_logical_bytes) - i128::from(self.mean_physical_bytes)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
+    /// Seconds from the start of the image to its last update.
+    pub fn elapsed_s(&self) -> f64 {
+        self.updated_ns.saturating_sub(self.started_ns) as f64 / 1e9
+    }
+
+    fn has_seen_nothing(&self) -> bool {
+        self.state == stats::State::Idle && self.mean_logical_bytes == 0 && self.peak_logical_bytes == 0
+    }
+}
+
+/// All pages in a run directory, by time of start. Files that cannot be read are no pages.
+pub fn read_all(run_dir: &Path) -> Vec<Figures> {
+    let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
+    let mut all: Vec<Figures> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_page_name) && entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .filter_map(|entry| read_page(&entry.path()))
+        .collect();
+    all.sort_by_key(|figures| (figures.started_ns, figures.pid));
+    all
+}
+
+/// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A chain of execs leaves
+/// several: the image started last counts, unless it has seen nothing at all and one before it has.
+pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
+    let mut of_pid = (0..all.len()).rev().filter(|i| all[*i].pid == pid);
+    of_pid.clone().find(|i| !all[*i].has_seen_nothing()).or_else(|| of_pid.next())
+}
+
+/// `<pid>-<started_ns>.stats`.
+fn is_page_name(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_suffix(".stats").and_then(|stem| stem.split_once('-')).is_some_and(|(pid, started)| number(pid) && number(started))
+}
+
+fn read_page(file: &Path) -> Option<Figures> {
+    const BYTES: usize = size_of::<StatsPage>();
+    let mut content = Vec::with_capacity(BYTES + 1);
+    File::open(file).ok()?.take(BYTES as u64 + 1).read_to_end(&mut content).ok()?;
+    if content.len() != BYTES {
+        return None;
+    }
+    // Words, for their alignment.
+    let words: Vec<u64> = content.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8"))).collect();
+    const { assert!(BYTES.is_multiple_of(8) && align_of::<StatsPage>() == 8) };
+    // SAFETY: `words` holds exactly size_of::<StatsPage>() bytes at alignment 8 and outlives the reference; the struct is
+    // repr(C) and made of atomic integers only, for which every bit pattern is valid.
+    let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
+    (page.magic.load(Relaxed) == MAGIC).then(|| figures_of(page))
+}
+
+fn figures_of(page: &StatsPage) -> Figures {
+    let long = |field: &AtomicU64| field.load(Relaxed);
+    let short = |field: &AtomicU32| field.load(Relaxed);
+    let tier_count = (short(&page.tier_count) as usize).min(page.tiers.len());
+    let tiers = page.tiers[..tier_count].iter().map(|tier| {
+        let faults = long(&tier.faults);
+        let us = |field: &AtomicU64| (faults > 0).then(|| long(field) as f64 / 1e3);
+        Tier {
+            name: stats::get_text(&tier.name),
+            logical_bytes: long(&tier.mean_logical_bytes),
+            physical_bytes: long(&tier.mean_physical_bytes),
+            pages: long(&tier.pages),
+            faults,
+            fault_p50_us: us(&tier.fault_p50_ns),
+            fault_p99_us: us(&tier.fault_p99_ns),
+            rejected: long(&tier.rejected),
+        }
+    });
+    Figures {
+        pid: short(&page.pid),
+        program: stats::get_text(&page.program),
+        state: stats::State::from_number(short(&page.state)),
+        note: stats::get_text(&page.note),
+        started_ns: long(&page.started_ns),
+        updated_ns: long(&page.updated_ns),
+        budget_bytes: Some(long(&page.budget_bytes)).filter(|budget| *budget != u64::MAX),
+        budget_met: short(&page.budget_met) != 0,
+        floor_bytes: long(&page.floor_bytes),
+        mean_window_ms: long(&page.mean_window_ms),
+        mean_logical_bytes: long(&page.mean_logical_bytes),
+        mean_physical_bytes: long(&page.mean_physical_bytes),
+        mean_overhead_bytes: long(&page.mean_overhead_bytes),
+        mean_unmanaged_bytes: long(&page.mean_unmanaged_bytes),
+        peak_logical_bytes: long(&page.peak_logical_bytes),
+        peak_physical_bytes: long(&page.peak_physical_bytes),
+        over_budget_ms: long(&page.over_budget_ms),
+        promoted_pages: long(&page.promoted_pages),
+        demoted_pages: long(&page.demoted_pages),
+        failed_moves: long(&page.failed_moves),
+        shared_pages: long(&page.shared_pages),
+        stall_ns: long(&page.stall_ns),
+        cpu_ns: long(&page.cpu_ns),
+        tiers: tiers.collect(),
+    }
+}
+
+/// Figures of tests, for the modules that turn them into reports.
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+
+    /// A process in the middle of a good day: 3.3 GiB in 1.9 GiB.
+    pub fn active(pid: u32) -> Figures {
+        let tier = |name: &str, logical: u64, physical: u64, faults: u64| Tier {
+            name: name.into(),
+            logical_bytes: logical,
+            physical_bytes: physical,
+            pages: logical / 4096,
+            faults,
+            fault_p50_us: (faults > 0).then_some(9.2),
+            fault_p99_us: (faults > 0).then_some(31.0),
+            rejected: 3,
+        };
+        Figures {
+            pid,
+            program: "redis-server".into(),
+            state: stats::State::Active,
+            note: String::new(),
+            started_ns: 1_000_000_000,
+            updated_ns: 62_000_000_000,
+            budget_bytes: Some(2 << 30),
+            budget_met: true,
+            floor_bytes: 0,
+            mean_window_ms: 60_000,
+            mean_logical_bytes: 3_543_348_020,
+            mean_physical_bytes: 2_040_109_466,
+            mean_overhead_bytes: 38 << 20,
+            mean_unmanaged_bytes: 12 << 20,
+            peak_logical_bytes: 3_643_348_020,
+            peak_physical_bytes: 2_100_000_000,
+            over_budget_ms: 300,
+            promoted_pages: 812_345,
+            demoted_pages: 1_200_000,
+            failed_moves: 17,
+            shared_pages: 512,
+            stall_ns: 1_900_000_000,
+            cpu_ns: 730_000_000,
+            tiers: vec![tier("dram", 1 << 30, 1 << 30, 0), tier("lz4", 2_469_606_196, 751_619_276, 812_345)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(pid: u32, started: u64) -> Vec<u64> {
+        let words = vec![0u64; size_of::<StatsPage>() / 8];
+        // SAFETY: as in read_page: the right size and alignment, and atomics only; the vector is not used meanwhile.
+        let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
+        page.magic.store(MAGIC, Relaxed);
+        page.pid.store(pid, Relaxed);
+        page.state.store(stats::State::Active as u32, Relaxed);
+        page.started_ns.store(started, Relaxed);
+        page.budget_bytes.store(u64::MAX, Relaxed);
+        page.tier_count.store(2, Relaxed);
+        page.mean_logical_bytes.store(100, Relaxed);
+        page.mean_physical_bytes.store(120, Relaxed);
+        stats::set_text(&page.note, "a note");
+        stats::set_text(&page.tiers[1].name, "lz4");
+        page.tiers[1].faults.store(7, Relaxed);
+        page.tiers[1].fault_p50_ns.store(9_200, Relaxed);
+        words
+    }
+
+    fn write(directory: &Path, name: &str, words: &[u64]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        fs::write(directory.join(name), bytes).unwrap();
+    }
+
+    #[test]
+    fn pages_are_read_and_everything_else_is_left_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = scratch.path();
+        write(at, "12-50.stats", &page(12, 50));
+        write(at, "13-40.stats", &page(13, 40));
+        let mut other_magic = page(14, 1);
+        other_magic[0] += 1;
+        write(at, "14-1.stats", &other_magic);
+        write(at, "15-1.stats", &page(15, 1)[1..]);
+        write(at, "16-1.stats", &[page(16, 1), vec![0]].concat());
+        write(at, "notes.txt", &page(17, 1));
+        write(at, "-1.stats", &page(18, 1));
+        fs::create_dir(at.join("19-1.stats")).unwrap();
+        std::os::unix::fs::symlink(at.join("12-50.stats"), at.join("20-1.stats")).unwrap();
+        let all = read_all(at);
+        assert_eq!(all.iter().map(|figures| figures.pid).collect::<Vec<_>>(), [13, 12]);
+        let figures = &all[1];
+        assert_eq!((figures.budget_bytes, figures.saved_bytes(), figures.note.as_str()), (None, -20, "a note"));
+        assert_eq!((figures.tiers.len(), figures.faults()), (2, 7));
+        assert_eq!((figures.tiers[0].fault_p50_us, figures.tiers[1].fault_p50_us), (None, Some(9.2)));
+        assert!(read_all(&at.join("nowhere")).is_empty());
+    }
+
+    #[test]
+    fn a_tier_count_beyond_the_page_is_clamped() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut words = page(1, 1);
+        let offset = std::mem::offset_of!(StatsPage, tier_count);
+        words[offset / 8] = u64::MAX;
+        write(scratch.path(), "1-1.stats", &words);
+        assert_eq!(read_all(scratch.path())[0].tiers.len(), stats::MAX_TIERS);
+    }
+
+    #[test]
+    fn the_last_image_of_an_exec_chain_counts_unless_it_saw_nothing() {
+        let image = |pid, started_ns| Figures { started_ns, ..samples::active(pid) };
+        let idle =
+            |pid, started_ns| Figures { state: stats::State::Idle, mean_logical_bytes: 0, peak_logical_bytes: 0, ..image(pid, started_ns) };
+        assert_eq!(of_process(&[image(1, 1), image(2, 2), image(1, 3)], 1), Some(2));
+        assert_eq!(of_process(&[image(1, 1), idle(1, 3)], 1), Some(0));
+        assert_eq!(of_process(&[idle(1, 1), idle(1, 3)], 1), Some(1));
+        assert_eq!(of_process(&[image(2, 1)], 1), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, and says what this machine allows.
+//!
+//! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
+//! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
+
+mod args;
+mod child;
+mod command_path;
+mod config_command;
+mod config_file;
+mod disposition;
+mod doctor;
+mod effective;
+mod figures;
+mod library;
+mod quantity;
+mod reach;
+mod report;
+mod report_file;
+mod report_text;
+mod run;
+mod run_dir;
+
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit status for everything that went wrong on our side, as for `env` and `timeout`.
+const OUR_FAULT: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = match args::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if !error.use_stderr() => {
+            // --help and --version. A closed standard output is no reason to fail.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let text = error.render().to_string();
+            say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            return ExitCode::from(OUR_FAULT);
+        }
+    };
+    let status = match arguments.command {
+        args::Command::Run(arguments) => run::run(&arguments),
+        args::Command::Config(arguments) => config_command::run(&arguments),
+        args::Command::Doctor(arguments) => doctor::run(&arguments),
+    };
+    ExitCode::from(status.unwrap_or_else(|error| {
+        say(&format!("{error:#}"));
+        OUR_FAULT
+    }))
+}
+
+/// One message of ours on standard error; a closed standard error is not an error.
+fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "terrace: {message}");
+}

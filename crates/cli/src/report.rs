@@ -1,0 +1,308 @@
+//! The report of a run, as data: what `--report` writes as JSON and `report_text` tells people.
+//!
+//! Figures that nobody measured are `null`, never 0: a report full of zeros would look like success.
+
+use crate::child::End;
+use crate::figures::{self, Figures, Tier};
+use serde::Serialize;
+use std::time::Duration;
+use terrace_pager::settings::{Dram, Settings};
+use terrace_pager::stats::State;
+
+/// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named otherwise. The figures
+/// at the top are those of the program itself; its children have theirs in `processes`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The version of Terrace.
+    pub version: &'static str,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The program's exit status; 128 + N if signal N killed it.
+    pub exit_status: i32,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    /// From start to end of the program.
+    pub elapsed_s: f64,
+    /// Whether Terrace was in the program and able to manage its memory.
+    pub managed: bool,
+    /// `idle`, `observing`, `active`, `unmanaged` or `frozen`.
+    pub state: &'static str,
+    /// Why it is unmanaged or frozen, or a warning.
+    pub note: Option<String>,
+    /// Program data under management.
+    pub logical_bytes: Option<u64>,
+    /// The limit of `--dram` in bytes, at the end; `null` without one.
+    pub budget_bytes: Option<u64>,
+    /// Whether it was kept, apart from bursts.
+    pub budget_met: Option<bool>,
+    /// The least that could be reached, where the budget was not met; otherwise 0.
+    pub floor_bytes: Option<u64>,
+    /// DRAM for that data: resident pages, pools and overhead.
+    pub mean_physical_bytes: Option<u64>,
+    /// Its highest value.
+    pub peak_physical_bytes: Option<u64>,
+    /// How long it was above the budget.
+    pub over_budget_s: Option<f64>,
+    /// Terrace's own metadata, stacks and buffers, part of physical.
+    pub overhead_bytes: Option<u64>,
+    /// Logical less physical; negative where Terrace cost more than it saved.
+    pub saved_bytes: Option<i64>,
+    /// The same as a share of logical; `null` if there was no data.
+    pub saved_fraction: Option<f64>,
+    /// Time the program's threads waited for restores and for room, per elapsed time. An estimate; may exceed 1 with many threads.
+    pub slowdown_estimate: Option<f64>,
+    /// The same in seconds.
+    pub stall_s: Option<f64>,
+    /// The program's other anonymous memory, which is not in the sizes above.
+    pub mean_unmanaged_bytes: Option<u64>,
+    /// Over how long the averages are taken.
+    pub mean_window_s: Option<f64>,
+    /// Pages left alone because a forked child shares them, at the end.
+    pub shared_pages: Option<u64>,
+    /// The tiers, fastest first.
+    pub tiers: Vec<Tier>,
+    /// Pages moved.
+    pub moves: Moves,
+    /// Where accesses were learned from.
+    pub sampler: Sampler,
+    /// One entry for each program image that Terrace was in, by time of start.
+    pub processes: Vec<Process>,
+}
+
+/// Pages moved between tiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Moves {
+    /// Brought back to DRAM.
+    pub promoted_pages: u64,
+    /// Moved out of DRAM, or to a denser tier.
+    pub demoted_pages: u64,
+    /// Refused by the kernel.
+    pub failed: u64,
+}
+
+/// Where accesses were learned from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sampler {
+    /// `faults`: from restores and coldness probes.
+    pub kind: &'static str,
+    /// Accesses sampled.
+    pub samples: u64,
+    /// CPU time of all of Terrace's threads per elapsed time.
+    pub cpu_fraction: f64,
+}
+
+/// One program image in one process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// The program.
+    pub program: String,
+    /// Whether the figures at the top are its.
+    pub main: bool,
+    /// As at the top.
+    pub state: &'static str,
+    /// As at the top.
+    pub note: Option<String>,
+    /// From its start to its last update.
+    pub elapsed_s: f64,
+    /// As at the top.
+    pub logical_bytes: u64,
+    /// As at the top.
+    pub mean_physical_bytes: u64,
+    /// As at the top.
+    pub peak_physical_bytes: u64,
+    /// As at the top.
+    pub overhead_bytes: u64,
+    /// As at the top.
+    pub mean_unmanaged_bytes: u64,
+    /// As at the top.
+    pub mean_window_s: f64,
+    /// As at the top.
+    pub saved_bytes: i64,
+    /// As at the top.
+    pub budget_bytes: Option<u64>,
+    /// As at the top.
+    pub budget_met: bool,
+    /// Pages restored, over all tiers.
+    pub faults: u64,
+    /// As at the top.
+    pub moves: Moves,
+    /// As at the top.
+    pub stall_s: f64,
+    /// CPU time of Terrace's threads.
+    pub cpu_s: f64,
+}
+
+/// What is known at the end of a run besides the figures.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// What it was run with.
+    pub settings: &'a Settings,
+    /// Its process.
+    pub pid: u32,
+    /// How it ended.
+    pub end: End,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// Why it was run without the library, if it was.
+    pub out_of_reach: Option<String>,
+}
+
+/// What is said where the library was preloaded and left no page.
+const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
+
+impl Report {
+    /// Puts a report together; `pages` as `figures::read_all` gives them.
+    pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
+        let main_page = figures::of_process(pages, run.pid);
+        let main = main_page.map(|index| &pages[index]);
+        let elapsed_s = run.elapsed.as_secs_f64();
+        let per_elapsed = |ns: u64| if elapsed_s > 0.0 { ns as f64 / 1e9 / elapsed_s } else { 0.0 };
+        let signal = match run.end {
+            End::Killed(signal) => Some(signal),
+            End::Exited(_) => None,
+        };
+        let requested = match run.settings.dram {
+            Dram::Bytes(bytes) => Some(bytes),
+            Dram::Unlimited | Dram::Share(_) => None,
+        };
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            command: run.command.clone(),
+            exit_status: run.end.exit_status(),
+            signal,
+            elapsed_s,
+            managed: main.is_some_and(|page| page.state != State::Unmanaged),
+            state: state_name(main.map_or(State::Unmanaged, |page| page.state)),
+            note: match main {
+                Some(page) => note(page),
+                None => Some(run.out_of_reach.clone().unwrap_or_else(|| NEVER_CAME_UP.into())),
+            },
+            logical_bytes: main.map(|page| page.mean_logical_bytes),
+            budget_bytes: main.map_or(requested, |page| page.budget_bytes),
+            budget_met: main.map(|page| page.budget_met),
+            floor_bytes: main.map(|page| page.floor_bytes),
+            mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
+            peak_physical_bytes: main.map(|page| page.peak_physical_bytes),
+            over_budget_s: main.map(|page| page.over_budget_ms as f64 / 1e3),
+            overhead_bytes: main.map(|page| page.mean_overhead_bytes),
+            saved_bytes: main.map(Figures::saved_bytes),
+            saved_fraction: main
+                .filter(|page| page.mean_logical_bytes > 0)
+                .map(|page| page.saved_bytes() as f64 / page.mean_logical_bytes as f64),
+            slowdown_estimate: main.map(|page| per_elapsed(page.stall_ns)),
+            stall_s: main.map(|page| page.stall_ns as f64 / 1e9),
+            mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
+            mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
+            shared_pages: main.map(|page| page.shared_pages),
+            tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
+            moves: main.map(moves).unwrap_or_default(),
+            sampler: Sampler { kind: "faults", samples: 0, cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)) },
+            processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
+        }
+    }
+}
+
+fn process(page: &Figures, main: bool) -> Process {
+    Process {
+        pid: page.pid,
+        program: page.program.clone(),
+        main,
+        state: state_name(page.state),
+        note: note(page),
+        elapsed_s: page.elapsed_s(),
+        logical_bytes: page.mean_logical_bytes,
+        mean_physical_bytes: page.mean_physical_bytes,
+        peak_physical_bytes: page.peak_physical_bytes,
+        overhead_bytes: page.mean_overhead_bytes,
+        mean_unmanaged_bytes: page.mean_unmanaged_bytes,
+        mean_window_s: page.mean_window_ms as f64 / 1e3,
+        saved_bytes: page.saved_bytes(),
+        budget_bytes: page.budget_bytes,
+        budget_met: page.budget_met,
+        faults: page.faults(),
+        moves: moves(page),
+        stall_s: page.stall_ns as f64 / 1e9,
+        cpu_s: page.cpu_ns as f64 / 1e9,
+    }
+}
+
+fn moves(page: &Figures) -> Moves {
+    Moves { promoted_pages: page.promoted_pages, demoted_pages: page.demoted_pages, failed: page.failed_moves }
+}
+
+fn note(page: &Figures) -> Option<String> {
+    Some(page.note.clone()).filter(|note| !note.is_empty())
+}
+
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::Idle => "idle",
+        State::Observing => "observing",
+        State::Active => "active",
+        State::Unmanaged => "unmanaged",
+        State::Frozen => "frozen",
+    }
+}
+
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+
+    /// A run of `redis-server` as process 7 that exited with 0 after 61.2 s.
+    pub fn run(settings: &Settings) -> Run<'_> {
+        Run {
+            command: vec!["/usr/bin/redis-server".into(), "--save".into()],
+            settings,
+            pid: 7,
+            end: End::Exited(0),
+            elapsed: Duration::from_millis(61_200),
+            out_of_reach: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::samples::active;
+
+    #[test]
+    fn the_figures_are_the_main_processs_and_every_process_has_an_entry() {
+        let settings = Settings::default();
+        let child = Figures { program: "child".into(), started_ns: 2_000_000_000, ..active(8) };
+        let report = Report::new(&samples::run(&settings), &[active(7), child]);
+        assert!(report.managed);
+        assert_eq!(report.saved_bytes, Some(3_543_348_020 - 2_040_109_466));
+        assert!((report.saved_fraction.unwrap() - 0.424).abs() < 0.001);
+        assert!((report.slowdown_estimate.unwrap() - 1.9 / 61.2).abs() < 1e-9);
+        assert_eq!(report.processes.iter().map(|p| (p.pid, p.main)).collect::<Vec<_>>(), [(7, true), (8, false)]);
+    }
+
+    #[test]
+    fn without_a_page_nothing_is_pretended() {
+        let settings = Settings { dram: Dram::Bytes(1 << 30), ..Settings::default() };
+        let mut run = samples::run(&settings);
+        run.end = End::Killed(9);
+        let report = Report::new(&run, &[active(8)]);
+        assert!(!report.managed && report.note.as_deref() == Some(NEVER_CAME_UP));
+        assert_eq!((report.exit_status, report.signal), (137, Some(9)));
+        assert_eq!((report.logical_bytes, report.saved_bytes, report.budget_bytes), (None, None, Some(1 << 30)));
+        run.out_of_reach = Some("is statically linked".into());
+        assert_eq!(Report::new(&run, &[]).note.as_deref(), Some("is statically linked"));
+    }
+
+    #[test]
+    fn an_unmanaged_page_is_not_managed_and_a_loss_is_negative() {
+        let settings = Settings::default();
+        let unmanaged = Figures { state: State::Unmanaged, note: "no userfaultfd".into(), ..active(7) };
+        let report = Report::new(&samples::run(&settings), &[unmanaged]);
+        assert_eq!((report.managed, report.state, report.note.as_deref()), (false, "unmanaged", Some("no userfaultfd")));
+        let costly = Figures { mean_logical_bytes: 100, mean_physical_bytes: 150, ..active(7) };
+        let report = Report::new(&samples::run(&settings), &[costly]);
+        assert_eq!((report.saved_bytes, report.saved_fraction), (Some(-50), Some(-0.5)));
+    }
+}

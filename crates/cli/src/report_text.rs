@@ -1,0 +1,206 @@
+//! The report of a run for people: a few lines for standard error. It says what happened, not what one hoped for.
+
+use crate::quantity::{bytes, share, short_time};
+use crate::report::{Process, Report};
+use std::path::Path;
+use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
+
+/// Most child processes listed; the JSON report has all.
+const PROCESSES_SHOWN: usize = 8;
+
+/// The whole text, each line ended.
+pub fn text(report: &Report, settings: &Settings) -> String {
+    let mut lines = vec![headline(report)];
+    match report.state {
+        "unmanaged" => {
+            lines[0] += &format!("  not managed: {}", report.note.as_deref().unwrap_or("for an unknown reason"));
+        }
+        "idle" => lines[0] += &format!("  touched less than {}, nothing to manage", bytes(MIN_BUDGET_BYTES)),
+        state => {
+            lines.extend(table(report));
+            if state == "observing" {
+                lines.push(observed(report, settings));
+            } else {
+                lines.push(balance(report));
+                lines.extend(budget(report));
+            }
+            lines.push(cost(report));
+            lines.extend(left_alone(report));
+        }
+    }
+    if report.state != "unmanaged" {
+        let word = if report.state == "frozen" { "FROZEN: nothing more was evicted" } else { "note" };
+        lines.extend(report.note.as_ref().map(|note| format!("  {word}: {note}")));
+    }
+    lines.extend(children(report));
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn headline(report: &Report) -> String {
+    let program = report.command.first().map_or("", |name| Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or(name));
+    let end = match report.signal {
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("exit {}", report.exit_status),
+    };
+    format!("terrace: {program}  {:.1}s  {end}", report.elapsed_s)
+}
+
+fn table(report: &Report) -> Vec<String> {
+    let width = report.tiers.iter().map(|tier| tier.name.chars().count()).max().unwrap_or(0).max("tier".len());
+    let mut lines = vec![format!("  {:<width$} {:>10} {:>10} {:>10} {:>10}  restore", "tier", "logical", "physical", "pages", "restores")];
+    for tier in &report.tiers {
+        let time = |us: Option<f64>| us.map(|us| short_time((us * 1e3) as u64));
+        let restore = match (time(tier.fault_p50_us), time(tier.fault_p99_us)) {
+            (Some(p50), Some(p99)) => format!("{p50} p50, {p99} p99"),
+            _ => "-".into(),
+        };
+        let restores = if tier.faults == 0 { "-".into() } else { tier.faults.to_string() };
+        let (logical, physical) = (bytes(tier.logical_bytes), bytes(tier.physical_bytes));
+        lines.push(format!("  {:<width$} {logical:>10} {physical:>10} {:>10} {restores:>10}  {restore}", tier.name, tier.pages));
+    }
+    lines
+}
+
+fn balance(report: &Report) -> String {
+    let logical = report.logical_bytes.unwrap_or(0);
+    let saved = report.saved_bytes.unwrap_or(0);
+    let fraction = report.saved_fraction.map(|fraction| format!(" ({})", share(fraction.abs()))).unwrap_or_default();
+    let verb = if saved < 0 { "cost" } else { "saved" };
+    format!(
+        "  {verb} {} of {}{fraction}; lost {} waiting for memory (estimate: {} of the time)",
+        bytes(saved.unsigned_abs()),
+        bytes(logical),
+        short_time((report.stall_s.unwrap_or(0.0) * 1e9) as u64),
+        share(report.slowdown_estimate.unwrap_or(0.0)),
+    )
+}
+
+fn observed(report: &Report, settings: &Settings) -> String {
+    let why = if settings.observe { "observed only (--observe)" } else { "no budget (--dram)" };
+    format!("  {why}: nothing was moved; {} of program data on average", bytes(report.logical_bytes.unwrap_or(0)))
+}
+
+fn budget(report: &Report) -> Option<String> {
+    let budget = report.budget_bytes?;
+    let peak = format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)));
+    let over = report.over_budget_s.filter(|over| *over > 0.0).map(|over| format!(", above it for {over:.1}s")).unwrap_or_default();
+    if report.budget_met == Some(true) {
+        return Some(format!("  budget {}: kept ({peak}{over})", bytes(budget)));
+    }
+    let floor = report.floor_bytes.filter(|floor| *floor > 0).map(|floor| format!(": the least that can be reached is {}", bytes(floor)));
+    Some(format!("  budget {}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
+}
+
+fn cost(report: &Report) -> String {
+    format!(
+        "  terrace itself: {} of memory (included), {} of a CPU; averages over {:.1}s",
+        bytes(report.overhead_bytes.unwrap_or(0)),
+        share(report.sampler.cpu_fraction),
+        report.mean_window_s.unwrap_or(0.0),
+    )
+}
+
+fn left_alone(report: &Report) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(unmanaged) = report.mean_unmanaged_bytes.filter(|unmanaged| *unmanaged > 0) {
+        parts.push(format!("{} of other memory", bytes(unmanaged)));
+    }
+    if let Some(shared) = report.shared_pages.filter(|shared| *shared > 0) {
+        parts.push(format!("{shared} pages shared with a child"));
+    }
+    if report.moves.failed > 0 {
+        parts.push(format!("{} moves the kernel refused", report.moves.failed));
+    }
+    (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
+}
+
+fn children(report: &Report) -> Vec<String> {
+    // A shell's many small children have nothing to tell.
+    let worth = |process: &&Process| !process.main && (process.logical_bytes > 0 || process.state == "frozen") && process.state != "idle";
+    let all: Vec<&Process> = report.processes.iter().filter(worth).collect();
+    let mut lines: Vec<String> = all.iter().take(PROCESSES_SHOWN).map(|process| child(process)).collect();
+    if all.len() > PROCESSES_SHOWN {
+        lines.push(format!("  and {} more processes (all are in the file of --report)", all.len() - PROCESSES_SHOWN));
+    }
+    lines
+}
+
+fn child(process: &Process) -> String {
+    let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
+    let met = if process.budget_met { "" } else { ", budget NOT KEPT" };
+    format!(
+        "  also {} ({}), {}: {verb} {} of {}, {} restores{met}",
+        process.program,
+        process.pid,
+        process.state,
+        bytes(process.saved_bytes.unsigned_abs()),
+        bytes(process.logical_bytes),
+        process.faults
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Figures, samples::active};
+    use crate::report::{Run, samples};
+    use terrace_pager::stats::State;
+
+    fn told(change: impl Fn(&mut Run<'_>), pages: &[Figures]) -> String {
+        let settings = Settings::default();
+        let mut run = samples::run(&settings);
+        change(&mut run);
+        text(&Report::new(&run, pages), &settings)
+    }
+
+    #[test]
+    fn an_active_program_is_told_in_a_few_lines() {
+        let expected = "\
+terrace: redis-server  61.2s  exit 0
+  tier    logical   physical      pages   restores  restore
+  dram       1.0G       1.0G     262144          -  -
+  lz4        2.3G     716.8M     602931     812345  9.2us p50, 31us p99
+  saved 1.4G of 3.3G (42%); lost 1.9s waiting for memory (estimate: 3.1% of the time)
+  budget 2.0G: kept (peak 2.0G, above it for 0.3s)
+  terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
+  not managed: 12.0M of other memory, 512 pages shared with a child, 17 moves the kernel refused
+";
+        assert_eq!(told(|_| {}, &[active(7)]), expected);
+    }
+
+    #[test]
+    fn bad_news_is_told_plainly() {
+        let unreachable_budget = Figures { budget_met: false, floor_bytes: 3 << 30, ..active(7) };
+        assert!(told(|_| {}, &[unreachable_budget]).contains("  budget 2.0G: NOT KEPT: the least that can be reached is 3.0G (peak"));
+        let costly = Figures { mean_physical_bytes: 4 << 30, ..active(7) };
+        assert!(told(|_| {}, &[costly]).contains("  cost 716.8M of 3.3G (21%)"));
+        let frozen = Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };
+        assert!(told(|_| {}, &[frozen]).contains("  FROZEN: nothing more was evicted: page 7 was in two states\n"));
+        let unmanaged = Figures { state: State::Unmanaged, note: "userfaultfd is not permitted".into(), ..active(7) };
+        assert_eq!(told(|_| {}, &[unmanaged]), "terrace: redis-server  61.2s  exit 0  not managed: userfaultfd is not permitted\n");
+        let killed = told(|run| run.end = crate::child::End::Killed(9), &[]);
+        assert!(
+            killed.starts_with("terrace: redis-server  61.2s  killed by signal 9  not managed: libterrace.so never came up"),
+            "{killed}"
+        );
+    }
+
+    #[test]
+    fn idle_and_observing_say_so() {
+        let idle = Figures { state: State::Idle, ..active(7) };
+        assert_eq!(told(|_| {}, &[idle]), "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n");
+        let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
+        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average\n"));
+    }
+
+    #[test]
+    fn children_of_a_shell_are_told_if_they_have_data() {
+        let shell = Figures { state: State::Idle, ..active(7) };
+        let quiet = Figures { state: State::Idle, ..active(9) };
+        let lines = told(|_| {}, &[shell.clone(), active(8), quiet]);
+        assert_eq!(lines.lines().nth(1), Some("  also redis-server (8), active: saved 1.4G of 3.3G, 812345 restores"));
+        assert_eq!(lines.lines().count(), 2);
+        let many: Vec<Figures> = std::iter::once(shell).chain((10..30).map(active)).collect();
+        assert!(told(|_| {}, &many).ends_with("  and 12 more processes (all are in the file of --report)\n"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `terrace run`: checks everything, starts the program with the library preloaded, waits, and reports.
+//!
+//! Nothing is started before all that can be refused has been refused. From the program's start on, nothing of ours
+//! changes its outcome: whatever fails then is said, and the exit status stays the program's.
+
+use crate::args::RunArguments;
+use crate::child::{self, End};
+use crate::effective::Effective;
+use crate::reach::{self, OutOfReach};
+use crate::report::{Report, Run};
+use crate::report_file::ReportFile;
+use crate::run_dir::RunDir;
+use crate::{OUR_FAULT, command_path, figures, library, report_text, say};
+use anyhow::{Context, Result, bail};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use terrace_pager::settings::{Settings, Stress};
+
+/// Set for every process of a run, and so the sign of being inside one.
+const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
+
+/// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
+pub fn run(arguments: &RunArguments) -> Result<u8> {
+    if std::env::var_os(RUN_DIR_VARIABLE).is_some_and(|directory| !directory.is_empty()) {
+        bail!("already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), which manages this program too; start it without the inner one");
+    }
+    let Effective { mut settings, report, .. } = Effective::of_command_line(arguments)?;
+    if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
+        stress.to_string_lossy().parse::<Stress>()?;
+    }
+    let report_file = report.as_deref().map(ReportFile::open).transpose()?;
+    let library = library::locate()?;
+    let name = &arguments.command[0];
+    let program = match command_path::resolve(name, std::env::var_os("PATH").as_deref()) {
+        Ok(program) => program,
+        Err(error) => {
+            say(&error.to_string());
+            return Ok(error.exit_status());
+        }
+    };
+    let out_of_reach = reach::out_of_reach(&program);
+    if let Some(found) = &out_of_reach {
+        announce(name, found, settings.strict)?;
+    }
+
+    let run_dir = RunDir::create()?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(&arguments.command[1..]);
+    if out_of_reach.is_none() {
+        settings.run_dir = run_dir.path().to_str().map(str::to_owned);
+        prepare(&mut command, &settings, &library);
+    }
+    let ended = match child::run(command) {
+        Ok(ended) => ended,
+        Err(error) => return Ok(not_started(name, &program, &error)),
+    };
+
+    let pages = figures::read_all(run_dir.path());
+    let known = Run {
+        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        settings: &settings,
+        pid: ended.pid,
+        end: ended.end,
+        elapsed: ended.elapsed,
+        out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
+    };
+    let report = Report::new(&known, &pages);
+    // Before the report: whoever reads it may look whether everything is gone.
+    drop(run_dir);
+    let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
+    if let Some(file) = report_file {
+        let written =
+            serde_json::to_string_pretty(&report).context("the report cannot be put as JSON").and_then(|json| file.write(&(json + "\n")));
+        if let Err(error) = written {
+            say(&format!("{error:#}; the figures above are all there is"));
+        }
+    }
+    match ended.end {
+        End::Exited(status) => Ok(status),
+        End::Killed(signal) => {
+            child::die_of(signal);
+            Ok(ended.end.exit_status().try_into().unwrap_or(OUR_FAULT))
+        }
+    }
+}
+
+fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
+    let (name, OutOfReach { cause, remedy }) = (name.to_string_lossy(), found);
+    if strict {
+        bail!("{name} {cause}, so its memory cannot be managed and --strict refuses it; {remedy}, or leave out --strict");
+    }
+    say(&format!("{name} {cause}, so its memory cannot be managed and it runs as without terrace; {remedy}"));
+    Ok(())
+}
+
+/// What the library in the program reads: the preload itself, before any that the user has, and the settings.
+fn prepare(command: &mut Command, settings: &Settings, library: &Path) {
+    let mut preload = OsString::from(library);
+    if let Some(existing) = std::env::var_os("LD_PRELOAD").filter(|existing| !existing.is_empty()) {
+        preload.push(":");
+        preload.push(existing);
+    }
+    command.env("LD_PRELOAD", preload);
+    command.envs(settings.to_environment());
+}
+
+/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be executed. What keeps
+/// us from making a process at all is our own failure.
+fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
+    let (status, advice) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (127, "; it is there, so the interpreter or loader that it names is missing"),
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => (OUR_FAULT, "; no new process can be made now"),
+        _ => (126, ""),
+    };
+    say(&format!("cannot execute {} ({}): {error}{advice}", name.to_string_lossy(), program.display()));
+    status
+}

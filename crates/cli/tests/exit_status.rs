@@ -1,0 +1,113 @@
+//! The exit status is the program's; 125 is ours; 126 and 127 are as `env`'s; a fatal signal is passed on.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use support::{Scratch, stderr, stdout, terrace};
+
+#[test]
+fn the_programs_status_and_streams_pass_through() {
+    let Some(scratch) = Scratch::new() else { return };
+    let output = scratch.shell("echo out; echo err >&2; exit 7").output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(stdout(&output), "out\n");
+    assert!(stderr(&output).starts_with("err\nterrace: sh  "), "{}", stderr(&output));
+    assert_eq!(scratch.shell("true").status().unwrap().code(), Some(0));
+    assert_eq!(scratch.run_directories(), [""; 0]);
+}
+
+#[test]
+fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
+    let Some(scratch) = Scratch::new() else { return };
+    let plain = scratch.file("plain", "not executable");
+    let orphan = scratch.script("orphan", "#!/no/such/interpreter\n");
+    let directory = scratch.path("runs");
+    for (program, status) in [
+        ("no-such-program-anywhere", 127),
+        ("/no/such/program", 127),
+        ("", 127),
+        (plain.to_str().unwrap(), 126),
+        (directory.to_str().unwrap(), 126),
+        (orphan.to_str().unwrap(), 127),
+    ] {
+        let report = scratch.path("r.json");
+        let output = scratch.terrace(&["run", "--report", report.to_str().unwrap(), "--", program]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{program}: {}", stderr(&output));
+        assert!(stderr(&output).starts_with("terrace: ") && stderr(&output).lines().count() == 1, "{}", stderr(&output));
+        assert!(!report.exists());
+    }
+    assert_eq!(scratch.run_directories(), [""; 0]);
+    assert!(std::fs::read_dir(scratch.path("")).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().ends_with(".tmp")));
+}
+
+#[test]
+fn what_is_wrong_with_us_is_125_and_starts_nothing() {
+    let Some(scratch) = Scratch::new() else { return };
+    let witness = scratch.path("witness");
+    let touch = ["--", "touch", witness.to_str().unwrap()];
+    let bad_config = scratch.file("bad.toml", "[run]\ndrma = \"60%\"\n");
+    for (flags, message) in [
+        (vec!["--dram", "0%"], "above 0"),
+        (vec!["--dram", "12X"], "not a size"),
+        (vec!["--tiers", "dram,nonsense"], "nonsense"),
+        (vec!["--frobnicate"], "--frobnicate"),
+        (vec!["--knob", "0.5"], "--knob"),
+        (vec!["--report", "/no/such/directory/r.json"], "the report cannot be written"),
+        (vec!["--config", "/no/such/file.toml"], "cannot read the settings"),
+        (vec!["--config", bad_config.to_str().unwrap()], "bad.toml:2:1: unknown key `drma` in [run]; did you mean `dram`?"),
+    ] {
+        let arguments: Vec<&str> = [vec!["run"], flags.clone(), touch.to_vec()].concat();
+        let output = scratch.terrace(&arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{flags:?}: {}", stderr(&output));
+        assert!(stderr(&output).starts_with("terrace: ") && stderr(&output).contains(message), "{flags:?}: {}", stderr(&output));
+    }
+    let stress = scratch.terrace(&[&["run"], &touch[..]].concat()).env("TERRACE_STRESS", "much").output().unwrap();
+    assert!(stress.status.code() == Some(125) && stderr(&stress).contains("TERRACE_STRESS"), "{}", stderr(&stress));
+    let nested = scratch.terrace(&["run", "--", env!("CARGO_BIN_EXE_terrace"), "run", touch[0], touch[1], touch[2]]).output().unwrap();
+    assert!(nested.status.code() == Some(125) && stderr(&nested).contains("already inside a `terrace run`"), "{}", stderr(&nested));
+    let lost = terrace(&[&["run"], &touch[..]].concat()).env("TERRACE_LIBRARY", "/no/such/libterrace.so").output().unwrap();
+    assert!(lost.status.code() == Some(125) && stderr(&lost).contains("TERRACE_LIBRARY"), "{}", stderr(&lost));
+    assert!(!witness.exists());
+    assert_eq!(terrace(&["run"]).output().unwrap().status.code(), Some(125));
+    assert_eq!(terrace(&["nonsense"]).output().unwrap().status.code(), Some(125));
+}
+
+#[test]
+fn a_program_killed_by_a_signal_takes_us_with_it_after_the_report() {
+    let Some(scratch) = Scratch::new() else { return };
+    for (name, signal) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)] {
+        let report = scratch.path("r.json");
+        let script = format!("kill -{name} $$");
+        let output = scratch.terrace(&["run", "--report", report.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal), "{name}");
+        assert!(!output.status.core_dumped());
+        assert!(stderr(&output).contains(&format!("killed by signal {signal}")), "{}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        assert_eq!((&report["exit_status"], &report["signal"]), (&(128 + signal).into(), &signal.into()));
+    }
+    assert_eq!(scratch.run_directories(), [""; 0]);
+}
+
+#[test]
+fn a_closed_standard_error_loses_the_text_but_nothing_else() {
+    let Some(scratch) = Scratch::new() else { return };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = scratch.shell("exit 3").stderr(writer).stdout(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    for (arguments, text) in [
+        (&["--version"][..], "terrace 0."),
+        (&["--help"], "doctor"),
+        (&["run", "--help"], "TERRACE_STRESS"),
+        (&["run", "--help"], "127  the program was not found"),
+    ] {
+        let output = terrace(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains(text), "{}", stdout(&output));
+    }
+}

@@ -1,0 +1,56 @@
+//! `terrace config`: mistakes with their line and nearest match; the settings in force with their origin.
+
+mod support;
+
+use serde_json::Value;
+use support::{stderr, stdout, terrace};
+
+fn scratch_file(text: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.toml");
+    std::fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap().to_owned();
+    (directory, name)
+}
+
+#[test]
+fn check_finds_every_mistake() {
+    let (_directory, file) = scratch_file("version = 1\n[run]\ndram = \"0%\"\nobserv = true\nstrict = 3\n");
+    let output = terrace(&["config", "check", &file]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    for (line, (place, what)) in
+        lines.iter().zip([(":3:8: ", "`dram`"), (":4:1: ", "did you mean `observe`?"), (":5:10: ", "`strict` must be true or false")])
+    {
+        assert!(line.starts_with(&format!("terrace: {file}{place}")) && line.contains(what), "{line}");
+    }
+    let output = terrace(&["config", "check", "--json", &file]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &answer["ok"], &answer["errors"][1]["line"]), (Some(1), &false.into(), &4.into()));
+}
+
+#[test]
+fn check_passes_a_right_file_and_cannot_judge_one_it_cannot_read() {
+    let (_directory, file) = scratch_file("[run]\ndram = \"4G\"\n");
+    let output = terrace(&["config", "check", &file]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), format!("{file}: ok\n")));
+    assert_eq!(terrace(&["config", "check", "/no/such/file"]).output().unwrap().status.code(), Some(125));
+}
+
+#[test]
+fn show_prints_a_file_that_it_can_read_again() {
+    let (_directory, file) = scratch_file("[run]\ndram = \"50%\"\nreport = \"r.json\"\n");
+    let shown = terrace(&["config", "show", "--config", &file]).output().unwrap();
+    assert!(stdout(&shown).contains("dram = \"50%\"") && stdout(&shown).contains("# from the file"), "{}", stdout(&shown));
+    let (_directory, again) = scratch_file(&stdout(&shown));
+    assert_eq!(terrace(&["config", "check", &again]).output().unwrap().status.code(), Some(0));
+    let json = terrace(&["config", "show", "--json", "--config", &file]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (&answer["run"]["dram"], &answer["origin"]["dram"], &answer["origin"]["tiers"]),
+        (&"50%".into(), &"file".into(), &"default".into())
+    );
+    assert_eq!(terrace(&["config", "show"]).output().unwrap().status.code(), Some(0));
+}

@@ -1,0 +1,145 @@
+//! `terrace run` is as good as the program to whoever sends signals to it.
+
+mod support;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::FromRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use support::Scratch;
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: no memory is involved; the child has not been waited for, so the number is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+fn line(child: &mut Child) -> String {
+    let mut text = String::new();
+    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_sent_signal_is_passed_on_and_the_programs_answer_counts() {
+    let Some(scratch) = Scratch::new() else { return };
+    for (name, signal) in
+        [("TERM", libc::SIGTERM), ("INT", libc::SIGINT), ("HUP", libc::SIGHUP), ("USR1", libc::SIGUSR1), ("WINCH", libc::SIGWINCH)]
+    {
+        let script = format!("trap 'echo got; exit 5' {name}; echo ready; while :; do sleep 0.02; done");
+        let mut child = scratch.shell(&script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        assert_eq!(line(&mut child), "ready\n");
+        send(&child, signal);
+        assert_eq!(line(&mut child), "got\n", "{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+    }
+}
+
+#[test]
+fn a_signal_that_kills_the_program_kills_us() {
+    let Some(scratch) = Scratch::new() else { return };
+    let mut child = scratch.shell("echo ready; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(line(&mut child), "ready\n");
+    send(&child, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    assert_eq!(scratch.run_directories(), [""; 0]);
+}
+
+#[test]
+fn what_the_program_sends_to_its_own_group_comes_once() {
+    let Some(scratch) = Scratch::new() else { return };
+    // The group is the test's own child's, so that the test program is not in it.
+    let script = "trap 'echo got' USR1; kill -USR1 0; sleep 0.3; echo end";
+    let output = scratch.shell(script).process_group(0).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "got\nend\n");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_terminals_interrupt_comes_once() {
+    let Some(scratch) = Scratch::new() else { return };
+    let (mut keyboard, terminal) = pseudo_terminal();
+    let script = "trap 'echo got' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.1; done; echo end";
+    let mut command = scratch.shell(script);
+    command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::null());
+    // SAFETY: two system calls between fork and exec, which make standard input the terminal of a session of its own.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
+    assert_eq!(line(&mut child), "ready\n");
+    keyboard.write_all(b"\x03").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(support::stdout(&output), "got\nend\n");
+}
+
+/// The two ends of a new terminal: what is written to the first is typed at the second.
+fn pseudo_terminal() -> (File, File) {
+    let (mut ours, mut theirs) = (-1, -1);
+    let none = std::ptr::null_mut();
+    // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked for or given.
+    assert_eq!(unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) }, 0);
+    // SAFETY: openpty has just made both descriptors for us.
+    unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
+}
+
+#[test]
+fn the_program_has_our_callers_mask_and_dispositions() {
+    let Some(scratch) = Scratch::new() else { return };
+    let read = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
+    let mut bare = std::process::Command::new("sh");
+    bare.args(["-c", read]);
+    let mut ours = scratch.shell(read);
+    for command in [&mut bare, &mut ours] {
+        // SAFETY: three async-signal-safe calls between fork and exec; the set is initialised before it is used.
+        unsafe {
+            command.pre_exec(|| {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGUSR2);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+                for signal in [libc::SIGPIPE, libc::SIGHUP, libc::SIGCHLD] {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                Ok(())
+            });
+        }
+    }
+    let [bare, ours] = [bare, ours].map(|mut command| support::stdout(&command.output().unwrap()));
+    assert!(bare.contains("SigIgn"));
+    assert_eq!(bare, ours);
+}
+
+#[test]
+fn a_stopped_and_continued_run_goes_on() {
+    let Some(scratch) = Scratch::new() else { return };
+    let mut command = scratch.shell("echo ready; read word; echo $word");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(line(&mut child), "ready\n");
+    send(&child, libc::SIGTSTP);
+    let until = Instant::now() + Duration::from_secs(10);
+    while state(child_of(&child)) != 'T' {
+        assert!(Instant::now() < until, "the program was not stopped");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.stdin.as_mut().unwrap().write_all(b"word\n").unwrap();
+    send(&child, libc::SIGCONT);
+    assert_eq!(line(&mut child), "word\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn child_of(child: &Child) -> u32 {
+    let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    list.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn state(pid: u32) -> char {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    text.rsplit(") ").next().unwrap().chars().next().unwrap()
+}

@@ -1,0 +1,320 @@
+//! How much memory is where: live estimates for control, exact scans now and then, time averages for the report.
+//!
+//! Steered by our own counters and scans, never by a control group's usage, which contains page cache (`facts/traps.md`).
+//! Between scans, resident pages are estimated from the process's anonymous memory (/proc/self/statm): what changed since the last scan
+//! and is not pools or overhead is taken for managed memory.
+
+use crate::lock::Lock;
+use crate::pager::{Mode, Pager};
+use crate::stats::TierPage;
+use crate::sys::{self, Fd, PAGE, Run};
+use crate::table::REGION;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use terrace_policy::victims::RegionView;
+
+/// Counters that every thread of ours may change.
+pub(crate) struct Account {
+    /// Managed pages in DRAM; an estimate between scans.
+    pub resident_pages: AtomicI64,
+    /// Our own metadata, buffers and allocations, bytes, at the last scan.
+    pub overhead_bytes: AtomicU64,
+    /// The budget now; `u64::MAX` without one.
+    pub budget_bytes: AtomicU64,
+    pub promoted_pages: AtomicU64,
+    pub demoted_pages: AtomicU64,
+    pub failed_moves: AtomicU64,
+    pub shared_pages: AtomicU64,
+    pub stall_ns: AtomicU64,
+    threads: Lock<Vec<i32>>,
+}
+
+impl Account {
+    pub fn new() -> Self {
+        Account {
+            resident_pages: AtomicI64::new(0),
+            overhead_bytes: AtomicU64::new(0),
+            budget_bytes: AtomicU64::new(u64::MAX),
+            promoted_pages: AtomicU64::new(0),
+            demoted_pages: AtomicU64::new(0),
+            failed_moves: AtomicU64::new(0),
+            shared_pages: AtomicU64::new(0),
+            stall_ns: AtomicU64::new(0),
+            threads: Lock::new(Vec::new()),
+        }
+    }
+
+    /// A thread whose CPU time is ours.
+    pub fn watch_thread(&self, thread: i32) {
+        self.threads.lock().push(thread);
+    }
+
+    /// Whether a thread is one of ours.
+    pub fn is_ours(&self, thread: i32) -> bool {
+        self.threads.lock().contains(&thread)
+    }
+
+    /// In a fork's child: our threads are gone, and the child's story begins.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.threads.reset_after_fork() };
+        self.threads.lock().clear();
+        for counter in [&self.promoted_pages, &self.demoted_pages, &self.failed_moves, &self.shared_pages, &self.stall_ns] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// A quantity's average over time.
+#[derive(Default)]
+struct Mean {
+    integral: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: u64, seconds: f64) {
+        self.integral += value as f64 * seconds;
+    }
+    fn over(&self, seconds: f64) -> u64 {
+        if seconds > 0.0 { (self.integral / seconds) as u64 } else { 0 }
+    }
+}
+
+/// The mover's measuring. Owned by its thread.
+pub(crate) struct Measure {
+    /// Regions with evictable resident pages at the last scan.
+    pub views: Vec<RegionView>,
+    pub scanned_ns: u64,
+    scan_cost_ns: u64,
+    /// Anonymous bytes that are neither managed nor ours, at the last scan.
+    unmanaged_bytes: u64,
+    touched_max_bytes: u64,
+    last_ns: u64,
+    seconds: f64,
+    logical: Mean,
+    physical: Mean,
+    overhead: Mean,
+    unmanaged: Mean,
+    tiers: Vec<(Mean, Mean)>,
+    over_budget_s: f64,
+    floor_s: f64,
+    floor_bytes: u64,
+    peak_physical_bytes: u64,
+    published_ns: u64,
+    cpu_files: Vec<(i32, Fd)>,
+    runs: Box<[Run]>,
+}
+
+/// How often the page is written, ns.
+const PUBLISH_EVERY_NS: u64 = 100_000_000;
+/// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is tight, less when idle).
+const SCAN_SHARE: u64 = 64;
+/// Shortest time between scans, ns.
+const SCAN_EVERY_NS: u64 = 200_000_000;
+/// The budget counts as kept if the floor stood in its way for less than this share of the time.
+const FLOOR_TOLERANCE: f64 = 0.02;
+
+impl Measure {
+    pub fn new(pager: &Pager) -> Self {
+        Measure {
+            views: Vec::new(),
+            scanned_ns: 0,
+            scan_cost_ns: 0,
+            unmanaged_bytes: 0,
+            touched_max_bytes: 0,
+            last_ns: sys::now_ns(),
+            seconds: 0.0,
+            logical: Mean::default(),
+            physical: Mean::default(),
+            overhead: Mean::default(),
+            unmanaged: Mean::default(),
+            tiers: pager.tiers.iter().map(|_| Default::default()).collect(),
+            over_budget_s: 0.0,
+            floor_s: 0.0,
+            floor_bytes: 0,
+            peak_physical_bytes: 0,
+            published_ns: 0,
+            cpu_files: Vec::new(),
+            runs: vec![Run::default(); 1024].into(),
+        }
+    }
+
+    /// Whether the last scan is old enough for another.
+    pub fn scan_due(&self, now_ns: u64) -> bool {
+        now_ns - self.scanned_ns >= SCAN_EVERY_NS.max(self.scan_cost_ns * SCAN_SHARE)
+    }
+
+    /// Counts present pages of every managed range exactly, and our own.
+    pub fn scan(&mut self, pager: &Pager) {
+        let start_ns = sys::now_ns();
+        let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let ranges = pager.ranges.lock().all();
+        self.views.clear();
+        let mut resident_pages = 0;
+        let mut runs = std::mem::take(&mut self.runs);
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let Ok((count, walked)) = sys::scan_present(pagemap, start, range.end, &mut runs) else { break };
+                for run in &runs[..count] {
+                    resident_pages += (run.end - run.start) as usize / PAGE;
+                    if range.attributes.evictable {
+                        self.view_run(pager, run.start as usize, run.end as usize);
+                    }
+                }
+                start = walked.max(start + PAGE);
+            }
+        }
+        self.runs = runs;
+        let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
+        let overhead = pager.table.footprint().map(own).iter().sum::<u64>()
+            + own(pager.staging.range())
+            + own((pager.host.unmanaged_range)());
+        pager.account.overhead_bytes.store(overhead, Relaxed);
+        pager.account.resident_pages.store(resident_pages as i64, Relaxed);
+        let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
+        self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes());
+        self.scanned_ns = sys::now_ns();
+        self.scan_cost_ns = self.scanned_ns - start_ns;
+    }
+
+    fn view_run(&mut self, pager: &Pager, start: usize, end: usize) {
+        let mut address = start;
+        while address < end {
+            let next = end.min((address / REGION + 1) * REGION);
+            if let Some(entry) = pager.table.get_or_create(address) {
+                let pages = ((next - address) / PAGE) as u32;
+                match self.views.last_mut() {
+                    Some(view) if view.region == entry.number => view.resident_pages += pages,
+                    _ => self.views.push(RegionView {
+                        region: entry.number,
+                        resident_pages: pages,
+                        evicted_pages: entry.region.evicted.load(Relaxed),
+                    }),
+                }
+            }
+            address = next;
+        }
+    }
+
+    fn count(&self, pagemap: Fd, start: usize, end: usize) -> u64 {
+        let mut runs = [Run::default(); 64];
+        let mut bytes = 0;
+        let mut from = start;
+        while from < end {
+            let Ok((count, walked)) = sys::scan_present(pagemap, from, end, &mut runs) else { break };
+            bytes += runs[..count].iter().map(|run| run.end - run.start).sum::<u64>();
+            from = walked.max(from + PAGE);
+        }
+        bytes
+    }
+
+    /// Brings the estimates and averages up to `now_ns`.
+    pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
+        let account = &pager.account;
+        let pools: Vec<u64> = pager.tiers.iter().map(|t| t.stats.physical_bytes()).collect();
+        let pools_total: u64 = pools.iter().sum();
+        let overhead = account.overhead_bytes.load(Relaxed);
+        let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
+        if anonymous > 0 && self.scanned_ns > 0 {
+            let resident = anonymous.saturating_sub(self.unmanaged_bytes + pools_total + overhead);
+            account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
+        }
+        let physical = pager.physical_bytes();
+        let resident = physical - pools_total.min(physical) - overhead.min(physical);
+        let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
+        let logical = resident + evicted;
+        self.touched_max_bytes = self.touched_max_bytes.max(logical);
+        let budget = pager.settings.dram.budget_bytes(self.touched_max_bytes);
+        account.budget_bytes.store(budget, Relaxed);
+
+        let seconds = (now_ns - self.last_ns) as f64 / 1e9;
+        self.last_ns = now_ns;
+        self.seconds += seconds;
+        self.logical.add(logical, seconds);
+        self.physical.add(physical, seconds);
+        self.overhead.add(overhead, seconds);
+        self.unmanaged.add(anonymous.saturating_sub(physical), seconds);
+        for (index, (logical, physical)) in self.tiers.iter_mut().enumerate() {
+            let dram = index == 0;
+            logical.add(if dram { resident } else { pager.tiers[index].stats.logical_bytes() }, seconds);
+            physical.add(if dram { resident } else { pools[index] }, seconds);
+        }
+        self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
+        if physical > budget {
+            self.over_budget_s += seconds;
+        }
+        if pager.mover.at_floor.load(Relaxed) {
+            self.floor_s += seconds;
+            self.floor_bytes = self.floor_bytes.max(physical);
+        }
+        if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
+            self.published_ns = now_ns;
+            self.publish(pager, now_ns, logical, physical, budget);
+        }
+    }
+
+    fn publish(&mut self, pager: &Pager, now_ns: u64, logical: u64, physical: u64, budget: u64) {
+        let cpu_ns = self.cpu_ns(pager);
+        let Some(page) = pager.stats() else { return };
+        let account = &pager.account;
+        let seconds = self.seconds;
+        let missed = pager.mode() == Mode::Active && self.floor_s > seconds * FLOOR_TOLERANCE;
+        page.budget_bytes.store(budget, Relaxed);
+        page.budget_met.store(u32::from(!missed), Relaxed);
+        page.floor_bytes.store(if missed { self.floor_bytes } else { 0 }, Relaxed);
+        page.mean_window_ms.store((seconds * 1000.0) as u64, Relaxed);
+        page.mean_logical_bytes.store(self.logical.over(seconds), Relaxed);
+        page.mean_physical_bytes.store(self.physical.over(seconds), Relaxed);
+        page.mean_overhead_bytes.store(self.overhead.over(seconds), Relaxed);
+        page.mean_unmanaged_bytes.store(self.unmanaged.over(seconds), Relaxed);
+        page.logical_bytes.store(logical, Relaxed);
+        page.physical_bytes.store(physical, Relaxed);
+        page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
+        page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
+        page.over_budget_ms.store((self.over_budget_s * 1000.0) as u64, Relaxed);
+        page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
+        page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
+        page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
+        page.shared_pages.store(account.shared_pages.load(Relaxed), Relaxed);
+        page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
+        page.cpu_ns.store(cpu_ns, Relaxed);
+        for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
+            let (logical, physical) = &self.tiers[index];
+            publish_tier(field, &tier.stats, logical.over(seconds), physical.over(seconds));
+            if index == 0 {
+                field.pages.store(account.resident_pages.load(Relaxed).max(0) as u64, Relaxed);
+            }
+        }
+        page.updated_ns.store(now_ns, Release);
+    }
+
+    /// CPU time of our threads so far, from their schedstat files (first number, ns).
+    fn cpu_ns(&mut self, pager: &Pager) -> u64 {
+        for thread in pager.account.threads.lock().iter() {
+            if !self.cpu_files.iter().any(|(known, _)| known == thread) {
+                let path = format!("/proc/self/task/{thread}/schedstat\0");
+                self.cpu_files.push((*thread, sys::open(&path, libc::O_RDONLY, 0).unwrap_or(-1)));
+            }
+        }
+        let read = |fd: Fd| {
+            let mut text = [0u8; 64];
+            let len = sys::read_at(fd, &mut text, 0).unwrap_or(0);
+            let first = text[..len].split(|b| *b == b' ').next()?;
+            std::str::from_utf8(first).ok()?.parse::<u64>().ok()
+        };
+        self.cpu_files.iter().filter_map(|(_, fd)| read(*fd)).sum()
+    }
+}
+
+fn publish_tier(field: &TierPage, stats: &terrace_tiers::TierStats, logical: u64, physical: u64) {
+    field.mean_logical_bytes.store(logical, Relaxed);
+    field.mean_physical_bytes.store(physical, Relaxed);
+    field.pages.store(stats.pages(), Relaxed);
+    field.faults.store(stats.faults(), Relaxed);
+    field.fault_p50_ns.store(stats.restore_quantile_ns(0.5), Relaxed);
+    field.fault_p99_ns.store(stats.restore_quantile_ns(0.99), Relaxed);
+    field.rejected.store(stats.rejected(), Relaxed);
+}

@@ -1,0 +1,472 @@
+//! Moving pages out of DRAM, a batch at a time: claim, move into staging, compress, store.
+//!
+//! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
+//! that is touched while it is staged goes straight back.
+
+use crate::handler::Tools;
+use crate::pager::Pager;
+use crate::staging::{BATCH, PROBE};
+use crate::sys::{self, Errno, PAGE, Run};
+use crate::table::{Entry, REGION};
+use crate::word::{PageWord, Snapshot, State, tick_of};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::*;
+use terrace_policy::victims::stay_ms;
+use terrace_tiers::{Encoded, Encoding, Location, PAGE_BYTES, Page};
+
+/// Which pages of a region to take.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    /// At most so many.
+    pub pages: usize,
+    /// See [`stay_ms`].
+    pub pressure: u32,
+    /// Take anything present, compressible or not: for stress.
+    pub anything: bool,
+    /// The tier to move into first; denser ones follow where a page does not compress.
+    pub tier: usize,
+    /// Start looking at this page of the region (0–511).
+    pub from: usize,
+}
+
+/// What became of an attempt.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Taken {
+    /// Pages now in a compressed tier.
+    pub evicted: u32,
+    /// Pages the kernel would not move.
+    pub refused: u32,
+    /// Pages that were eligible.
+    pub eligible: u32,
+}
+
+struct Claimed {
+    address: usize,
+    /// The word before the claim.
+    before: Snapshot,
+}
+
+struct Staged {
+    address: usize,
+    /// The word as we left it.
+    word: Snapshot,
+    slot: usize,
+}
+
+struct Probe {
+    region: u32,
+    chunk: usize,
+    staged: Vec<Staged>,
+    since_ns: u64,
+}
+
+/// What the mover evicts with. Owned by its thread.
+pub(crate) struct Evictor {
+    pub tools: Tools,
+    runs: Box<[Run]>,
+    probes: VecDeque<Probe>,
+    free_chunks: Vec<usize>,
+    locations: Vec<Location>,
+}
+
+/// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
+const PROBE_NS: u64 = 100_000_000;
+const MADV_POPULATE_WRITE: i32 = 23;
+/// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
+const REFUSED_MS: u64 = 100;
+/// Registered ranges beyond this share of `vm.max_map_count` are registered in long runs (`facts/traps.md`, Scale).
+const MAPPINGS_TIGHT: usize = 65_530 / 4;
+const LONG_RUN: usize = 64 << 20;
+
+impl Evictor {
+    pub fn new(pager: &Pager) -> Self {
+        Evictor {
+            tools: Tools::new(),
+            runs: vec![Run::default(); REGION / PAGE].into(),
+            probes: VecDeque::new(),
+            free_chunks: (0..pager.staging.probe_chunks()).collect(),
+            locations: Vec::new(),
+        }
+    }
+
+    /// Evicts pages of a region.
+    pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
+        let mut taken = Taken::default();
+        let mut from = wish.from;
+        let now_ms = sys::now_ns() / 1_000_000;
+        while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
+            let _inside = pager.gate.worker();
+            let _region = entry.region.lock.lock();
+            if pager.is_frozen() {
+                break;
+            }
+            let limit = BATCH.min(wish.pages - taken.evicted as usize);
+            let (claimed, next) = self.claim(pager, &entry, limit, from, |word| {
+                wish.anything || word.returns() == 0 || word.age_ms(now_ms) >= stay_ms(word.returns(), wish.pressure)
+            });
+            from = next;
+            taken.eligible += claimed.len() as u32;
+            let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
+            let count = claimed.len();
+            taken.evicted += self.store(pager, &entry, staged, 0, count, Some(wish));
+        }
+        taken
+    }
+
+    /// Takes a few pages of a region out of the page table, to see whether they are touched. False if none could be taken.
+    pub fn probe(&mut self, pager: &Pager, entry: Entry, salt: u64) -> bool {
+        let Some(chunk) = self.free_chunks.pop() else { return false };
+        let slot = pager.staging.probe_slot(chunk);
+        let _inside = pager.gate.worker();
+        let _region = entry.region.lock.lock();
+        let mut staged = Vec::with_capacity(PROBE);
+        // Four runs of four pages, at four places: hot spots are seldom spread evenly.
+        for part in 0..4 {
+            let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
+            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from, |word| word.returns() == 0);
+            let mut taken = Taken::default();
+            staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
+        }
+        if staged.is_empty() || pager.is_frozen() {
+            self.undo(pager, &entry, staged, slot);
+            self.free_chunks.push(chunk);
+            return false;
+        }
+        self.probes.push_back(Probe { region: entry.number, chunk, staged, since_ns: sys::now_ns() });
+        true
+    }
+
+    /// Ends probes that lasted long enough. `report` gets region, staged, touched, evicted. Untouched pages are evicted.
+    pub fn end_probes(&mut self, pager: &Pager, now_ns: u64, mut report: impl FnMut(u32, u32, u32, u32)) {
+        while self.probes.front().is_some_and(|probe| now_ns - probe.since_ns >= PROBE_NS) {
+            let Some(probe) = self.probes.pop_front() else { return };
+            let entry = pager.table.by_number(probe.region);
+            let _inside = pager.gate.worker();
+            let _region = entry.region.lock.lock();
+            let staged = probe.staged.len() as u32;
+            let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
+            let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier: 1, from: 0 };
+            let slot = pager.staging.probe_slot(probe.chunk);
+            let evicted = self.store(pager, &entry, probe.staged, slot, PROBE, Some(wish));
+            self.free_chunks.push(probe.chunk);
+            report(probe.region, staged, staged - still, evicted);
+        }
+    }
+
+    /// Brings everything back that is staged. For forks and for freezing.
+    pub fn cancel_probes(&mut self, pager: &Pager) {
+        while let Some(probe) = self.probes.pop_front() {
+            let entry = pager.table.by_number(probe.region);
+            let _region = entry.region.lock.lock();
+            self.undo(pager, &entry, probe.staged, pager.staging.probe_slot(probe.chunk));
+            self.free_chunks.push(probe.chunk);
+        }
+    }
+
+    fn undo(&mut self, pager: &Pager, entry: &Entry, staged: Vec<Staged>, slot: usize) {
+        let count = staged.len();
+        self.store(pager, entry, staged, slot, count, None);
+    }
+
+    /// Whether probes are out.
+    pub fn probing(&self) -> bool {
+        !self.probes.is_empty()
+    }
+
+    /// Claims up to `limit` present pages for which `eligible` holds, from page `from` of the region on. Registers their range if need be.
+    fn claim(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        limit: usize,
+        from: usize,
+        eligible: impl Fn(Snapshot) -> bool,
+    ) -> (Vec<Claimed>, usize) {
+        let mut claimed = Vec::with_capacity(limit);
+        let base = entry.region.address();
+        let pieces = pager.ranges.lock().overlapping(base + from * PAGE, base + REGION);
+        let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
+            let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
+            let mut registered = piece.attributes.registered;
+            for run in &self.runs[..count] {
+                for address in (run.start as usize..run.end as usize).step_by(PAGE) {
+                    if claimed.len() == limit {
+                        return (claimed, (address - base) / PAGE);
+                    }
+                    let word = entry.word(address);
+                    let before = word.load();
+                    if !before.is(State::Resident) || !eligible(before) {
+                        continue;
+                    }
+                    if !registered {
+                        if !register(pager, piece.start, piece.end) {
+                            break;
+                        }
+                        registered = true;
+                    }
+                    if word.transition(before, before.with(State::Moving, 0)).is_ok() {
+                        claimed.push(Claimed { address, before });
+                    }
+                }
+            }
+        }
+        (claimed, REGION / PAGE)
+    }
+
+    /// Moves claimed pages into staging slots from `slot` on, run by run.
+    fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken) -> Vec<Staged> {
+        let mut staged = Vec::with_capacity(claimed.len());
+        let mut index = 0;
+        while index < claimed.len() {
+            let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();
+            let slot = slot + staged.len();
+            let moved = self.move_run(pager, claimed[index].address, slot, run);
+            for (i, page) in claimed[index..index + moved].iter().enumerate() {
+                let word = page.before.with(State::Staged, (slot + i) as u64);
+                settle(pager, entry.word(page.address), page.before, word);
+                staged.push(Staged { address: page.address, word, slot: slot + i });
+            }
+            pager.account.resident_pages.fetch_sub(moved as i64, Relaxed);
+            index += moved;
+            if moved < run {
+                // The page at `index` would not move: back with it, and on with the next.
+                let page = &claimed[index];
+                settle(pager, entry.word(page.address), page.before, page.before);
+                taken.refused += 1;
+                index += 1;
+            }
+        }
+        if taken.refused > 0 {
+            pager.account.failed_moves.fetch_add(u64::from(taken.refused), Relaxed);
+        }
+        staged
+    }
+
+    /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is made our own and tried again.
+    fn move_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
+        let uffd = pager.descriptors.staging.load(Relaxed);
+        let mut done = 0;
+        let mut unshared_at = usize::MAX;
+        loop {
+            let from = address + done * PAGE;
+            let to = pager.staging.address(slot + done);
+            // SAFETY: the pages are claimed (Moving), the slots free.
+            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, to, from, (pages - done) * PAGE) };
+            done += bytes / PAGE;
+            let at = address + done * PAGE;
+            match stopped {
+                None => return done,
+                // Copy-on-write: not movable until written, even when no other process is left. (Pinned for DMA looks the same,
+                // and stays so: hence one try.)
+                Some(Errno::EBUSY) if unshared_at != at => {
+                    if !sys::mapped_exclusively(pager.descriptors.pagemap.load(Relaxed), at) {
+                        pager.account.shared_pages.fetch_add(1, Relaxed);
+                        return done;
+                    }
+                    unshared_at = at;
+                    // SAFETY: faults the page in for writing; contents stay.
+                    if unsafe { sys::advise(at, PAGE, MADV_POPULATE_WRITE) }.is_err() {
+                        return done;
+                    }
+                }
+                Some(Errno::EEXIST) => {
+                    pager.check(false, "a free staging slot is empty");
+                    return done;
+                }
+                // Gone meanwhile, locked, protected, pinned: not ours to move.
+                Some(_) => return done,
+            }
+        }
+    }
+
+    /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
+    /// compression does not pay, pages go back. Returns how many were stored.
+    fn store(&mut self, pager: &Pager, entry: &Entry, staged: Vec<Staged>, slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
+        let now_ms = sys::now_ns() / 1_000_000;
+        let mut stored = 0;
+        for page in &staged {
+            // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
+            if entry.word(page.address).load() != page.word {
+                continue;
+            }
+            let Some(wish) = wish else {
+                pager.put_back(entry, page.address, page.word, page.word.with(State::Resident, 0));
+                continue;
+            };
+            if self.store_page(pager, entry, page, wish, now_ms) {
+                stored += 1;
+            } else {
+                // Incompressible here: left alone as long as the hottest pages are.
+                let to = Snapshot::new(State::Resident, 7, tick_of(now_ms), 0);
+                pager.put_back(entry, page.address, page.word, to);
+            }
+        }
+        // A handler may still be copying out of a slot.
+        for page in &staged {
+            loop {
+                let word = entry.word(page.address).load();
+                if !(word.is(State::Restoring) && word.payload() == page.slot as u64) {
+                    break;
+                }
+                sys::yield_now();
+            }
+        }
+        if slots > 0 {
+            pager.staging.empty(slot, slots);
+        }
+        if stored > 0 {
+            pager.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
+            self.repack(pager, entry);
+        }
+        pager.mover.progress.fetch_add(1, Release);
+        if pager.mover.waiting.load(SeqCst) > 0 {
+            sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
+        }
+        stored
+    }
+
+    fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> bool {
+        // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
+        let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        let mut tier = wish.tier;
+        let mut encoded = pager.tiers[tier].encode(contents, &mut self.tools.scratch);
+        while encoded.encoding == Encoding::Raw && tier + 1 < pager.tiers.len() {
+            tier += 1;
+            encoded = pager.tiers[tier].encode(contents, &mut self.tools.scratch);
+        }
+        if encoded.encoding == Encoding::Raw && !wish.anything {
+            return false;
+        }
+        insert(pager, entry, page, tier, encoded, now_ms)
+    }
+
+    /// Packs the region's extents together where too much of them is dead.
+    fn repack(&mut self, pager: &Pager, entry: &Entry) {
+        let mut store = entry.region.store.lock();
+        while let Some(extent) = store.wants_repack() {
+            // A page that is being restored still has bytes here, at a place its handler knows: not now.
+            if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
+                return;
+            }
+            let in_extent = |word: Snapshot| word.is(State::Evicted) && Location::from_bits(word.payload()).extent == extent;
+            self.locations.clear();
+            self.locations.extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
+            let before = self.locations.clone();
+            if !pager.check(store.repack(&pager.tiers, extent, &mut self.locations).is_ok(), "an extent's live pages are those of the page words") {
+                return;
+            }
+            let moves: std::collections::HashMap<u64, u64> =
+                before.iter().map(|l| l.to_bits()).zip(self.locations.iter().map(|l| l.to_bits())).collect();
+            for word in entry.words {
+                let found = word.load();
+                if in_extent(found)
+                    && let Some(to) = moves.get(&found.payload())
+                {
+                    settle_from(pager, word, found, found.with(State::Evicted, *to));
+                }
+            }
+        }
+    }
+
+    /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
+    pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
+        let densest = pager.tiers.len() - 1;
+        let mut gained = 0;
+        for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
+            let word = entry.word(address);
+            if !word.load().is(State::Evicted) {
+                continue;
+            }
+            let _inside = pager.gate.worker();
+            let mut store = entry.region.store.lock();
+            let found = word.load();
+            if !found.is(State::Evicted) {
+                continue;
+            }
+            let old = Location::from_bits(found.payload());
+            let Some(tier) = store.tier_of(old).map(usize::from) else { continue };
+            if tier == densest || old.encoding == Encoding::Same {
+                continue;
+            }
+            let page = &mut self.tools.page.0;
+            let decoded = store.bytes(old).is_ok_and(|bytes| pager.tiers[tier].decode(old.encoding, bytes, page, &mut self.tools.scratch).is_ok());
+            if !pager.check(decoded, "what is stored can be decoded") {
+                return gained;
+            }
+            let encoded = pager.tiers[densest].encode(page, &mut self.tools.scratch);
+            let len = encoded.bytes.len() as u64;
+            // Moving for less than an eighth is not worth a slower fault.
+            if encoded.encoding == Encoding::Raw || len * 8 > u64::from(old.len) * 7 {
+                continue;
+            }
+            let Ok(new) = store.insert(&pager.tiers, densest as u8, encoded) else { return gained };
+            if word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok() {
+                pager.check(store.remove(&pager.tiers, old).is_ok(), "a moved page's old bytes were in its store");
+                pager.account.demoted_pages.fetch_add(1, Relaxed);
+                gained += u64::from(old.len) - len;
+            } else {
+                // Discarded between the look and the change; states of evicted pages change under the store's lock otherwise.
+                pager.check(store.remove(&pager.tiers, new).is_ok(), "what was just stored is there");
+            }
+        }
+        let _inside = pager.gate.worker();
+        let _region = entry.region.lock.lock();
+        self.repack(pager, &entry);
+        gained
+    }
+}
+
+/// Stores one staged page; false if the store has no room or the page was touched meanwhile.
+fn insert(pager: &Pager, entry: &Entry, page: &Staged, tier: usize, encoded: Encoded, now_ms: u64) -> bool {
+    let mut store = entry.region.store.lock();
+    let Ok(location) = store.insert(&pager.tiers, tier as u8, encoded) else { return false };
+    let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
+    if entry.word(page.address).transition(page.word, evicted).is_ok() {
+        entry.region.evicted.fetch_add(1, Relaxed);
+        return true;
+    }
+    pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
+    false
+}
+
+/// Ends the mover's claim on a page.
+fn settle(pager: &Pager, word: &PageWord, before: Snapshot, to: Snapshot) {
+    settle_from(pager, word, before.with(State::Moving, 0), to);
+}
+
+fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {
+    pager.check(word.transition(from, to).is_ok(), "a claimed page word is changed by its claimant only");
+}
+
+/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not have it; then it is not evictable.
+fn register(pager: &Pager, start: usize, end: usize) -> bool {
+    let mut ranges = pager.ranges.lock();
+    let (mut from, mut to) = (start, end);
+    if ranges.len() > MAPPINGS_TIGHT {
+        // Few mappings are left: take the whole neighbourhood that is managed alike.
+        let run = start / LONG_RUN * LONG_RUN;
+        let pieces = ranges.overlapping(run, run + LONG_RUN);
+        if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end) {
+            (from, to) = (piece.start, piece.end);
+        }
+    }
+    let done = sys::uffd_register(pager.uffd_of(start), from, to - from);
+    ranges.update(from, to, |attributes| match done {
+        Ok(()) => attributes.registered = true,
+        Err(_) => attributes.evictable = false,
+    });
+    done.is_ok()
+}
+
+/// Remembers that the kernel refused to move pages of a region, for a growing time.
+pub(crate) fn refused(entry: &Entry, now_ms: u64) {
+    let doublings = entry.region.refusals.load(Relaxed).min(7);
+    entry.region.refusals.store(doublings + 1, Relaxed);
+    entry.region.refused_until.store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
+}
+
+/// Whether a region's refusal is still fresh.
+pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
+    entry.region.refused_until.load(Relaxed).wrapping_sub((now_ms / 16) as u32) as i32 > 0
+}

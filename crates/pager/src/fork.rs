@@ -1,0 +1,241 @@
+//! fork: the child sees exactly the parent's data.
+//!
+//! A forked child inherits page table, page states and pools (private memory, copied on write) of one instant, but no thread
+//! and no userfaultfd: an evicted page would read as zeros. So:
+//!
+//! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library itself touches in the child before
+//!    our handler runs (open streams, this thread's stack) is touched, hence resident; the gate closes.
+//! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
+//! 3. *Parent*: notes are worked off, the gate opens.
+//! 4. *Child*: locks are opened, a new keeper registers what was registered, notes are worked off, and only then does anything else run.
+//!
+//! Why notes suffice: filling needs the kernel's memory lock, which the fork holds while it copies. A page filled before the copy has its
+//! note in the child's copy of the notes; one filled after it is still evicted in the child, in states and page table alike.
+
+use crate::lock::Lock;
+use crate::pager::{Mode, Pager};
+use crate::stats::State as Reported;
+use crate::sys::{self, Errno, PAGE};
+use crate::word::{State, tick_of, Snapshot};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::Duration;
+use terrace_tiers::Location;
+
+/// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
+const NOTES: usize = 1 << 16;
+/// Of the forking thread's stack, so much around its pointer is made resident, in case the stack lies in managed memory.
+const STACK_WINDOW: usize = 64 << 10;
+
+/// Values of `MoverLine::pause`.
+pub(crate) const RUN: u32 = 0;
+pub(crate) const PAUSE: u32 = 1;
+pub(crate) const PAUSED: u32 = 2;
+
+/// State of forks.
+pub(crate) struct ForkState {
+    notes: usize,
+    noted: AtomicUsize,
+    /// Held from prepare to the end of the parent's or child's part, and while our threads are started.
+    pub(crate) forking: Lock<()>,
+    /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork, or −1.
+    device: AtomicI32,
+}
+
+impl ForkState {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(ForkState {
+            notes: sys::reserve(NOTES * 8)?,
+            noted: AtomicUsize::new(0),
+            forking: Lock::new(()),
+            device: AtomicI32::new(-1),
+        })
+    }
+
+    fn slots(&self) -> &[AtomicU64] {
+        // SAFETY: the reservation holds NOTES words, valid when zeroed, and lives for ever.
+        unsafe { std::slice::from_raw_parts(self.notes as *const AtomicU64, NOTES) }
+    }
+
+    /// Notes a page that is about to be filled; false if there is no room, and it must wait.
+    pub fn note(&self, address: usize) -> bool {
+        let index = self.noted.fetch_add(1, AcqRel);
+        match self.slots().get(index) {
+            Some(slot) => {
+                slot.store(address as u64, Release);
+                true
+            }
+            None => {
+                self.noted.fetch_sub(1, AcqRel);
+                false
+            }
+        }
+    }
+}
+
+impl Pager {
+    /// Before a fork. Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`]. `touch_streams` touches what the C library
+    /// will touch in the child before our handler; it runs while nothing is evicted any more.
+    pub fn fork_prepare(&self, touch_streams: impl FnOnce()) {
+        // Also waits for a start under way on another thread.
+        std::mem::forget(self.fork.forking.lock());
+        if self.mode() == Mode::Active {
+            self.pause_mover();
+            self.provide_for_child();
+            touch_streams();
+            touch_stack();
+        } else if self.mode() == Mode::Observing {
+            self.pause_mover();
+        }
+        self.gate.close();
+        self.fork.noted.store(0, Release);
+    }
+
+    /// Stops evictions; returns when nothing is staged any more.
+    fn pause_mover(&self) {
+        self.mover.pause.store(PAUSE, SeqCst);
+        while self.mover.running.load(Acquire) && self.mover.pause.load(SeqCst) == PAUSE {
+            self.call_mover();
+            sys::futex_wait(&self.mover.pause, PAUSE, Some(Duration::from_millis(10)));
+        }
+    }
+
+    fn resume_mover(&self) {
+        self.mover.pause.store(RUN, SeqCst);
+        sys::futex_wake(&self.mover.pause, 1);
+    }
+
+    /// Sees to it that the child can open a userfaultfd although this process may have given up its privileges since ours was
+    /// opened. Where that is impossible everything is restored, so that the child needs none.
+    fn provide_for_child(&self) {
+        if let Ok(fd) = sys::userfaultfd(None) {
+            sys::close(fd);
+            return;
+        }
+        let table = &self.descriptors;
+        let device = table.device.load(Acquire);
+        if device >= 0
+            && let Ok(device) = sys::descriptor_of_thread(table.keeper.load(Acquire), device)
+        {
+            if let Ok(fd) = sys::userfaultfd(Some(device)) {
+                sys::close(fd);
+                self.fork.device.store(device, Release);
+                return;
+            }
+            sys::close(device);
+        }
+        self.freeze("this process can no longer open a userfaultfd for a forked child: everything is kept in DRAM");
+        self.restore_everything();
+    }
+
+    /// Brings all evicted pages back. The mover must be paused.
+    fn restore_everything(&self) {
+        for range in self.ranges.lock().all() {
+            self.restore_range(range.start, range.end);
+        }
+    }
+
+    /// After a fork, in the parent.
+    pub fn fork_parent(&self) {
+        let device = self.fork.device.swap(-1, AcqRel);
+        if device >= 0 {
+            sys::close(device);
+        }
+        self.gate.settle();
+        self.work_off_notes();
+        self.gate.open();
+        self.resume_mover();
+        // SAFETY: this thread took the lock in `fork_prepare` and forgot the guard.
+        drop(unsafe { self.fork.forking.held() });
+    }
+
+    /// Pages filled during the fork are resident now; their compressed copies go.
+    fn work_off_notes(&self) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        let noted = self.fork.noted.swap(0, AcqRel).min(NOTES);
+        for slot in &self.fork.slots()[..noted] {
+            let address = slot.swap(0, AcqRel) as usize;
+            let Some(entry) = self.table.get(address).filter(|_| address != 0) else { continue };
+            let mut store = entry.region.store.lock();
+            let found = entry.word(address).load();
+            let resident = Snapshot::new(State::Resident, found.returns(), tick_of(now_ms), 0);
+            // Two faults on one page leave two notes.
+            if found.is(State::Evicted) && entry.word(address).transition(found, resident).is_ok() {
+                let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));
+                self.check(removed.is_ok(), "a page filled during a fork had its bytes in its store");
+                entry.region.evicted.fetch_sub(1, Relaxed);
+                self.account.resident_pages.fetch_add(1, Relaxed);
+                self.account.promoted_pages.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// After a fork, in the child, before anything else runs there.
+    pub fn fork_child(&'static self) {
+        // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
+        unsafe {
+            self.fork.forking.reset_after_fork();
+            self.ranges.reset_after_fork();
+            self.table.reset_after_fork();
+            self.service.asking.reset_after_fork();
+            self.gate.reset_after_fork();
+            self.account.reset_after_fork();
+        }
+        let was = self.mode();
+        self.forget_threads();
+        self.open_stats();
+        let device = self.fork.device.swap(-1, AcqRel);
+        self.descriptors.device.store(device, Release);
+        match was {
+            Mode::Active => {
+                self.start();
+                if self.mode() == Mode::Active {
+                    self.restore_noted_in_child();
+                } else if self.table_has_evicted() {
+                    sys::complain("a forked child cannot bring its pages back. Ending it rather than giving it wrong data");
+                    std::process::abort();
+                }
+            }
+            // Its own start will come with its own growth.
+            Mode::Observing => self.start(),
+            Mode::Failed => {
+                self.set_mode(Mode::Failed);
+                self.say(Reported::Unmanaged, "as its parent");
+            }
+            Mode::Off | Mode::Starting => {}
+        }
+        if device >= 0 {
+            sys::close(device);
+        }
+    }
+
+    fn table_has_evicted(&self) -> bool {
+        (0..self.table.len()).any(|n| self.table.by_number(n).region.evicted.load(Relaxed) > 0)
+    }
+
+    /// A page noted by the parent may or may not be present here: asking for it settles both.
+    fn restore_noted_in_child(&self) {
+        let noted = self.fork.noted.swap(0, AcqRel).min(NOTES);
+        for slot in &self.fork.slots()[..noted] {
+            let address = slot.swap(0, AcqRel) as usize;
+            if address != 0 {
+                self.restore_range(address, address + PAGE);
+            }
+        }
+    }
+
+    /// In the keeper of a child: the device that the forking thread brought along, taken over from the program's table before the
+    /// keeper leaves it.
+    pub(crate) fn inherited_device(&self) -> Option<i32> {
+        Some(self.descriptors.device.load(Acquire)).filter(|fd| *fd >= 0)
+    }
+}
+
+/// Makes the frames resident that the child will return through, in case this thread's stack lies in managed memory. The
+/// kernel reads them for us: unlike a plain read it can run off the stack's end without harm.
+fn touch_stack() {
+    let here = 0u8;
+    let first = &raw const here as usize & !(PAGE - 1);
+    for address in (first..first + STACK_WINDOW).step_by(PAGE) {
+        sys::peek(address, &mut [0]);
+    }
+}

@@ -1,0 +1,334 @@
+//! Faults: bringing a page back.
+//!
+//! A handler blocks in `read`, takes one message at a time, claims the page's word, fills the page, and gives up its
+//! claim. It waits for no thread of the program and for no fork (see [`crate::lock::Gate`]), never touches managed memory, and
+//! frees the compressed bytes only after the page is in place.
+
+use crate::lock::Entry as GateEntry;
+use crate::pager::{Pager, SHARDS_MAX};
+use crate::sys::{self, Errno, Fd, Message, PAGE};
+use crate::table::Entry;
+use crate::word::{Snapshot, State, tick_of};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_policy::victims::returns_after;
+use terrace_tiers::{Location, PAGE_BYTES, Page, Scratch};
+
+/// A page-sized buffer at a page's alignment.
+#[repr(C, align(4096))]
+pub(crate) struct PageBuffer(pub Page);
+
+/// What a thread that restores pages owns.
+pub(crate) struct Tools {
+    pub scratch: Scratch,
+    pub page: Box<PageBuffer>,
+}
+
+impl Tools {
+    pub fn new() -> Self {
+        Tools { scratch: Scratch::new(), page: Box::new(PageBuffer([0; PAGE_BYTES])) }
+    }
+}
+
+static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
+/// Longest wait for room before a page is restored all the same.
+const ROOM_WAIT: Duration = Duration::from_micros(500);
+/// Exception, wake-up and switches around a fault that a handler does not see, ns (`facts/end-to-end.md` §2: about 3 µs, more
+/// across CPUs). Only for the estimate of time lost.
+pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;
+
+/// How an attempt to restore a page ended.
+enum Outcome {
+    /// The page is in place, or its mapping is gone.
+    Done,
+    /// Somebody else is at it; look again.
+    Busy,
+}
+
+/// How filling a page ended.
+#[derive(PartialEq, Eq)]
+enum Fill {
+    /// In place: by us, or (present before) by somebody who had the right to.
+    Present,
+    /// The mapping is no longer there.
+    Gone,
+}
+
+impl Pager {
+    /// A handler's life.
+    pub(crate) fn handle_faults(&self, shard: usize) {
+        sys::set_thread_nice(-20);
+        let uffd = self.descriptors.uffds[shard].load(Acquire);
+        let mut tools = Tools::new();
+        let mut messages = [Message::default(); 8];
+        loop {
+            match sys::uffd_read(uffd, &mut messages) {
+                Ok(count) => {
+                    for (address, write) in messages[..count].iter().filter_map(Message::fault) {
+                        self.fault(uffd, address & !(PAGE - 1), write, &mut tools);
+                    }
+                }
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(e) => {
+                    // Without a reader, evicted pages of this shard would block for ever: the keeper's restore still works.
+                    self.freeze(&format!("reading a userfaultfd failed ({e})"));
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {
+        let start_ns = sys::now_ns();
+        self.wait_for_room(PAGE as u64, ROOM_WAIT);
+        loop {
+            let (entry, inside) = self.gate.handler();
+            let outcome = match entry {
+                GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns),
+                GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
+            };
+            drop(inside);
+            match outcome {
+                Outcome::Done => break,
+                Outcome::Busy => sys::yield_now(),
+            }
+        }
+        self.account.stall_ns.fetch_add(sys::now_ns() - start_ns + FAULT_OVERHEAD_NS, Relaxed);
+    }
+
+    /// Restores one page without a fault; for the keeper and the mover.
+    pub(crate) fn restore_now(&self, address: usize, tools: &mut Tools) {
+        let start_ns = sys::now_ns();
+        loop {
+            let (entry, inside) = self.gate.handler();
+            if entry == GateEntry::CopyOnly {
+                // Somebody forks: nothing changes until that is over.
+                drop(inside);
+                sys::yield_now();
+                continue;
+            }
+            let Some(region) = self.table.get(address) else { return };
+            if region.word(address).load().is(State::Resident) {
+                return;
+            }
+            let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns);
+            drop(inside);
+            match outcome {
+                Outcome::Done => return,
+                Outcome::Busy => sys::yield_now(),
+            }
+        }
+    }
+
+    fn restore(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64) -> Outcome {
+        let Some(entry) = self.table.get_or_create(address) else {
+            // A table that is full never evicted anything here: the page was never touched.
+            self.fill_zero(uffd, address, write);
+            return Outcome::Done;
+        };
+        let word = entry.word(address);
+        let found = word.load();
+        match found.state() {
+            Some(State::Resident) => {
+                // Claimed even to fill in zeros: otherwise the mover could take the page between our look and our ioctl, and
+                // the zeros would stand where its contents belong.
+                let claim = found.with(State::Restoring, 0);
+                if word.transition(found, claim).is_err() {
+                    return Outcome::Busy;
+                }
+                self.fill_zero(uffd, address, write);
+                self.settle(&entry, address, claim, found.with(State::Resident, 0));
+                Outcome::Done
+            }
+            Some(State::Staged) => {
+                let claim = found.with(State::Restoring, found.payload());
+                if word.transition(found, claim).is_err() {
+                    return Outcome::Busy;
+                }
+                let source = self.staging.address(found.payload() as usize);
+                self.fill(uffd, address, source);
+                self.back(&entry, address, claim);
+                Outcome::Done
+            }
+            Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns),
+            Some(State::Moving | State::Restoring) => Outcome::Busy,
+            None => {
+                self.freeze(&format!("damaged page word at {address:#x}"));
+                std::thread::sleep(Duration::from_millis(10));
+                Outcome::Busy
+            }
+        }
+    }
+
+    fn restore_evicted(&self, uffd: Fd, entry: &Entry, address: usize, tools: &mut Tools, start_ns: u64) -> Outcome {
+        let word = entry.word(address);
+        let store = entry.region.store.lock();
+        let found = word.load();
+        let claim = found.with(State::Restoring, found.payload());
+        if !found.is(State::Evicted) || word.transition(found, claim).is_err() {
+            return Outcome::Busy;
+        }
+        let location = Location::from_bits(found.payload());
+        let tier = store.tier_of(location).map(|index| &self.tiers[index as usize]);
+        let decoded = match (tier, store.bytes(location)) {
+            (Some(tier), Ok(bytes)) => tier
+                .decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch)
+                .map_err(|e| e.to_string()),
+            (_, Err(e)) => Err(e.to_string()),
+            (None, _) => Err("no such extent".to_string()),
+        };
+        drop(store);
+        if let Err(e) = decoded {
+            self.lost(address, &e);
+        }
+        self.fill(uffd, address, tools.page.0.as_ptr() as usize);
+        let mut store = entry.region.store.lock();
+        let removed = store.remove(&self.tiers, location);
+        drop(store);
+        self.check(removed.is_ok(), "a restored page's bytes were in its store");
+        entry.region.evicted.fetch_sub(1, Relaxed);
+        if let Some(tier) = tier {
+            tier.stats.count_fault();
+            tier.stats.record_restore(sys::now_ns() - start_ns);
+        }
+        self.back(entry, address, claim);
+        Outcome::Done
+    }
+
+    /// Ends a claim whose page came back: counts it and remembers when.
+    fn back(&self, entry: &Entry, address: usize, claim: Snapshot) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        let returns = returns_after(claim.returns(), claim.age_ms(now_ms));
+        entry.region.restores.fetch_add(1, Relaxed);
+        self.account.resident_pages.fetch_add(1, Relaxed);
+        self.account.promoted_pages.fetch_add(1, Relaxed);
+        self.settle(entry, address, claim, Snapshot::new(State::Resident, returns, tick_of(now_ms), 0));
+    }
+
+    fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {
+        let settled = entry.word(address).transition(claim, to);
+        self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
+    }
+
+    /// A page's bytes cannot be had. Going on would hand the program wrong ones: the one case in which we end it.
+    fn lost(&self, address: usize, why: &str) -> ! {
+        sys::complain(&format!(
+            "page {address:#x} cannot be restored ({why}): its memory was damaged. Ending the program rather than giving it wrong data"
+        ));
+        self.freeze("a page could not be restored");
+        std::process::abort()
+    }
+
+    /// Puts one page in place. Returns only when the page is there or its mapping is gone.
+    fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
+        let mut said = false;
+        loop {
+            // SAFETY: the caller holds the page's claim; `source` is a page of our own.
+            match unsafe { sys::uffd_copy(uffd, address, source, PAGE) } {
+                Ok(()) => return Fill::Present,
+                Err(Errno::EEXIST) => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    return Fill::Present;
+                }
+                // Not this descriptor's: a mapping that grew or moved kept its first registration.
+                Err(Errno::ENOENT) => return self.fill_elsewhere(uffd, address, source),
+                Err(Errno::ESRCH) => return Fill::Gone,
+                Err(e) => {
+                    // Out of memory above all. The program's thread waits; nothing is lost.
+                    if !said {
+                        sys::complain(&format!("restoring a page waits: {e}"));
+                        said = true;
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn fill_elsewhere(&self, tried: Fd, address: usize, source: usize) -> Fill {
+        for slot in &self.descriptors.uffds[..self.descriptors.shards.load(Acquire).min(SHARDS_MAX)] {
+            let uffd = slot.load(Relaxed);
+            if uffd == tried {
+                continue;
+            }
+            // SAFETY: as in `fill`.
+            match unsafe { sys::uffd_copy(uffd, address, source, PAGE) } {
+                Err(Errno::ENOENT) => {}
+                Ok(()) => return Fill::Present,
+                Err(Errno::EEXIST) => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    return Fill::Present;
+                }
+                Err(_) => return self.fill(uffd, address, source),
+            }
+        }
+        Fill::Gone
+    }
+
+    fn fill_zero(&self, uffd: Fd, address: usize, write: bool) {
+        if write {
+            // A page of its own at once: the zero page would fault again.
+            self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
+            return;
+        }
+        // SAFETY: the caller holds the claim, or a fork keeps the mover away.
+        match unsafe { sys::uffd_zero(uffd, address) } {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(Errno::EEXIST) => sys::uffd_wake(uffd, address, PAGE),
+            Err(_) => {
+                self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
+            }
+        }
+    }
+
+    /// A fault while a fork is under way: fills the page and changes nothing but the note for later.
+    fn fill_during_fork(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) -> Outcome {
+        let Some(entry) = self.table.get(address) else {
+            self.fill_zero(uffd, address, write);
+            return Outcome::Done;
+        };
+        let found = entry.word(address).load();
+        match found.state() {
+            Some(State::Resident) => self.fill_zero(uffd, address, write),
+            Some(State::Evicted) => {
+                // Noted before it is filled: a child that finds the page present finds the note too.
+                if !self.fork.note(address) {
+                    return Outcome::Busy;
+                }
+                if let Err(e) = self.decode_frozen(&entry, found, tools) {
+                    self.lost(address, &e);
+                }
+                self.fill(uffd, address, tools.page.0.as_ptr() as usize);
+            }
+            // The forking thread brought staged pages back before it closed the gate, and waited for claims to end.
+            _ => return Outcome::Busy,
+        }
+        Outcome::Done
+    }
+
+    /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
+    fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
+        let store = entry.region.store.lock();
+        let location = Location::from_bits(found.payload());
+        let tier = store.tier_of(location).ok_or("no such extent")?;
+        let bytes = store.bytes(location).map_err(|e| e.to_string())?;
+        self.tiers[tier as usize]
+            .decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch)
+            .map_err(|e| e.to_string())
+    }
+
+    /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had
+    /// it first.
+    pub(crate) fn put_back(&self, entry: &Entry, address: usize, staged: Snapshot, to: Snapshot) -> bool {
+        let claim = staged.with(State::Restoring, staged.payload());
+        if entry.word(address).transition(staged, claim).is_err() {
+            return false;
+        }
+        let source = self.staging.address(staged.payload() as usize);
+        self.fill(self.uffd_of(address), address, source);
+        self.account.resident_pages.fetch_add(1, Relaxed);
+        self.settle(entry, address, claim, to);
+        true
+    }
+}

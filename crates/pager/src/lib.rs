@@ -1,0 +1,26 @@
+//! Moves the pages of this process between DRAM and tiers.
+//!
+//! A page leaves with UFFDIO_MOVE (out of the page table in one atomic step), is compressed, and comes back when it is touched,
+//! through a userfaultfd. [`word`] has the states of a page; [`pager`] the parts and threads; `handler` faults;
+//! `evict` and `mover` the way out; [`memory`] what the program does to its mappings; [`fork`] forking.
+//!
+//! Promises: no byte is lost or stale; no thread of the program ever waits for one of ours that waits for it; whatever is
+//! missing, the program runs on.
+
+mod account;
+mod evict;
+pub mod fork;
+mod handler;
+pub mod lock;
+pub mod memory;
+mod mover;
+pub mod pager;
+pub mod ranges;
+pub mod settings;
+mod staging;
+pub mod stats;
+pub mod sys;
+pub mod table;
+pub mod word;
+
+pub use pager::{Host, Mode, Pager};

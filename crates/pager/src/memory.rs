@@ -1,0 +1,203 @@
+//! What the program does to its mappings, and what that means for page states. Called by the interposed `mmap` family and by the
+//! allocator's extent hooks, on threads of the program.
+//!
+//! Every call that changes a managed range holds the locks of the regions in it, so the mover is not at work there; faults
+//! are served meanwhile. No function here touches managed memory while it holds a lock.
+
+use crate::pager::Pager;
+use crate::ranges::{Attributes, Range};
+use crate::sys::{self, Errno, PAGE};
+use crate::table::{Entry, REGION};
+use crate::word::{Snapshot, State};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_tiers::Location;
+
+/// Longest wait of an allocation for room. It is the only brake on first touches, which no fault tells us of.
+const ALLOCATION_WAIT: Duration = Duration::from_millis(20);
+/// Allocations below this size never wait.
+const WAIT_FROM: usize = 1 << 20;
+
+impl Pager {
+    /// Takes a new private anonymous mapping under management. `evictable`: readable and writable.
+    pub fn manage(&self, start: usize, len: usize, evictable: bool) {
+        let _inside = self.gate.worker();
+        self.ranges.lock().insert(start, start + len, Attributes { evictable, registered: false });
+        self.count_committed(if evictable { len as isize } else { 0 });
+    }
+
+    /// Waits briefly for room for `len` bytes about to be handed out.
+    pub fn make_room(&self, len: usize) {
+        if len >= WAIT_FROM {
+            self.wait_for_room(len as u64, ALLOCATION_WAIT);
+        }
+    }
+
+    /// Whether anything in the range is managed.
+    pub fn manages(&self, start: usize, len: usize) -> bool {
+        let _inside = self.gate.worker();
+        self.ranges.lock().overlaps(start, start.saturating_add(len))
+    }
+
+    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's purge): stored copies go, then
+    /// `act` tells the kernel. Its result is handed back.
+    pub fn discard<R>(&self, start: usize, len: usize, act: impl FnOnce() -> R) -> R {
+        self.with_regions(start, len, |entries| {
+            // First the stored copies: a fault after the kernel's part must find none, or old contents would return.
+            self.drop_pages(entries, start, start + len);
+            act()
+        })
+    }
+
+    /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so the range is no longer managed, and
+    /// nothing of it is kept.
+    pub fn unmap<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        let end = start + len;
+        self.with_regions(start, len, |entries| {
+            // Out of the ranges first: as soon as the kernel is done, another thread may be given these addresses.
+            let pieces = self.ranges.lock().remove(start, end);
+            let result = act();
+            match result {
+                Ok(_) => {
+                    self.drop_pages(entries, start, end);
+                    self.uncount(&pieces);
+                }
+                Err(_) => self.reinsert(pieces),
+            }
+            result
+        })
+    }
+
+    /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
+    /// restored, then `act` does it. On success the old range is no longer managed; the caller manages what came of it.
+    pub fn restore_then<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        let end = start + len;
+        self.with_regions(start, len, |entries| {
+            if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
+                self.restore_range(start, end);
+            }
+            let pieces = self.ranges.lock().remove(start, end);
+            let result = act();
+            match result {
+                Ok(_) => self.uncount(&pieces),
+                Err(_) => self.reinsert(pieces),
+            }
+            result
+        })
+    }
+
+    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on.
+    pub fn unmanage(&self, start: usize, len: usize) {
+        let _ = self.restore_then(start, len, || Ok(()));
+    }
+
+    /// Restores everything and evicts nothing any more: for a program that is about to forbid system calls.
+    pub fn retire(&self, why: &str) {
+        self.freeze(why);
+        let all = {
+            let _inside = self.gate.worker();
+            self.ranges.lock().all()
+        };
+        for range in all {
+            self.unmanage(range.start, range.end - range.start);
+        }
+    }
+
+    /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.
+    pub fn protect<R>(&self, start: usize, len: usize, evictable: bool, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        self.with_regions(start, len, |_| {
+            let result = act();
+            if result.is_ok() {
+                let mut ranges = self.ranges.lock();
+                let evictable_before = evictable_bytes(&ranges.overlapping(start, start + len));
+                ranges.update(start, start + len, |attributes| attributes.evictable = evictable);
+                let evictable_after = evictable_bytes(&ranges.overlapping(start, start + len));
+                drop(ranges);
+                self.count_committed(evictable_after as isize - evictable_before as isize);
+            }
+            result
+        })
+    }
+
+    fn uncount(&self, pieces: &[Range]) {
+        self.count_committed(-(evictable_bytes(pieces) as isize));
+    }
+
+    fn reinsert(&self, pieces: Vec<Range>) {
+        let mut ranges = self.ranges.lock();
+        for piece in pieces {
+            ranges.insert(piece.start, piece.end, piece.attributes);
+        }
+    }
+
+    /// Runs `f` with the locks of the range's regions, in address order. A region that was never used is made where the mover
+    /// could get to it meanwhile; before [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
+    fn with_regions<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
+        let _inside = self.gate.worker();
+        let managed = self.ranges.lock().overlapping(start, start + len);
+        let mut entries: Vec<Entry> = Vec::new();
+        if self.mode() != crate::pager::Mode::Off {
+            for range in managed {
+                let mut address = range.start / REGION * REGION;
+                while address < range.end {
+                    let entry =
+                        if range.attributes.evictable { self.table.get_or_create(address) } else { self.table.get(address) };
+                    entries.extend(entry.filter(|e| entries.last().is_none_or(|last| last.number != e.number)));
+                    address += REGION;
+                }
+            }
+        }
+        let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+        f(&entries)
+    }
+
+    fn has_pages_out(&self, entry: &Entry, start: usize, end: usize) -> bool {
+        pages_within(entry, start, end).any(|address| !entry.word(address).load().is(State::Resident))
+    }
+
+    /// Forgets every page of `start..end` that is not in the page table. The regions are locked.
+    fn drop_pages(&self, entries: &[Entry], start: usize, end: usize) {
+        for entry in entries {
+            for address in pages_within(entry, start, end) {
+                let word = entry.word(address);
+                loop {
+                    let found = word.load();
+                    let dropped = match found.state() {
+                        Some(State::Resident) => true,
+                        // A probe's page: the mover finds the word changed and lets the slot go.
+                        Some(State::Staged) => word.transition(found, Snapshot(0)).is_ok(),
+                        Some(State::Evicted) => self.drop_evicted(entry, address),
+                        // Being restored: its handler will be done in microseconds.
+                        Some(State::Restoring | State::Moving) => false,
+                        None => self.check(false, "page words hold known states") || true,
+                    };
+                    if dropped {
+                        break;
+                    }
+                    sys::yield_now();
+                }
+            }
+        }
+    }
+
+    fn drop_evicted(&self, entry: &Entry, address: usize) -> bool {
+        let mut store = entry.region.store.lock();
+        let found = entry.word(address).load();
+        if !found.is(State::Evicted) || entry.word(address).transition(found, Snapshot(0)).is_err() {
+            return false;
+        }
+        let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));
+        self.check(removed.is_ok(), "a discarded page's bytes were in its store");
+        entry.region.evicted.fetch_sub(1, Relaxed);
+        true
+    }
+}
+
+fn evictable_bytes(pieces: &[Range]) -> usize {
+    pieces.iter().filter(|piece| piece.attributes.evictable).map(|piece| piece.end - piece.start).sum()
+}
+
+fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {
+    let base = entry.region.address();
+    (start.max(base)..end.min(base + REGION)).step_by(PAGE)
+}

@@ -1,0 +1,329 @@
+//! The mover: one thread that keeps memory under the budget, with headroom, and measures.
+//!
+//! It holds a region's lock or none, waits for no thread of the program, and can be paused between any two batches. How hard
+//! it looks for victims is its *pressure*: up a step whenever a look at all regions was not enough, down again when things are easy.
+
+use crate::account::Measure;
+use crate::evict::{Evictor, Wish, is_refused, refused};
+use crate::fork::{PAUSE, PAUSED};
+use crate::pager::{Mode, Pager};
+use crate::settings::Stress;
+use crate::sys::{self, PAGE};
+use crate::table::REGION;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_policy::faults::Faults;
+use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, VictimPolicy};
+
+/// Sleep between looks while there is plenty of room, and while the budget is near.
+const IDLE_TICK: Duration = Duration::from_millis(50);
+const BUSY_TICK: Duration = Duration::from_millis(5);
+/// Longest stretch of evicting before measuring again.
+const SLICE_NS: u64 = 10_000_000;
+/// Headroom as a share of the budget, and its bounds: what a burst may touch before the mover reacts.
+const HEADROOM_SHARE: u64 = 32;
+const HEADROOM_MIN: u64 = 2 << 20;
+const HEADROOM_MAX: u64 = 64 << 20;
+/// The ranking is renewed after this time, ns.
+const RANK_EVERY_NS: u64 = 200_000_000;
+/// Pressure goes down a step after so long without need, ns.
+const EASE_EVERY_NS: u64 = 500_000_000;
+/// From this pressure on, evictions go straight to the densest tier.
+const PRESSURE_DENSE: u32 = 4;
+
+struct Mover {
+    pager: &'static Pager,
+    evictor: Evictor,
+    measure: Measure,
+    policy: Faults,
+    pressure: u32,
+    eased_ns: u64,
+    order: Vec<Choice>,
+    cursor: usize,
+    ranked_ns: u64,
+    /// Whether the present walk through the order moved anything.
+    walk_moved: bool,
+    random: u64,
+    stress_due: f64,
+    stress_ns: u64,
+}
+
+/// The mover thread's life.
+pub(crate) fn run(pager: &'static Pager) {
+    let now_ns = sys::now_ns();
+    let mut mover = Mover {
+        pager,
+        evictor: Evictor::new(pager),
+        measure: Measure::new(pager),
+        policy: Faults::default(),
+        pressure: 0,
+        eased_ns: now_ns,
+        order: Vec::new(),
+        cursor: 0,
+        ranked_ns: 0,
+        walk_moved: false,
+        random: now_ns | 1,
+        stress_due: 0.0,
+        stress_ns: now_ns,
+    };
+    pager.mover.running.store(true, Release);
+    loop {
+        let calls = pager.mover.calls.load(Acquire);
+        mover.pause_if_asked();
+        mover.exit_if_alone();
+        let sleep = mover.tick();
+        if !sleep.is_zero() {
+            sys::futex_wait(&pager.mover.calls, calls, Some(sleep));
+        }
+    }
+}
+
+impl Mover {
+    fn pause_if_asked(&mut self) {
+        let pause = &self.pager.mover.pause;
+        if pause.load(SeqCst) != PAUSE {
+            return;
+        }
+        self.evictor.cancel_probes(self.pager);
+        if pause.compare_exchange(PAUSE, PAUSED, SeqCst, SeqCst).is_ok() {
+            sys::futex_wake(pause, u32::MAX >> 1);
+        }
+        while pause.load(SeqCst) == PAUSED {
+            sys::futex_wait(pause, PAUSED, None);
+        }
+    }
+
+    /// See [`Pager::exit_when_alone`].
+    fn exit_if_alone(&self) {
+        if !self.pager.mover.exit_when_alone.load(Relaxed) {
+            return;
+        }
+        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+        let others = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok()).filter(|thread| {
+            // The main thread stays as a zombie until the process ends.
+            *thread != sys::process_id() && !self.pager.account.is_ours(*thread)
+        });
+        if others.count() == 0 {
+            // SAFETY: what the C library does itself when its last thread leaves.
+            unsafe { libc::exit(0) }
+        }
+    }
+
+    fn pause_asked(&self) -> bool {
+        self.pager.mover.pause.load(Relaxed) != 0
+    }
+
+    /// One look; returns how long to sleep after it.
+    fn tick(&mut self) -> Duration {
+        let pager = self.pager;
+        let now_ns = sys::now_ns();
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        let tight = pager.physical_bytes() + budget / 8 > budget;
+        if self.measure.scanned_ns == 0 || self.measure.scan_due(now_ns) && (tight || now_ns - self.measure.scanned_ns > 1_000_000_000) {
+            self.measure.scan(pager);
+        }
+        self.measure.tick(pager, now_ns);
+        if pager.mode() != Mode::Active {
+            return IDLE_TICK;
+        }
+        if pager.is_frozen() {
+            self.evictor.cancel_probes(pager);
+            return IDLE_TICK;
+        }
+        let policy = &mut self.policy;
+        self.evictor.end_probes(pager, now_ns, |region, staged, touched, _| policy.probed(region, staged, touched, now_ns / 1_000_000));
+        let stressed = self.stress(now_ns);
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        if budget == u64::MAX {
+            return if stressed { Duration::from_millis(1) } else { IDLE_TICK };
+        }
+        let headroom = (budget / HEADROOM_SHARE).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4);
+        let physical = pager.physical_bytes();
+        if physical > budget - headroom / 2 {
+            if self.make_room(budget - headroom, now_ns) {
+                return Duration::ZERO;
+            }
+            return BUSY_TICK;
+        }
+        pager.mover.at_floor.store(false, Relaxed);
+        if self.pressure > 0 && now_ns - self.eased_ns > EASE_EVERY_NS {
+            self.pressure -= 1;
+            self.eased_ns = now_ns;
+        }
+        if stressed {
+            Duration::from_millis(1)
+        } else if self.evictor.probing() || physical + budget / 8 > budget {
+            BUSY_TICK
+        } else {
+            IDLE_TICK
+        }
+    }
+
+    /// Evicts until memory is down to `target` or the time slice is over. True if there is more to do at once.
+    fn make_room(&mut self, target: u64, now_ns: u64) -> bool {
+        let pager = self.pager;
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        let deadline = now_ns + SLICE_NS;
+        if self.cursor >= self.order.len() || now_ns - self.ranked_ns > RANK_EVERY_NS {
+            self.rank(now_ns);
+        }
+        while pager.physical_bytes() > target {
+            if self.pause_asked() || sys::now_ns() > deadline {
+                return true;
+            }
+            let Some(choice) = self.order.get(self.cursor).copied() else {
+                return self.walk_ended(budget);
+            };
+            self.cursor += 1;
+            let over = pager.physical_bytes().saturating_sub(target);
+            let entry = pager.table.by_number(choice.region);
+            let now_ms = sys::now_ns() / 1_000_000;
+            if is_refused(&entry, now_ms) {
+                continue;
+            }
+            if choice.action == Action::Probe && pager.physical_bytes() <= budget {
+                let salt = self.next_random();
+                self.walk_moved |= self.evictor.probe(pager, entry, salt);
+                continue;
+            }
+            // A page gives back about half of itself.
+            let pages = (over as usize / PAGE * 2 + 1).clamp(16, REGION / PAGE);
+            let tier = if self.pressure >= PRESSURE_DENSE { pager.tiers.len() - 1 } else { 1 };
+            let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from: 0 });
+            if taken.evicted > 0 {
+                self.policy.evicted(choice.region, taken.evicted, now_ms);
+                self.walk_moved = true;
+            }
+            if taken.refused > 0 && taken.refused * 2 >= taken.eligible {
+                refused(&entry, now_ms);
+            } else if taken.evicted > 0 {
+                entry.region.refusals.store(0, Relaxed);
+            }
+        }
+        self.eased_ns = now_ns;
+        pager.mover.at_floor.store(false, Relaxed);
+        false
+    }
+
+    /// The whole order was walked and it was not enough: denser tiers, then more pressure, then the floor.
+    fn walk_ended(&mut self, budget: u64) -> bool {
+        let pager = self.pager;
+        let short = pager.physical_bytes() > budget;
+        if short && self.pressure >= 2 && self.densify() {
+            return true;
+        }
+        if self.pressure < PRESSURE_MAX && (short || !self.walk_moved) {
+            self.pressure += 1;
+            self.eased_ns = sys::now_ns();
+            self.ranked_ns = 0;
+            return true;
+        }
+        if short && !self.walk_moved {
+            pager.mover.at_floor.store(true, Relaxed);
+            // Whoever waits for room waits in vain.
+            sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
+        }
+        self.ranked_ns = 0;
+        short && self.walk_moved
+    }
+
+    /// Recompresses what is out already; true if that gained something.
+    fn densify(&mut self) -> bool {
+        let pager = self.pager;
+        let densest = pager.tiers.len() - 1;
+        if pager.tiers[1..densest].iter().all(|tier| tier.stats.pages() == 0) {
+            return false;
+        }
+        let deadline = sys::now_ns() + SLICE_NS;
+        let before: u64 = pager.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        let regions = pager.table.len();
+        let first = (self.next_random() % u64::from(regions.max(1))) as u32;
+        let mut gained = 0;
+        for step in 0..regions {
+            let entry = pager.table.by_number((first + step) % regions);
+            if entry.region.evicted.load(Relaxed) > 0 {
+                gained += self.evictor.densify(pager, entry);
+            }
+            if self.pause_asked() || sys::now_ns() > deadline {
+                break;
+            }
+        }
+        let after: u64 = pager.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        gained > 0 && after < before
+    }
+
+    fn rank(&mut self, now_ns: u64) {
+        let pager = self.pager;
+        let now_ms = now_ns / 1_000_000;
+        if self.measure.scan_due(now_ns) {
+            self.measure.scan(pager);
+        }
+        for number in 0..pager.table.len() {
+            let restores = pager.table.by_number(number).region.restores.swap(0, Relaxed);
+            if restores > 0 {
+                self.policy.restored(number, restores, now_ms);
+            }
+        }
+        self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
+        self.cursor = 0;
+        self.walk_moved = false;
+        self.ranked_ns = now_ns;
+        pager.account.shared_pages.store(0, Relaxed);
+    }
+
+    /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress is on.
+    fn stress(&mut self, now_ns: u64) -> bool {
+        let pager = self.pager;
+        let batch = match pager.settings.stress {
+            Stress::Off => return false,
+            Stress::Full => 4096,
+            Stress::PagesPerSecond(rate) => {
+                self.stress_due = (self.stress_due + (now_ns - self.stress_ns) as f64 / 1e9 * rate as f64).min(4096.0);
+                self.stress_due as usize
+            }
+        };
+        self.stress_ns = now_ns;
+        if self.measure.scan_due(now_ns) {
+            self.measure.scan(pager);
+        }
+        let deadline = now_ns + SLICE_NS;
+        let mut left = batch;
+        let mut tries = 64;
+        while left > 0 && tries > 0 && sys::now_ns() < deadline && !self.pause_asked() {
+            tries -= 1;
+            let random = self.next_random();
+            let Some(view) = self.measure.views.get(random as usize % self.measure.views.len().max(1)).copied() else { break };
+            let entry = pager.table.by_number(view.region);
+            let pages = left.min(1 + (random >> 32) as usize % 64);
+            let from = (random >> 40) as usize % (REGION / PAGE);
+            let tier = 1 + (random >> 20) as usize % (pager.tiers.len() - 1);
+            let taken = if random >> 60 == 0 {
+                self.evictor.probe(pager, entry, random);
+                Default::default()
+            } else {
+                self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
+            };
+            if random >> 56 & 15 == 1 {
+                self.evictor.densify(pager, entry);
+            }
+            left -= (taken.evicted as usize).min(left);
+        }
+        self.stress_due -= (batch - left) as f64;
+        true
+    }
+
+    /// xorshift64: speed and spread, nothing else, are asked of it.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+impl Pager {
+    /// The main thread leaves without ending the process: the last thread of the program shall.
+    pub fn exit_when_alone(&self) {
+        self.mover.exit_when_alone.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,553 @@
+//! One process's pager: what it is made of, and how it starts.
+//!
+//! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then a *keeper* thread is
+//! made, leaves the program's descriptor table, opens what is needed there, and makes the others: one *handler* for each
+//! userfaultfd, and the *mover*. No thread of ours touches or allocates managed memory, ever.
+
+use crate::account::Account;
+use crate::fork::ForkState;
+use crate::lock::{Gate, Lock};
+use crate::ranges::Ranges;
+use crate::settings::{Dram, MIN_BUDGET_BYTES, Settings, Stress};
+use crate::staging::{STAGING_PAGES, Staging};
+use crate::stats::{self, State, StatsPage};
+use crate::sys::{self, Errno, Fd, PAGE};
+use crate::table::Table;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::time::Duration;
+use terrace_tiers::{DramMedium, EXTENT_BYTES, Tier, parse_tiers};
+
+/// What the pager needs of the library around it.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// From now on until `leave_internal`, what this thread allocates must not come from managed memory. Nests.
+    pub enter_internal: fn(),
+    /// Ends `enter_internal`.
+    pub leave_internal: fn(),
+    /// Has [`Pager::start`] called soon, from a place where making threads is safe. May be called under any lock.
+    pub start_soon: fn(),
+    /// The address range of the unmanaged allocator, whose pages count as overhead.
+    pub unmanaged_range: fn() -> (usize, usize),
+}
+
+/// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never help.
+pub const SHARDS_MAX: usize = 8;
+/// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
+const SHARD_SHIFT: u32 = 26;
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// Nothing yet.
+    Off = 0,
+    /// The keeper is being made.
+    Starting = 1,
+    /// The mover only measures.
+    Observing = 2,
+    /// Everything.
+    Active = 3,
+    /// It was tried and something is missing.
+    Failed = 4,
+}
+
+/// The pager. One a process, never freed.
+pub struct Pager {
+    pub(crate) settings: Settings,
+    pub(crate) host: Host,
+    /// All tiers, DRAM first.
+    pub(crate) tiers: Vec<Tier>,
+    pub(crate) table: Table,
+    pub(crate) ranges: Lock<Ranges>,
+    pub(crate) gate: Gate,
+    pub(crate) account: Account,
+    pub(crate) fork: ForkState,
+    pub(crate) staging: Staging,
+    pub(crate) stats: AtomicPtr<StatsPage>,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) mover: MoverLine,
+    pub(crate) service: ServiceLine,
+    mode: AtomicU32,
+    frozen: AtomicBool,
+    /// Bytes under management, touched or not.
+    committed: AtomicUsize,
+    start_at: usize,
+}
+
+/// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
+pub(crate) struct Descriptors {
+    pub uffds: [AtomicI32; SHARDS_MAX],
+    pub shards: AtomicUsize,
+    pub staging: AtomicI32,
+    pub device: AtomicI32,
+    pub pagemap: AtomicI32,
+    pub statm: AtomicI32,
+    /// The keeper's thread id: whose table a forking thread takes the device from.
+    pub keeper: AtomicI32,
+}
+
+/// How others reach the mover.
+#[derive(Default)]
+pub(crate) struct MoverLine {
+    /// Counts calls; the mover sleeps on it.
+    pub calls: AtomicU32,
+    /// Counts batches done; who waits for room sleeps on it.
+    pub progress: AtomicU32,
+    /// Whether somebody sleeps on `progress`.
+    pub waiting: AtomicU32,
+    /// See [`crate::fork`].
+    pub pause: AtomicU32,
+    /// Nothing can be evicted at present; waiting for room is pointless.
+    pub at_floor: AtomicBool,
+    pub running: AtomicBool,
+    pub exit_when_alone: AtomicBool,
+}
+
+/// How others have the keeper restore a range.
+#[derive(Default)]
+pub(crate) struct ServiceLine {
+    /// Held by the one who asks.
+    pub asking: Lock<()>,
+    pub start: AtomicUsize,
+    pub end: AtomicUsize,
+    /// 0 idle, 1 asked.
+    pub state: AtomicU32,
+}
+
+impl Pager {
+    /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or the address space.
+    pub fn create(settings: Settings, host: Host) -> Result<&'static Pager, String> {
+        let specs = parse_tiers(&settings.tiers).map_err(|e| e.to_string())?;
+        // Room for four times the machine's memory: managed memory beyond that stays in DRAM.
+        let machine_bytes = machine_memory_bytes();
+        let regions = (machine_bytes * 4 / crate::table::REGION as u64).clamp(4096, 1 << 22) as u32;
+        let space = |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
+        let table = Table::new(regions).map_err(space)?;
+        let pool_bytes = (machine_bytes as usize * 2).next_multiple_of(EXTENT_BYTES);
+        let medium: Arc<DramMedium> = Arc::new(DramMedium::new(pool_bytes).map_err(|e| e.to_string())?);
+        let tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, medium.clone())).collect();
+        let start_at = match (settings.stress, settings.dram) {
+            (Stress::Off, Dram::Bytes(bytes)) => (bytes / 2).min(MIN_BUDGET_BYTES * 3 / 4) as usize,
+            (Stress::Off, _) => (MIN_BUDGET_BYTES * 3 / 4) as usize,
+            _ => 1 << 20,
+        };
+        let pager = Pager {
+            account: Account::new(),
+            fork: ForkState::new().map_err(space)?,
+            staging: Staging::new(STAGING_PAGES).map_err(space)?,
+            settings,
+            host,
+            tiers,
+            table,
+            ranges: Lock::new(Ranges::default()),
+            gate: Gate::default(),
+            stats: AtomicPtr::new(std::ptr::null_mut()),
+            descriptors: Descriptors {
+                uffds: std::array::from_fn(|_| AtomicI32::new(-1)),
+                shards: AtomicUsize::new(0),
+                staging: AtomicI32::new(-1),
+                device: AtomicI32::new(-1),
+                pagemap: AtomicI32::new(-1),
+                statm: AtomicI32::new(-1),
+                keeper: AtomicI32::new(0),
+            },
+            mover: MoverLine::default(),
+            service: ServiceLine::default(),
+            mode: AtomicU32::new(Mode::Off as u32),
+            frozen: AtomicBool::new(false),
+            committed: AtomicUsize::new(0),
+            start_at,
+        };
+        let pager: &'static Pager = Box::leak(Box::new(pager));
+        pager.open_stats();
+        Ok(pager)
+    }
+
+    /// What runs now.
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Acquire) {
+            0 => Mode::Off,
+            1 => Mode::Starting,
+            2 => Mode::Observing,
+            3 => Mode::Active,
+            _ => Mode::Failed,
+        }
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u32, Release);
+    }
+
+    pub(crate) fn count_committed(&self, bytes: isize) {
+        let committed = self.committed.fetch_add(bytes as usize, Relaxed).wrapping_add(bytes as usize);
+        if committed as isize >= self.start_at as isize && self.mode() == Mode::Off && self.has_purpose() {
+            (self.host.start_soon)();
+        }
+    }
+
+    fn has_purpose(&self) -> bool {
+        self.settings.dram != Dram::Unlimited
+            || self.settings.observe
+            || self.settings.stress != Stress::Off
+            || self.settings.run_dir.is_some()
+    }
+
+    /// Whether pages are ever to be moved by these settings.
+    fn moves(&self) -> bool {
+        !self.settings.observe
+            && self.tiers.len() > 1
+            && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
+    }
+
+    /// Makes our threads, unless somebody did. Called by a thread of the program, which must hold no lock that thread
+    /// creation or an allocation needs. Returns when the threads are ready or it is known that they cannot be.
+    pub fn start(&'static self) {
+        let _forking = self.fork.forking.lock();
+        if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        (self.host.enter_internal)();
+        if !spawn(self, keeper_main, 0) {
+            self.fail("cannot make a thread: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
+        }
+        let deadline = sys::now_ns() + 5_000_000_000;
+        while self.mode() == Mode::Starting && sys::now_ns() < deadline {
+            sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
+        }
+        (self.host.leave_internal)();
+    }
+
+    fn fail(&self, note: &str) {
+        self.say(State::Unmanaged, note);
+        sys::complain(note);
+        self.set_mode(Mode::Failed);
+        sys::futex_wake(&self.mode, u32::MAX >> 1);
+    }
+
+    /// Writes the state and a note into the statistics page.
+    pub fn say(&self, state: State, note: &str) {
+        if let Some(page) = self.stats() {
+            stats::set_text(&page.note, note);
+            page.state.store(state as u32, Release);
+        }
+    }
+
+    /// The statistics page, if there is one.
+    pub(crate) fn stats(&self) -> Option<&StatsPage> {
+        // SAFETY: null, or a mapping of a whole page file that is never unmapped while in use (see `open_stats`).
+        unsafe { self.stats.load(Acquire).as_ref() }
+    }
+
+    /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us our system calls.
+    pub fn freeze(&self, why: &str) {
+        if !self.frozen.swap(true, AcqRel) {
+            self.say(State::Frozen, why);
+            sys::complain(&format!("frozen, nothing more is evicted: {why}"));
+        }
+    }
+
+    /// See [`Pager::freeze`].
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Acquire)
+    }
+
+    /// Latches *frozen* if an internal promise does not hold, and hands the answer back.
+    pub(crate) fn check(&self, holds: bool, promise: &str) -> bool {
+        if !holds {
+            debug_assert!(holds, "{promise}");
+            self.freeze(promise);
+        }
+        holds
+    }
+
+    /// The userfaultfd that serves an address.
+    pub(crate) fn uffd_of(&self, address: usize) -> Fd {
+        let shards = self.descriptors.shards.load(Acquire).max(1);
+        self.descriptors.uffds[(address >> SHARD_SHIFT) % shards].load(Relaxed)
+    }
+
+    /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.
+    pub fn physical_bytes(&self) -> u64 {
+        let pools: u64 = self.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64
+            + pools
+            + self.account.overhead_bytes.load(Relaxed)
+    }
+
+    /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
+    /// touched. Never waits longer than `at_most`: the budget gives way, not the program.
+    pub(crate) fn wait_for_room(&self, bytes: u64, at_most: Duration) {
+        if self.mode() != Mode::Active || self.is_frozen() {
+            return;
+        }
+        let deadline = sys::now_ns() + at_most.as_nanos() as u64;
+        let mut called = false;
+        while self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
+            && !self.mover.at_floor.load(Relaxed)
+            && self.mover.running.load(Relaxed)
+            && self.mover.pause.load(Relaxed) == 0
+        {
+            let now = sys::now_ns();
+            if now >= deadline {
+                break;
+            }
+            let seen = self.mover.progress.load(Acquire);
+            if !called {
+                self.call_mover();
+                called = true;
+            }
+            self.mover.waiting.fetch_add(1, SeqCst);
+            sys::futex_wait(&self.mover.progress, seen, Some(Duration::from_nanos(deadline - now)));
+            self.mover.waiting.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Wakes the mover.
+    pub(crate) fn call_mover(&self) {
+        self.mover.calls.fetch_add(1, Release);
+        sys::futex_wake(&self.mover.calls, 1);
+    }
+
+    /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot reach the userfaultfds. The
+    /// caller keeps the mover away (region locks, or a paused mover).
+    pub(crate) fn restore_range(&self, start: usize, end: usize) {
+        if self.mode() != Mode::Active {
+            return;
+        }
+        let line = &self.service;
+        let _asking = line.asking.lock();
+        line.start.store(start, Relaxed);
+        line.end.store(end, Relaxed);
+        line.state.store(1, Release);
+        sys::futex_wake(&line.state, 1);
+        while line.state.load(Acquire) == 1 {
+            sys::futex_wait(&line.state, 1, None);
+        }
+    }
+
+    /// What the keeper does for the rest of its life.
+    fn serve(&'static self) -> ! {
+        let mut tools = crate::handler::Tools::new();
+        loop {
+            let line = &self.service;
+            while line.state.load(Acquire) == 0 {
+                sys::futex_wait(&line.state, 0, None);
+            }
+            let (start, end) = (line.start.load(Relaxed), line.end.load(Relaxed));
+            for entry in self.table.overlapping(start, end) {
+                let first = start.max(entry.region.address());
+                let last = end.min(entry.region.address() + crate::table::REGION);
+                for address in (first..last).step_by(PAGE) {
+                    if !entry.word(address).load().is(crate::word::State::Resident) {
+                        self.restore_now(address, &mut tools);
+                    }
+                }
+            }
+            line.state.store(0, Release);
+            sys::futex_wake(&line.state, u32::MAX >> 1);
+        }
+    }
+
+    /// Opens everything in the keeper's own descriptor table. `Err` is a sentence for the user.
+    fn open_descriptors(&self) -> Result<(), String> {
+        let table = &self.descriptors;
+        // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
+        let inherited = self.inherited_device();
+        sys::leave_descriptor_table(inherited).map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
+        table.keeper.store(sys::thread_id(), Release);
+        table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
+        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
+            .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted? All memory stays in DRAM"))?;
+        table.pagemap.store(pagemap, Release);
+        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]).map_err(|e| {
+            format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM")
+        })?;
+        if !self.moves() {
+            return Ok(());
+        }
+        let device = inherited.or_else(|| sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0).ok());
+        table.device.store(device.unwrap_or(-1), Release);
+        let open = || {
+            sys::userfaultfd(device).map_err(|e| match e {
+                Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: \
+                    run as root, or give access to /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1"
+                    .to_string(),
+                Errno::ENOSYS => "this kernel has no userfaultfd: all memory stays in DRAM".to_string(),
+                e => format!("userfaultfd failed ({e}): all memory stays in DRAM"),
+            })
+        };
+        let agree = |fd: Fd| {
+            sys::uffd_api(fd, sys::FEATURE_MOVE).map(drop).map_err(|_| {
+                "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM".to_string()
+            })
+        };
+        let staging = open()?;
+        agree(staging)?;
+        self.staging.register(staging).map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
+        table.staging.store(staging, Release);
+        let shards = std::thread::available_parallelism().map_or(1, |n| n.get()).min(SHARDS_MAX);
+        for slot in &table.uffds[..shards] {
+            let fd = open()?;
+            agree(fd)?;
+            slot.store(fd, Release);
+        }
+        table.shards.store(shards, Release);
+        Ok(())
+    }
+
+    /// In the keeper: registers what a fork's parent had registered.
+    fn register_inherited(&self) -> Result<(), String> {
+        for range in self.ranges.lock().all().into_iter().filter(|r| r.attributes.registered) {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min((start >> SHARD_SHIFT << SHARD_SHIFT) + (1 << SHARD_SHIFT));
+                match sys::uffd_register(self.uffd_of(start), start, end - start) {
+                    Ok(()) => {}
+                    // MADV_DONTFORK: the child has no such memory.
+                    Err(Errno::ENOMEM | Errno::EINVAL) => {}
+                    Err(e) => return Err(format!("cannot register {start:#x}..{end:#x} in a forked child ({e})")),
+                }
+                start = end;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the machine's memory, from /proc/meminfo; 16 GiB if that cannot be read.
+fn machine_memory_bytes() -> u64 {
+    let read = || {
+        let fd = sys::open("/proc/meminfo\0", libc::O_RDONLY, 0).ok()?;
+        let mut text = [0u8; 256];
+        let len = sys::read_at(fd, &mut text, 0);
+        sys::close(fd);
+        let text = std::str::from_utf8(&text[..len.ok()?]).ok()?;
+        let kib: u64 = text.lines().find(|l| l.starts_with("MemTotal:"))?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some(kib << 10)
+    };
+    read().unwrap_or(16 << 30)
+}
+
+/// Makes one of our threads. `libc::pthread_create` and not `std::thread`, because only its cost in allocations is known.
+pub(crate) fn spawn(pager: &'static Pager, main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, shard: usize) -> bool {
+    let argument = Box::into_raw(Box::new((pager, shard)));
+    // SAFETY: plain POSIX; the argument is leaked to the thread, which owns it from then on.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        libc::pthread_attr_setstacksize(&mut attributes, 512 << 10);
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let mut thread = std::mem::zeroed();
+        let error = libc::pthread_create(&mut thread, &attributes, main, argument.cast());
+        libc::pthread_attr_destroy(&mut attributes);
+        if error != 0 {
+            drop(Box::from_raw(argument));
+        }
+        error == 0
+    }
+}
+
+/// What every thread of ours does first.
+fn thread_begins(argument: *mut libc::c_void, name: &std::ffi::CStr) -> (&'static Pager, usize) {
+    // SAFETY: the argument is the box made in `spawn`, used once.
+    let (pager, shard) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
+    (pager.host.enter_internal)();
+    sys::block_signals();
+    // SAFETY: names this thread only.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    (pager, shard)
+}
+
+extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let (pager, _) = thread_begins(argument, c"terrace-keeper");
+    if let Err(note) = pager.open_descriptors().and_then(|()| pager.register_inherited()) {
+        pager.fail(&note);
+        return std::ptr::null_mut();
+    }
+    pager.account.watch_thread(sys::thread_id());
+    let active = pager.moves();
+    let mut made = spawn(pager, mover_main, 0);
+    for shard in 0..if active { pager.descriptors.shards.load(Acquire) } else { 0 } {
+        made &= spawn(pager, handler_main, shard);
+    }
+    if !made {
+        // Some threads may run; without all of them nothing may ever be evicted.
+        pager.fail("cannot make threads: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
+        return std::ptr::null_mut();
+    }
+    pager.say(if active { State::Active } else { State::Observing }, "");
+    // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
+    pager.gate.close();
+    pager.set_mode(if active { Mode::Active } else { Mode::Observing });
+    pager.gate.open();
+    sys::futex_wake(&pager.mode, u32::MAX >> 1);
+    pager.serve()
+}
+
+extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let (pager, shard) = thread_begins(argument, c"terrace-fault");
+    pager.account.watch_thread(sys::thread_id());
+    pager.handle_faults(shard);
+    std::ptr::null_mut()
+}
+
+extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let (pager, _) = thread_begins(argument, c"terrace-mover");
+    pager.account.watch_thread(sys::thread_id());
+    crate::mover::run(pager);
+    std::ptr::null_mut()
+}
+
+impl Pager {
+    /// Makes this process's statistics page, if there is a run directory. Failure costs the report, nothing else.
+    pub(crate) fn open_stats(&self) {
+        self.stats.store(std::ptr::null_mut(), Release);
+        let Some(dir) = &self.settings.run_dir else { return };
+        let started_ns = sys::now_ns();
+        let path = format!("{dir}/{}-{started_ns}.stats\0", sys::process_id());
+        let Ok(fd) = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
+        let size = size_of::<StatsPage>();
+        let mapping = sys::truncate(fd, size).and_then(|()| sys::map_shared(fd, size));
+        sys::close(fd);
+        let Ok(mapping) = mapping else { return };
+        self.stats.store(mapping as *mut StatsPage, Release);
+        let Some(page) = self.stats() else { return };
+        page.pid.store(sys::process_id() as u32, Relaxed);
+        page.started_ns.store(started_ns, Relaxed);
+        page.updated_ns.store(started_ns, Relaxed);
+        page.budget_bytes.store(u64::MAX, Relaxed);
+        page.budget_met.store(1, Relaxed);
+        page.tier_count.store(self.tiers.len() as u32, Relaxed);
+        for (field, tier) in page.tiers.iter().zip(&self.tiers) {
+            stats::set_text(&field.name, &tier.spec.name);
+        }
+        stats::set_text(&page.program, &program_name());
+        page.magic.store(stats::MAGIC, Release);
+    }
+
+    /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
+    pub(crate) fn forget_threads(&self) {
+        let table = &self.descriptors;
+        for fd in table.uffds.iter().chain([&table.staging, &table.device, &table.pagemap, &table.statm]) {
+            fd.store(-1, Relaxed);
+        }
+        table.shards.store(0, Relaxed);
+        self.mover.pause.store(0, Relaxed);
+        self.mover.waiting.store(0, Relaxed);
+        self.mover.running.store(false, Relaxed);
+        self.mover.at_floor.store(false, Relaxed);
+        self.service.state.store(0, Relaxed);
+        self.set_mode(Mode::Off);
+    }
+}
+
+
+/// The last part of the program's file name, from /proc/self/comm (15 characters at most).
+fn program_name() -> String {
+    let Ok(fd) = sys::open("/proc/self/comm\0", libc::O_RDONLY, 0) else { return String::new() };
+    let mut text = [0u8; 32];
+    let len = sys::read_at(fd, &mut text, 0).unwrap_or(0);
+    sys::close(fd);
+    String::from_utf8_lossy(&text[..len]).trim().to_string()
+}

@@ -1,0 +1,221 @@
+//! What a user may set, and how it travels from `terrace run` into the program: one environment variable a setting.
+//!
+//! The command validates everything before it starts the program; inside the program a bad value is said in one line
+//! and the program runs on unmanaged, because a library must never stop the program it lives in.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The limit for managed memory in DRAM (`--dram`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Dram {
+    /// No limit: nothing is evicted for the sake of a budget.
+    Unlimited,
+    /// So many bytes, whatever the program touches.
+    Bytes(u64),
+    /// This share (0 < share ≤ 1) of the running maximum of touched bytes, but at least [`MIN_BUDGET_BYTES`].
+    Share(f64),
+}
+
+/// The least budget that a share can come to: below it a process is not worth managing (design, Words: budget).
+pub const MIN_BUDGET_BYTES: u64 = 64 << 20;
+
+impl Dram {
+    /// The budget in bytes for a program that has touched at most `touched_max_bytes` at a time.
+    pub fn budget_bytes(self, touched_max_bytes: u64) -> u64 {
+        match self {
+            Dram::Unlimited => u64::MAX,
+            Dram::Bytes(bytes) => bytes,
+            Dram::Share(share) => ((touched_max_bytes as f64 * share) as u64).max(MIN_BUDGET_BYTES),
+        }
+    }
+}
+
+impl fmt::Display for Dram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dram::Unlimited => f.write_str("unlimited"),
+            Dram::Bytes(bytes) => write!(f, "{bytes}"),
+            Dram::Share(share) => write!(f, "{}%", share * 100.0),
+        }
+    }
+}
+
+/// Why a setting's text was refused: what was given, and what would be right.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(pub String);
+
+impl FromStr for Dram {
+    type Err = SettingError;
+
+    /// `unlimited`, a share such as `60%` (above 0, at most 100), or a size such as `512M`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let text = text.trim();
+        if text == "unlimited" {
+            return Ok(Dram::Unlimited);
+        }
+        if let Some(number) = text.strip_suffix('%') {
+            return match number.trim().parse::<f64>() {
+                Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Dram::Share(percent / 100.0)),
+                _ => Err(SettingError(format!(
+                    "`{text}` is not a share of memory: write a number above 0 and at most 100 before the %, such as 60%"
+                ))),
+            };
+        }
+        parse_size(text).map(Dram::Bytes)
+    }
+}
+
+/// Parses a size with a binary suffix: `4096`, `512K`, `512M`, `4G`, `1T` (powers of 1,024; `MiB`, `MB` and lower case are
+/// accepted too). Zero and sizes beyond 2^63 are errors.
+pub fn parse_size(text: &str) -> Result<u64, SettingError> {
+    let refuse = || {
+        SettingError(format!(
+            "`{text}` is not a size: write a number with K, M, G or T (powers of 1024) such as 512M or 4G, or a share such as 60%"
+        ))
+    };
+    let text_trimmed = text.trim();
+    let split = text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
+    let (number, suffix) = text_trimmed.split_at(split);
+    let number: f64 = number.parse().map_err(|_| refuse())?;
+    let shift = match suffix.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(refuse()),
+    };
+    let bytes = number * (1u64 << shift) as f64;
+    if !(bytes >= 1.0 && bytes < (1u64 << 63) as f64) {
+        return Err(refuse());
+    }
+    Ok(bytes as u64)
+}
+
+/// How hard `TERRACE_STRESS` evicts random pages, budget or not. For tests: it finds what a quiet run does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stress {
+    /// Not at all.
+    Off,
+    /// So many pages a second.
+    PagesPerSecond(u64),
+    /// As fast as the mover can.
+    Full,
+}
+
+impl FromStr for Stress {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "" | "0" | "off" => Ok(Stress::Off),
+            "full" => Ok(Stress::Full),
+            number => match number.parse() {
+                Ok(pages) => Ok(Stress::PagesPerSecond(pages)),
+                Err(_) => Err(SettingError(format!("TERRACE_STRESS=`{number}`: write off, full, or random pages to evict per second"))),
+            },
+        }
+    }
+}
+
+/// Everything one process's Terrace is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `--dram`, in the environment as `TERRACE_DRAM`.
+    pub dram: Dram,
+    /// `--tiers`, as `TERRACE_TIERS`; parsed by `terrace_tiers::spec`.
+    pub tiers: String,
+    /// `--observe`, as `TERRACE_OBSERVE=1`: measure and report, move nothing.
+    pub observe: bool,
+    /// `--strict`, as `TERRACE_STRICT=1`: refuse to run (exit status 125) where the memory cannot be managed.
+    pub strict: bool,
+    /// `TERRACE_STRESS`: see [`Stress`].
+    pub stress: Stress,
+    /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics page.
+    pub run_dir: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { dram: Dram::Unlimited, tiers: DEFAULT_TIERS.into(), observe: false, strict: false, stress: Stress::Off, run_dir: None }
+    }
+}
+
+/// `--tiers` when nothing is said: lz4 for what leaves DRAM first, zstd for what lz4 alone cannot bring under the budget.
+pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
+
+impl Settings {
+    /// Reads the settings out of an environment; `get` answers a variable's value.
+    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+        let mut settings = Settings::default();
+        if let Some(text) = get("TERRACE_DRAM") {
+            settings.dram = text.parse()?;
+        }
+        if let Some(text) = get("TERRACE_TIERS") {
+            settings.tiers = text;
+        }
+        settings.observe = flag("TERRACE_OBSERVE", get("TERRACE_OBSERVE"))?;
+        settings.strict = flag("TERRACE_STRICT", get("TERRACE_STRICT"))?;
+        if let Some(text) = get("TERRACE_STRESS") {
+            settings.stress = text.parse()?;
+        }
+        settings.run_dir = get("TERRACE_RUN_DIR").filter(|dir| !dir.is_empty());
+        Ok(settings)
+    }
+
+    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS` is not
+    /// among them: it is the caller's own variable and is inherited as it is.
+    pub fn to_environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            ("TERRACE_DRAM", self.dram.to_string()),
+            ("TERRACE_TIERS", self.tiers.clone()),
+            ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
+            ("TERRACE_STRICT", u8::from(self.strict).to_string()),
+        ];
+        if let Some(dir) = &self.run_dir {
+            variables.push(("TERRACE_RUN_DIR", dir.clone()));
+        }
+        variables
+    }
+}
+
+fn flag(name: &str, value: Option<String>) -> Result<bool, SettingError> {
+    match value.as_deref().map(str::trim) {
+        None | Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(SettingError(format!("{name}=`{other}`: write 0 or 1"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary_and_bad_ones_are_refused() {
+        assert_eq!("512M".parse(), Ok(Dram::Bytes(512 << 20)));
+        assert_eq!("4g".parse(), Ok(Dram::Bytes(4 << 30)));
+        assert_eq!("1.5GiB".parse(), Ok(Dram::Bytes(3 << 29)));
+        assert_eq!("60%".parse(), Ok(Dram::Share(0.6)));
+        for bad in ["", "0", "-1", "M", "12X", "0%", "101%", "nan", "inf", "1e3", "%", "99999999T"] {
+            assert!(bad.parse::<Dram>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn settings_survive_the_environment() {
+        let settings = Settings {
+            dram: Dram::Share(0.6),
+            tiers: "dram,lz4".into(),
+            observe: true,
+            strict: true,
+            stress: Stress::Off,
+            run_dir: Some("/x".into()),
+        };
+        let environment = settings.to_environment();
+        let get = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+        assert_eq!(Settings::from_environment(get), Ok(settings));
+    }
+}

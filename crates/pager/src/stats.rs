@@ -1,0 +1,158 @@
+//! The statistics page: one file per process in the run directory, mapped shared, read by `terrace run` while the program
+//! lives and after it is gone, however it went (`_exit` and SIGKILL included).
+//!
+//! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
+//! an update within microseconds, so the difference is below what the figures mean.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// First field of a valid page; its last byte counts layouts.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x01");
+/// Most tiers one page can tell of.
+pub const MAX_TIERS: usize = 8;
+/// Longest note, in bytes.
+pub const NOTE_BYTES: usize = 256;
+
+/// What a process's Terrace is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Loaded; the program has not yet touched enough memory to be worth managing.
+    Idle = 0,
+    /// `--observe`, or no budget: measuring, moving nothing.
+    Observing = 1,
+    /// Moving pages.
+    Active = 2,
+    /// Something is missing (see the note); all memory stays in DRAM.
+    Unmanaged = 3,
+    /// An internal check failed (see the note): nothing more is evicted, what is out is still restored.
+    Frozen = 4,
+}
+
+impl State {
+    /// The state with this number; an unknown number reads as [`State::Unmanaged`].
+    pub fn from_number(number: u32) -> State {
+        [State::Idle, State::Observing, State::Active, State::Unmanaged, State::Frozen]
+            .into_iter()
+            .find(|s| *s as u32 == number)
+            .unwrap_or(State::Unmanaged)
+    }
+}
+
+/// One tier's figures. Means are over the page's `mean_window_ms`.
+#[repr(C)]
+pub struct TierPage {
+    /// The tier as the user wrote it, zero-padded UTF-8 (`dram`, `lz4`, `zstd:1`).
+    pub name: [AtomicU64; 8],
+    /// Mean bytes of program data in the tier.
+    pub mean_logical_bytes: AtomicU64,
+    /// Mean bytes of DRAM that those take.
+    pub mean_physical_bytes: AtomicU64,
+    /// Pages in the tier now.
+    pub pages: AtomicU64,
+    /// Pages restored from the tier so far.
+    pub faults: AtomicU64,
+    /// Median time of a restore, in ns, from the fault's message to the page in place.
+    pub fault_p50_ns: AtomicU64,
+    /// 99th percentile of the same.
+    pub fault_p99_ns: AtomicU64,
+    /// Pages that did not compress in this tier.
+    pub rejected: AtomicU64,
+}
+
+/// The whole page. All integers are native-endian; reader and writer run on one machine.
+#[repr(C)]
+pub struct StatsPage {
+    /// [`MAGIC`], written last at creation.
+    pub magic: AtomicU64,
+    /// The process.
+    pub pid: AtomicU32,
+    /// A [`State`].
+    pub state: AtomicU32,
+    /// CLOCK_MONOTONIC in ns when this program image started.
+    pub started_ns: AtomicU64,
+    /// CLOCK_MONOTONIC in ns of the last update.
+    pub updated_ns: AtomicU64,
+    /// The budget now, bytes; `u64::MAX` without one.
+    pub budget_bytes: AtomicU64,
+    /// 1 while (or if, at the end) the budget was kept, apart from bursts; 0 where it could not be.
+    pub budget_met: AtomicU32,
+    /// Tiers in use: the first so many of `tiers`.
+    pub tier_count: AtomicU32,
+    /// Least physical bytes that could be reached where the budget could not; 0 otherwise.
+    pub floor_bytes: AtomicU64,
+    /// Milliseconds over which the means are taken.
+    pub mean_window_ms: AtomicU64,
+    /// Mean bytes of program data in all tiers.
+    pub mean_logical_bytes: AtomicU64,
+    /// Mean of resident managed pages + pools + overhead, bytes.
+    pub mean_physical_bytes: AtomicU64,
+    /// Mean of our own metadata, stacks and buffers, bytes (part of physical).
+    pub mean_overhead_bytes: AtomicU64,
+    /// Mean of the process's other anonymous memory (libraries' data, stacks, small mappings), bytes: not managed, not in physical.
+    pub mean_unmanaged_bytes: AtomicU64,
+    /// Program data now, bytes.
+    pub logical_bytes: AtomicU64,
+    /// Physical now, bytes.
+    pub physical_bytes: AtomicU64,
+    /// Highest physical seen, bytes.
+    pub peak_physical_bytes: AtomicU64,
+    /// Highest logical seen, bytes.
+    pub peak_logical_bytes: AtomicU64,
+    /// Milliseconds during which physical exceeded the budget.
+    pub over_budget_ms: AtomicU64,
+    /// Pages brought back to DRAM, by faults or ahead of them.
+    pub promoted_pages: AtomicU64,
+    /// Pages moved out of DRAM or to a denser tier.
+    pub demoted_pages: AtomicU64,
+    /// Moves that the kernel refused (shared with a child, pinned, locked).
+    pub failed_moves: AtomicU64,
+    /// Pages found shared with a forked child and therefore left alone, now.
+    pub shared_pages: AtomicU64,
+    /// Nanoseconds the program's threads waited for restores and for room, estimated.
+    pub stall_ns: AtomicU64,
+    /// CPU time of our own threads, ns.
+    pub cpu_ns: AtomicU64,
+    /// Why the state is Unmanaged or Frozen, or a warning; zero-padded UTF-8.
+    pub note: [AtomicU64; NOTE_BYTES / 8],
+    /// The program (`argv[0]`'s last part), zero-padded UTF-8.
+    pub program: [AtomicU64; 8],
+    /// The tiers, fastest first.
+    pub tiers: [TierPage; MAX_TIERS],
+}
+
+/// Writes `text`, cut at a character border where it is too long, into a zero-padded field.
+pub fn set_text(field: &[AtomicU64], text: &str) {
+    let mut end = text.len().min(field.len() * 8);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let bytes = &text.as_bytes()[..end];
+    for (i, word) in field.iter().enumerate() {
+        let mut chunk = [0u8; 8];
+        let from = (i * 8).min(end);
+        let part = &bytes[from..(from + 8).min(end)];
+        chunk[..part.len()].copy_from_slice(part);
+        word.store(u64::from_ne_bytes(chunk), Relaxed);
+    }
+}
+
+/// Reads a zero-padded field; bytes that are not UTF-8 become replacement characters.
+pub fn get_text(field: &[AtomicU64]) -> String {
+    let bytes: Vec<u8> = field.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_fields_keep_what_fits() {
+        let field: [AtomicU64; 2] = Default::default();
+        set_text(&field, "zstd:1");
+        assert_eq!(get_text(&field), "zstd:1");
+        set_text(&field, "123456789012345é");
+        assert_eq!(get_text(&field), "123456789012345");
+    }
+}

@@ -1,0 +1,208 @@
+//! From an address to its region's record and page words, without a lock.
+//!
+//! Three reserved arrays, of which only what is used costs memory: a directory (one number for each 2 MiB of the 47-bit
+//! address space), region records, and 512 page words a region. A region's number is given at its first use and stays
+//! bound to that address for ever: a handler with a stale fault may hold it at any time.
+//!
+//! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes (0.006 %) for regions that were only
+//! looked at.
+
+use crate::lock::Lock;
+use crate::sys::{self, PAGE};
+use crate::word::PageWord;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use terrace_tiers::RegionStore;
+
+/// Bytes of a region.
+pub const REGION: usize = 2 << 20;
+/// Pages of a region.
+pub const REGION_PAGES: usize = REGION / PAGE;
+const REGION_SHIFT: u32 = 21;
+const ADDRESS_BITS: u32 = 47;
+
+/// One region's record.
+#[repr(C, align(128))]
+pub struct Region {
+    /// Held by the mover while it works on the region, and by threads of the program while they change its mapping.
+    pub lock: Lock<()>,
+    /// The compressed pages. Held for the time of a copy or a decompression.
+    pub store: Lock<RegionStore>,
+    /// Pages restored by faults since the mover last looked.
+    pub restores: AtomicU32,
+    /// Pages in state Evicted.
+    pub evicted: AtomicU32,
+    /// Address divided by [`REGION`].
+    pub block: u32,
+    /// Do not try to evict before this time (ms / 16): the kernel refused (pages shared with a child, pinned, locked).
+    pub refused_until: AtomicU32,
+    /// Doublings of the wait after a refusal.
+    pub refusals: AtomicU32,
+}
+
+impl Region {
+    /// First byte.
+    pub fn address(&self) -> usize {
+        (self.block as usize) << REGION_SHIFT
+    }
+}
+
+/// A region with its number and its page words.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    /// Dense from 0.
+    pub number: u32,
+    /// The record.
+    pub region: &'a Region,
+    /// One word a page.
+    pub words: &'a [PageWord; REGION_PAGES],
+}
+
+impl<'a> Entry<'a> {
+    /// The word of the page at `address`, which must lie in the region.
+    pub fn word(&self, address: usize) -> &'a PageWord {
+        &self.words[(address - self.region.address()) / PAGE]
+    }
+}
+
+/// The table.
+pub struct Table {
+    directory: usize,
+    records: usize,
+    words: usize,
+    capacity: u32,
+    grown: Lock<u32>,
+}
+
+impl Table {
+    /// A table for at most `capacity` regions; needs address space of 256 MiB + 4.2 KiB a region.
+    pub fn new(capacity: u32) -> Result<Table, sys::Errno> {
+        Ok(Table {
+            directory: sys::reserve(size_of::<AtomicU32>() << (ADDRESS_BITS - REGION_SHIFT))?,
+            records: sys::reserve(size_of::<Region>() * capacity as usize)?,
+            words: sys::reserve(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
+            capacity,
+            grown: Lock::new(0),
+        })
+    }
+
+    fn slot(&self, address: usize) -> Option<&AtomicU32> {
+        if address >> ADDRESS_BITS != 0 {
+            return None;
+        }
+        // SAFETY: the directory has an entry for each region below 2^47; zeroed memory is a valid AtomicU32.
+        Some(unsafe { &*((self.directory as *const AtomicU32).add(address >> REGION_SHIFT)) })
+    }
+
+    fn entry(&self, number: u32) -> Entry<'_> {
+        debug_assert!(number < self.capacity);
+        // SAFETY: `number` came out of the directory or is below `grown`, so the record was written before it was published
+        // (Release in `get_or_create`); words are valid when zeroed. Both arrays live as long as the table.
+        unsafe {
+            Entry {
+                number,
+                region: &*(self.records as *const Region).add(number as usize),
+                words: &*(self.words as *const [PageWord; REGION_PAGES]).add(number as usize),
+            }
+        }
+    }
+
+    /// The region at `address`, if it was ever used.
+    pub fn get(&self, address: usize) -> Option<Entry<'_>> {
+        match self.slot(address)?.load(Acquire) {
+            0 => None,
+            number => Some(self.entry(number - 1)),
+        }
+    }
+
+    /// The region at `address`, made if need be. `None` beyond 2^47 or when the table is full: such memory stays in DRAM.
+    pub fn get_or_create(&self, address: usize) -> Option<Entry<'_>> {
+        if let Some(entry) = self.get(address) {
+            return Some(entry);
+        }
+        let slot = self.slot(address)?;
+        let mut grown = self.grown.lock();
+        if slot.load(Acquire) == 0 {
+            if *grown == self.capacity {
+                return None;
+            }
+            let record = Region {
+                lock: Lock::new(()),
+                store: Lock::new(RegionStore::new()),
+                restores: AtomicU32::new(0),
+                evicted: AtomicU32::new(0),
+                block: (address >> REGION_SHIFT) as u32,
+                refused_until: AtomicU32::new(0),
+                refusals: AtomicU32::new(0),
+            };
+            // SAFETY: record number `grown` is inside the reservation and not yet published, so nobody reads it.
+            unsafe { (self.records as *mut Region).add(*grown as usize).write(record) };
+            *grown += 1;
+            slot.store(*grown, Release);
+        }
+        Some(self.entry(slot.load(Acquire) - 1))
+    }
+
+    /// Regions used so far; numbers below it are valid.
+    pub fn len(&self) -> u32 {
+        *self.grown.lock()
+    }
+
+    /// Whether no region was used yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A region by its number, which must be below [`Table::len`].
+    pub fn by_number(&self, number: u32) -> Entry<'_> {
+        self.entry(number)
+    }
+
+    /// The regions that overlap `start..end` and were ever used, in address order.
+    pub fn overlapping(&self, start: usize, end: usize) -> impl Iterator<Item = Entry<'_>> {
+        (start >> REGION_SHIFT..end.div_ceil(REGION)).filter_map(|block| self.get(block << REGION_SHIFT))
+    }
+
+    /// The reserved arrays, as address ranges, for measuring what they cost.
+    pub fn footprint(&self) -> [(usize, usize); 3] {
+        let len = self.len() as usize;
+        [
+            (self.directory, self.directory + (size_of::<AtomicU32>() << (ADDRESS_BITS - REGION_SHIFT))),
+            (self.records, self.records + (size_of::<Region>() * len).next_multiple_of(PAGE)),
+            (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * len),
+        ]
+    }
+
+    /// In a fork's child: opens every lock.
+    ///
+    /// # Safety
+    /// The caller is the only thread, and the fork was made behind a closed gate, so that every value is consistent.
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise, for each lock.
+        unsafe {
+            self.grown.reset_after_fork();
+            for number in 0..self.len() {
+                let region = self.by_number(number).region;
+                region.lock.reset_after_fork();
+                region.store.reset_after_fork();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_numbered_by_first_use_and_found_again() {
+        let table = Table::new(2).unwrap();
+        assert!(table.get(5 * REGION).is_none());
+        assert_eq!(table.get_or_create(5 * REGION + 7).unwrap().number, 0);
+        assert_eq!(table.get_or_create(9 * REGION).unwrap().number, 1);
+        assert_eq!(table.get_or_create(6 * REGION - 1).unwrap().number, 0);
+        assert!(table.get_or_create(7 * REGION).is_none(), "full");
+        assert!(table.get_or_create(1 << 47).is_none(), "beyond user space");
+        assert_eq!(table.overlapping(5 * REGION, 9 * REGION).map(|e| e.number).collect::<Vec<_>>(), [0]);
+        assert_eq!(size_of::<Region>(), 128);
+    }
+}

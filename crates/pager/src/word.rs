@@ -1,0 +1,186 @@
+//! The state of one page, in one 64-bit word.
+//!
+//! ```text
+//! bits  0..3   state
+//! bits  3..6   returns: how often in a row the page came back soon after it left (0–7)
+//! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: an old page may then look young
+//!              once, which only delays its eviction)
+//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot
+//! ```
+//!
+//! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched memory is therefore
+//! untouched itself. [`PageWord::transition`] is the only way to change a state; it asserts both sides.
+//!
+//! ```text
+//!                 mover                mover              mover (stored)
+//!   Resident ────────────▶ Moving ────────────▶ Staged ──────────────────▶ Evicted ⟲ (moved within or between tiers)
+//!    ▲  ▲ │                  │                     │                          │
+//!    │  │ │ handler (zero)   │ kernel refused      │ handler, mover           │ handler
+//!    │  │ └──────────▶ Restoring ◀─────────────────┴──────────────────────────┘
+//!    │  └─────────────────┘  │                     │                          │
+//!    └───────────────────────┴─────────────────────┴──────────────────────────┘  contents given up by the program (discard)
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// In the page table, or never touched: the kernel knows.
+    Resident = 0,
+    /// Claimed by the mover; a UFFDIO_MOVE out of the page table is under way.
+    Moving = 1,
+    /// Out of the page table, uncompressed in a staging slot.
+    Staged = 2,
+    /// Compressed, in the region's store.
+    Evicted = 3,
+    /// Being put back; claimed by a handler or the mover.
+    Restoring = 4,
+}
+
+/// One reading of a page word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot(pub u64);
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} returns={} tick={} payload={:#x}", self.state(), self.returns(), self.tick(), self.payload())
+    }
+}
+
+const RETURNS_SHIFT: u32 = 3;
+const TICK_SHIFT: u32 = 6;
+const PAYLOAD_SHIFT: u32 = 22;
+const PAYLOAD_MAX: u64 = (1 << 37) - 1;
+/// Milliseconds of one tick, as a shift.
+pub const TICK_MS_SHIFT: u32 = 4;
+
+impl Snapshot {
+    /// A word of these parts. `payload` must fit in 37 bits.
+    pub fn new(state: State, returns: u32, tick: u16, payload: u64) -> Self {
+        debug_assert!(returns < 8 && payload <= PAYLOAD_MAX);
+        Snapshot(
+            state as u64
+                | u64::from(returns) << RETURNS_SHIFT
+                | u64::from(tick) << TICK_SHIFT
+                | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
+        )
+    }
+
+    /// The state; `None` for a word that no transition wrote (damaged metadata).
+    pub fn state(self) -> Option<State> {
+        Some(match self.0 & 7 {
+            0 => State::Resident,
+            1 => State::Moving,
+            2 => State::Staged,
+            3 => State::Evicted,
+            4 => State::Restoring,
+            _ => return None,
+        })
+    }
+
+    /// Whether the page is in this state.
+    pub fn is(self, state: State) -> bool {
+        self.0 & 7 == state as u64
+    }
+
+    /// See the module's drawing.
+    pub fn returns(self) -> u32 {
+        (self.0 >> RETURNS_SHIFT & 7) as u32
+    }
+
+    /// See the module's drawing.
+    pub fn tick(self) -> u16 {
+        (self.0 >> TICK_SHIFT) as u16
+    }
+
+    /// Location bits or staging slot, by state.
+    pub fn payload(self) -> u64 {
+        self.0 >> PAYLOAD_SHIFT & PAYLOAD_MAX
+    }
+
+    /// The same history in another state.
+    pub fn with(self, state: State, payload: u64) -> Self {
+        Snapshot::new(state, self.returns(), self.tick(), payload)
+    }
+
+    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module).
+    pub fn age_ms(self, now_ms: u64) -> u64 {
+        u64::from(tick_of(now_ms).wrapping_sub(self.tick())) << TICK_MS_SHIFT
+    }
+}
+
+/// The tick of a time.
+pub fn tick_of(now_ms: u64) -> u16 {
+    (now_ms >> TICK_MS_SHIFT) as u16
+}
+
+/// The word itself. Valid when zeroed.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct PageWord(AtomicU64);
+
+impl PageWord {
+    /// Reads the word.
+    pub fn load(&self) -> Snapshot {
+        Snapshot(self.0.load(Acquire))
+    }
+
+    /// Moves the page from `from`, as just read, to `to`. `Err` holds the word found if it was no longer `from`: somebody else
+    /// was faster, and nothing changed. A pair of states that the drawing above does not have is a bug in Terrace: it is
+    /// refused in the same way in a release build (the page stays where its bytes are) and panics in a debug build.
+    pub fn transition(&self, from: Snapshot, to: Snapshot) -> Result<(), Snapshot> {
+        if !legal(from.state(), to.state()) {
+            debug_assert!(false, "illegal transition {:?} -> {:?}", from.state(), to.state());
+            return Err(self.load());
+        }
+        self.0.compare_exchange(from.0, to.0, AcqRel, Acquire).map(drop).map_err(Snapshot)
+    }
+}
+
+fn legal(from: Option<State>, to: Option<State>) -> bool {
+    use State::*;
+    let (Some(from), Some(to)) = (from, to) else { return false };
+    matches!(
+        (from, to),
+        (Resident, Moving | Restoring)
+            | (Moving, Staged | Resident)
+            | (Staged, Evicted | Restoring | Resident)
+            | (Evicted, Evicted | Restoring | Resident)
+            | (Restoring, Resident)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_survive_packing() {
+        let word = Snapshot::new(State::Evicted, 5, 0xBEEF, PAYLOAD_MAX - 7);
+        assert_eq!((word.state(), word.returns(), word.tick(), word.payload()), (Some(State::Evicted), 5, 0xBEEF, PAYLOAD_MAX - 7));
+        assert_eq!(Snapshot(0).state(), Some(State::Resident));
+        assert_eq!(size_of::<PageWord>(), 8);
+    }
+
+    #[test]
+    fn a_lost_race_changes_nothing() {
+        let word = PageWord::default();
+        let moving = Snapshot(0).with(State::Moving, 0);
+        word.transition(Snapshot(0), moving).unwrap();
+        assert!(word.transition(Snapshot(0), moving).is_err());
+        assert!(word.load().is(State::Moving));
+    }
+
+    #[test]
+    fn only_the_drawn_transitions_are_legal() {
+        use State::*;
+        let all = [Resident, Moving, Staged, Evicted, Restoring];
+        let count = all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))).filter(|(a, b)| legal(Some(*a), Some(*b))).count();
+        assert_eq!(count, 11);
+        assert!(!legal(Some(Resident), Some(Evicted)), "contents would appear from nowhere");
+        assert!(!legal(Some(Restoring), Some(Evicted)), "contents are in two places");
+        assert!(!legal(None, Some(Resident)));
+    }
+}

@@ -1,0 +1,145 @@
+//! The exported malloc family.
+//!
+//! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own symbols, so each public name is one
+//! jump to the real function.
+
+use std::arch::naked_asm;
+use std::ffi::c_void;
+use terrace_alloc::arenas;
+
+macro_rules! jumps {
+    ($($public:ident => $target:ident;)*) => {$(
+        // SAFETY: a tail jump passes every argument on as it is; the target has the public function's signature.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $public() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(concat!("jmp ", stringify!($target), "@PLT"));
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(concat!("b ", stringify!($target)));
+        }
+    )*};
+}
+
+// The kernel interface and the decisions behind it are the same on both; only x86-64 has been run.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("libterrace.so is written for x86-64 and AArch64");
+
+jumps! {
+    malloc => terrace_malloc;
+    calloc => terrace_calloc;
+    realloc => terrace_realloc;
+    reallocarray => terrace_reallocarray;
+    free => terrace_free;
+    cfree => terrace_free;
+    free_sized => terrace_free;
+    free_aligned_sized => terrace_free;
+    posix_memalign => terrace_posix_memalign;
+    aligned_alloc => terrace_memalign;
+    memalign => terrace_memalign;
+    valloc => terrace_valloc;
+    pvalloc => terrace_pvalloc;
+    malloc_usable_size => terrace_malloc_usable_size;
+    mallocx => terrace_mallocx;
+    rallocx => terrace_rallocx;
+    xallocx => terrace_xallocx;
+    sallocx => terrace_sallocx;
+    dallocx => terrace_dallocx;
+    sdallocx => terrace_sdallocx;
+    nallocx => terrace_nallocx;
+    mallctl => _rjem_mallctl;
+    mallctlnametomib => _rjem_mallctlnametomib;
+    mallctlbymib => _rjem_mallctlbymib;
+    malloc_stats_print => _rjem_malloc_stats_print;
+    // operator new and new[]: plain, nothrow, aligned, both.
+    _Znwm => terrace_new;
+    _Znam => terrace_new;
+    _ZnwmRKSt9nothrow_t => terrace_new_nothrow;
+    _ZnamRKSt9nothrow_t => terrace_new_nothrow;
+    _ZnwmSt11align_val_t => terrace_new_aligned;
+    _ZnamSt11align_val_t => terrace_new_aligned;
+    _ZnwmSt11align_val_tRKSt9nothrow_t => terrace_new_aligned_nothrow;
+    _ZnamSt11align_val_tRKSt9nothrow_t => terrace_new_aligned_nothrow;
+    // operator delete and delete[]: plain, sized, aligned, both, nothrow.
+    _ZdlPv => terrace_free;
+    _ZdaPv => terrace_free;
+    _ZdlPvm => terrace_free;
+    _ZdaPvm => terrace_free;
+    _ZdlPvSt11align_val_t => terrace_free;
+    _ZdaPvSt11align_val_t => terrace_free;
+    _ZdlPvmSt11align_val_t => terrace_free;
+    _ZdaPvmSt11align_val_t => terrace_free;
+    _ZdlPvRKSt9nothrow_t => terrace_free;
+    _ZdaPvRKSt9nothrow_t => terrace_free;
+    _ZdlPvSt11align_val_tRKSt9nothrow_t => terrace_free;
+    _ZdaPvSt11align_val_tRKSt9nothrow_t => terrace_free;
+}
+
+/// `malloc_trim`: free pages go back to the system; 1 if any may have.
+#[unsafe(no_mangle)]
+extern "C" fn malloc_trim(_pad: usize) -> i32 {
+    i32::from(arenas::purge())
+}
+
+/// glibc's ten counters, of which jemalloc can tell four.
+#[repr(C)]
+pub struct MallocInfo<T> {
+    arena: T,
+    ordblks: T,
+    smblks: T,
+    hblks: T,
+    hblkhd: T,
+    usmblks: T,
+    fsmblks: T,
+    uordblks: T,
+    fordblks: T,
+    keepcost: T,
+}
+
+fn malloc_info_of<T: Default>(convert: impl Fn(usize) -> T) -> MallocInfo<T> {
+    let usage = arenas::usage();
+    MallocInfo {
+        arena: convert(usage.mapped),
+        ordblks: T::default(),
+        smblks: T::default(),
+        hblks: T::default(),
+        hblkhd: T::default(),
+        usmblks: T::default(),
+        fsmblks: T::default(),
+        uordblks: convert(usage.allocated),
+        fordblks: convert(usage.mapped.saturating_sub(usage.allocated)),
+        keepcost: convert(usage.mapped.saturating_sub(usage.active)),
+    }
+}
+
+/// `mallinfo2`.
+#[unsafe(no_mangle)]
+extern "C" fn mallinfo2() -> MallocInfo<usize> {
+    malloc_info_of(|bytes| bytes)
+}
+
+/// `mallinfo`: the same, saturated at 2 GiB.
+#[unsafe(no_mangle)]
+extern "C" fn mallinfo() -> MallocInfo<i32> {
+    malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32)
+}
+
+/// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without them.
+#[unsafe(no_mangle)]
+extern "C" fn mallopt(_parameter: i32, _value: i32) -> i32 {
+    1
+}
+
+/// `malloc_stats`: jemalloc's summary, on standard error like glibc's.
+#[unsafe(no_mangle)]
+extern "C" fn malloc_stats() {
+    unsafe extern "C" {
+        fn _rjem_malloc_stats_print(
+            write: Option<extern "C" fn(*mut c_void, *const libc::c_char)>,
+            opaque: *mut c_void,
+            options: *const libc::c_char,
+        );
+    }
+    // SAFETY: null means standard error; the options are NUL-terminated ("no per-arena detail").
+    unsafe { _rjem_malloc_stats_print(None, std::ptr::null_mut(), c"abl".as_ptr()) }
+}

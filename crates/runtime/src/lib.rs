@@ -1,0 +1,72 @@
+//! libterrace.so: one process's Terrace, preloaded into an unmodified program.
+//!
+//! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
+//! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`processes`] fork and
+//! what may not be missed. Nothing here aborts the program or prints more than a line.
+
+mod entry;
+mod mappings;
+mod processes;
+
+use std::sync::atomic::{AtomicI32, Ordering::*};
+use terrace_alloc::{unmanaged, zone};
+use terrace_pager::settings::Settings;
+use terrace_pager::stats::State;
+use terrace_pager::{Host, Mode, Pager, sys};
+
+#[global_allocator]
+static ALLOCATOR: unmanaged::Unmanaged = unmanaged::Unmanaged;
+
+/// The process that runs here. A vfork child shares our memory, not our process: it must start nothing.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// The pager, once the library's constructor has run.
+fn pager() -> Option<&'static Pager> {
+    zone::pager()
+}
+
+extern "C" fn begin() {
+    terrace_alloc::enter_internal();
+    processes::register_fork_handlers();
+    PROCESS.store(sys::process_id(), Relaxed);
+    if let Err(problem) = set_up() {
+        sys::complain(&format!("{problem}: this program runs unmanaged"));
+    }
+    terrace_alloc::leave_internal();
+}
+
+/// The dynamic loader calls this before the program's own constructors and `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+fn set_up() -> Result<(), String> {
+    let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let strict = settings.strict;
+    let host = Host {
+        enter_internal: terrace_alloc::enter_internal,
+        leave_internal: terrace_alloc::leave_internal,
+        start_soon: || terrace_alloc::call_soon(start),
+        unmanaged_range: unmanaged::range,
+    };
+    let pager = Pager::create(settings, host)?;
+    pager.say(State::Idle, "");
+    zone::attach(pager);
+    if strict {
+        pager.start();
+        if pager.mode() == Mode::Failed {
+            // --strict: better not at all than unmanaged. Before main nothing can be lost.
+            processes::exit_now(125);
+        }
+    }
+    Ok(())
+}
+
+/// Starts the pager's threads; see [`terrace_alloc::call_soon`].
+fn start() {
+    if PROCESS.load(Relaxed) == sys::process_id()
+        && let Some(pager) = pager()
+    {
+        pager.start();
+    }
+}

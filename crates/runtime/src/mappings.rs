@@ -1,0 +1,197 @@
+//! The interposed `mmap` family: private anonymous mappings of 1 MiB and more are managed like the heap.
+//!
+//! Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
+//! code calls instead (see build.rs): straight to the kernel.
+
+use crate::pager;
+use std::ffi::c_void;
+use terrace_pager::Pager;
+use terrace_pager::sys::{self, Errno, PAGE};
+
+/// Smaller mappings are not worth a range of their own (design, decision 6). Python's arenas are exactly this size.
+const MANAGED_FROM: usize = 1 << 20;
+/// Advice that is newer than Debian 12's headers.
+const MADV_DONTNEED_LOCKED: i32 = 24;
+const MADV_GUARD_INSTALL: i32 = 102;
+
+fn failed<T>(errno: Errno, value: T) -> T {
+    // SAFETY: the C library's thread-local errno.
+    unsafe { *libc::__errno_location() = errno.into_raw() };
+    value
+}
+
+fn status(result: Result<usize, Errno>) -> i32 {
+    match result {
+        Ok(value) => value as i32,
+        Err(errno) => failed(errno, -1),
+    }
+}
+
+fn pointer(result: Result<usize, Errno>) -> *mut c_void {
+    match result {
+        Ok(address) => address as *mut c_void,
+        Err(errno) => failed(errno, libc::MAP_FAILED),
+    }
+}
+
+fn whole_pages(len: usize) -> usize {
+    len.checked_next_multiple_of(PAGE).unwrap_or(0)
+}
+
+fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the program's own call, passed on as it was made.
+    unsafe { sys::forward(number, args) }
+}
+
+/// The pager, if it manages any of a range.
+fn manager_of(start: usize, len: usize) -> Option<&'static Pager> {
+    pager().filter(|pager| len > 0 && pager.manages(start, len))
+}
+
+fn readable_and_writable(prot: i32) -> bool {
+    prot & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == libc::PROT_READ | libc::PROT_WRITE
+}
+
+fn to_be_managed(len: usize, prot: i32, flags: i32) -> bool {
+    const NEVER: i32 = libc::MAP_SHARED | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED;
+    len >= MANAGED_FROM
+        && flags & (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
+        && flags & NEVER == 0
+        && prot & libc::PROT_EXEC == 0
+}
+
+/// `mmap`.
+#[unsafe(no_mangle)]
+extern "C" fn mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+    let start = address as usize;
+    let args = [start, len, prot as usize, flags as usize, fd as usize, offset as usize];
+    let size = whole_pages(len);
+    let manage = to_be_managed(size, prot, flags);
+    if manage
+        && readable_and_writable(prot)
+        && let Some(pager) = pager()
+    {
+        pager.make_room(size);
+    }
+    let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
+    let result = match manager_of(start, size).filter(|_| replaces) {
+        Some(pager) => pager.unmap(start, size, || kernel(libc::SYS_mmap, args)),
+        None => kernel(libc::SYS_mmap, args),
+    };
+    if manage
+        && let (Ok(start), Some(pager)) = (result, pager())
+    {
+        pager.manage(start, size, readable_and_writable(prot));
+    }
+    pointer(result)
+}
+
+/// `mmap64`: the same on 64-bit machines.
+#[unsafe(no_mangle)]
+extern "C" fn mmap64(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+    mmap(address, len, prot, flags, fd, offset)
+}
+
+/// `munmap`.
+#[unsafe(no_mangle)]
+extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
+    let (start, size) = (address as usize, whole_pages(len));
+    let act = || kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+    status(match manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) {
+        Some(pager) => pager.unmap(start, size, act),
+        None => act(),
+    })
+}
+
+/// `mremap`. The fifth argument is variadic in C; it is passed in the same register.
+#[unsafe(no_mangle)]
+extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i32, new: *mut c_void) -> *mut c_void {
+    let (start, size) = (old as usize, whole_pages(old_len));
+    let act = || kernel(libc::SYS_mremap, [start, old_len, new_len, flags as usize, new as usize, 0]);
+    if flags & libc::MREMAP_FIXED != 0
+        && let Some(pager) = manager_of(new as usize, whole_pages(new_len))
+    {
+        // The target is overwritten; should the call fail after all, its contents must still be there.
+        pager.unmanage(new as usize, whole_pages(new_len));
+    }
+    let Some(pager) = manager_of(start, size) else { return pointer(act()) };
+    let result = pager.restore_then(start, size, act);
+    if let Ok(moved) = result
+        && whole_pages(new_len) >= MANAGED_FROM
+        && sys::is_readable_and_writable(moved)
+    {
+        pager.make_room(whole_pages(new_len).saturating_sub(size));
+        pager.manage(moved, whole_pages(new_len), true);
+    }
+    pointer(result)
+}
+
+/// `mprotect`.
+#[unsafe(no_mangle)]
+extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
+    let start = address as usize;
+    let act = || kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
+    status(match manager_of(start, whole_pages(len)) {
+        Some(pager) => pager.protect(start, whole_pages(len), readable_and_writable(prot), act),
+        None => act(),
+    })
+}
+
+/// `pkey_mprotect`: ranges with a protection key stay in DRAM; our threads may not have the key's rights.
+#[unsafe(no_mangle)]
+extern "C" fn pkey_mprotect(address: *mut c_void, len: usize, prot: i32, key: i32) -> i32 {
+    let start = address as usize;
+    if let Some(pager) = manager_of(start, whole_pages(len)) {
+        pager.unmanage(start, whole_pages(len));
+    }
+    status(kernel(libc::SYS_pkey_mprotect, [start, len, prot as usize, key as usize, 0, 0]))
+}
+
+/// `madvise`.
+#[unsafe(no_mangle)]
+extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
+    let (start, size) = (address as usize, whole_pages(len));
+    let act = || kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
+    let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return status(act()) };
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => status(pager.discard(start, size, act)),
+        // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
+        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
+            pager.unmanage(start, size);
+            status(act())
+        }
+        _ => status(act()),
+    }
+}
+
+/// The same calls made through `syscall`.
+pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::c_long {
+    let address = a as *mut c_void;
+    match number {
+        libc::SYS_mmap => mmap(address, b, c as i32, d as i32, e as i32, f as libc::off_t) as libc::c_long,
+        libc::SYS_munmap => munmap(address, b).into(),
+        libc::SYS_mremap => mremap(address, b, c, d as i32, e as *mut c_void) as libc::c_long,
+        libc::SYS_mprotect => mprotect(address, b, c as i32).into(),
+        _ => madvise(address, b, c as i32).into(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+    pointer(kernel(libc::SYS_mmap, [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize]))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_munmap(address: *mut c_void, len: usize) -> i32 {
+    status(kernel(libc::SYS_munmap, [address as usize, len, 0, 0, 0, 0]))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
+    status(kernel(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0, 0]))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
+    status(kernel(libc::SYS_mprotect, [address as usize, len, prot as usize, 0, 0, 0]))
+}

@@ -1,0 +1,225 @@
+//! fork in all its forms, and the calls after which our threads could no longer do their work.
+//!
+//! Our fork handlers must be the first ever registered: then they run last before the fork (when every other library, jemalloc included,
+//! holds its locks and no thread can be inside our hooks) and first after it in the child (before any other library touches memory that
+//! may be evicted). Hence the interposed `__register_atfork`.
+
+use crate::{PROCESS, mappings, pager};
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use terrace_pager::sys;
+
+type Handler = Option<extern "C" fn()>;
+type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
+
+/// The next definition of a function behind ours: the C library's.
+fn next(name: &CStr) -> *mut c_void {
+    terrace_alloc::enter_internal();
+    // SAFETY: a NUL-terminated name.
+    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    terrace_alloc::leave_internal();
+    function
+}
+
+fn no_such_call<T>(value: T) -> T {
+    // SAFETY: the C library's thread-local errno.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    value
+}
+
+/// Registers our handlers, once.
+pub fn register_fork_handlers() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, AcqRel) {
+        return;
+    }
+    let real = next(c"__register_atfork");
+    if !real.is_null() {
+        // SAFETY: the C library's function of this name has this signature.
+        let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
+        real(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child), std::ptr::null_mut());
+    }
+}
+
+/// What `pthread_atfork` calls (it is linked into each library statically).
+#[unsafe(no_mangle)]
+extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> i32 {
+    register_fork_handlers();
+    let real = next(c"__register_atfork");
+    if real.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: as above.
+    let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
+    real(prepare, parent, child, library)
+}
+
+unsafe extern "C" {
+    fn terrace_touch_streams();
+}
+
+extern "C" fn before_fork() {
+    terrace_alloc::enter_internal();
+    if let Some(pager) = pager() {
+        // SAFETY: walks the C library's list of streams under its lock.
+        pager.fork_prepare(|| unsafe { terrace_touch_streams() });
+    }
+    terrace_alloc::lock_for_fork();
+}
+
+extern "C" fn after_fork_in_parent() {
+    // SAFETY: this thread took the locks in `before_fork`.
+    unsafe { terrace_alloc::unlock_after_fork() };
+    if let Some(pager) = pager() {
+        pager.fork_parent();
+    }
+    terrace_alloc::leave_internal();
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: as above; the child is a copy of that thread.
+    unsafe { terrace_alloc::unlock_after_fork() };
+    PROCESS.store(sys::process_id(), Relaxed);
+    if let Some(pager) = pager() {
+        pager.fork_child();
+    }
+    terrace_alloc::leave_internal();
+}
+
+/// Runs `fork`, which makes a child without calling fork handlers, between ours.
+fn forking(fork: impl FnOnce() -> i32) -> i32 {
+    before_fork();
+    let child = fork();
+    if child == 0 { after_fork_in_child() } else { after_fork_in_parent() }
+    child
+}
+
+/// `_Fork`: fork without handlers, for signal handlers.
+#[unsafe(no_mangle)]
+extern "C" fn _Fork() -> i32 {
+    let real = next(c"_Fork");
+    if real.is_null() {
+        return no_such_call(-1);
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: extern "C" fn() -> i32 = unsafe { std::mem::transmute(real) };
+    forking(|| real())
+}
+
+type ChildMain = extern "C" fn(*mut c_void) -> i32;
+
+struct CloneStart {
+    main: ChildMain,
+    argument: *mut c_void,
+}
+
+/// Where a child made by `clone` without shared memory begins. Its stack is a copy of its parent's memory, `start` included.
+extern "C" fn clone_begins(start: *mut c_void) -> i32 {
+    // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
+    let start = unsafe { &*start.cast::<CloneStart>() };
+    after_fork_in_child();
+    (start.main)(start.argument)
+}
+
+/// `clone`. Without CLONE_VM it is a fork; with it the child shares our memory and our threads.
+#[unsafe(no_mangle)]
+extern "C" fn clone(
+    main: ChildMain,
+    stack: *mut c_void,
+    flags: i32,
+    argument: *mut c_void,
+    parent_tid: *mut c_void,
+    tls: *mut c_void,
+    child_tid: *mut c_void,
+) -> i32 {
+    type Clone = extern "C" fn(ChildMain, *mut c_void, i32, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> i32;
+    let real = next(c"clone");
+    if real.is_null() {
+        return no_such_call(-1);
+    }
+    // SAFETY: the C library's function of this name, its variadic arguments in their places.
+    let real: Clone = unsafe { std::mem::transmute(real) };
+    if flags & libc::CLONE_VM != 0 {
+        return real(main, stack, flags, argument, parent_tid, tls, child_tid);
+    }
+    let mut start = CloneStart { main, argument };
+    before_fork();
+    let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
+    after_fork_in_parent();
+    child
+}
+
+/// `prctl`: a seccomp filter may forbid what our threads need.
+#[unsafe(no_mangle)]
+extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
+    if option == libc::PR_SET_SECCOMP {
+        retire_before_filter();
+    }
+    // SAFETY: the program's own call, passed on.
+    result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
+}
+
+fn retire_before_filter() {
+    if let Some(pager) = pager() {
+        pager.retire("the program loads a seccomp filter, which could stop our system calls: its memory stays in DRAM from now on");
+    }
+}
+
+fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
+    match result {
+        Ok(value) => value as libc::c_long,
+        Err(errno) => {
+            // SAFETY: the C library's thread-local errno.
+            unsafe { *libc::__errno_location() = errno.into_raw() };
+            -1
+        }
+    }
+}
+
+/// `syscall`: what is interposed by name must not slip through by number.
+#[unsafe(no_mangle)]
+extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+    let forward = || {
+        // SAFETY: the program's own call, passed on.
+        result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
+    };
+    match number {
+        libc::SYS_seccomp => {
+            retire_before_filter();
+            forward()
+        }
+        libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
+        // Only the form that continues here in the child; others bring a stack and must not return through us.
+        libc::SYS_clone if a & libc::CLONE_VM as usize == 0 && b == 0 => libc::c_long::from(forking(|| forward() as i32)),
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap | libc::SYS_mprotect | libc::SYS_madvise => {
+            mappings::by_number(number, [a, b, c, d, e, f])
+        }
+        _ => forward(),
+    }
+}
+
+/// `pthread_exit`. When the main thread leaves this way, the C library ends the process with the last other thread; ours would keep it
+/// alive for ever, so the mover looks out for the moment when only ours are left.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
+    if sys::thread_id() == sys::process_id()
+        && let Some(pager) = pager()
+    {
+        pager.exit_when_alone();
+    }
+    let real = next(c"pthread_exit");
+    if real.is_null() {
+        exit_now(0);
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: extern "C-unwind" fn(*mut c_void) -> ! = unsafe { std::mem::transmute(real) };
+    real(value)
+}
+
+/// Ends the process at once.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: no destructor of ours matters.
+    unsafe { libc::_exit(status) }
+}

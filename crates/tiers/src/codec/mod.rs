@@ -1,0 +1,74 @@
+//! A codec compresses one page. One file a codec, all behind [`Codec`], listed in [`codec_for`].
+//!
+//! Codecs hold no state of their own: what they need to work is in the [`Scratch`] of the calling thread, so that a
+//! page costs no allocation. A codec must not panic or read outside its input, whatever bytes it is given.
+
+mod lz4;
+mod scratch;
+mod zstd;
+
+pub use scratch::Scratch;
+
+use crate::Page;
+use crate::spec::CodecKind;
+
+/// Compresses and decompresses single pages.
+pub trait Codec: Send + Sync {
+    /// The codec as a user writes it, with its level if it has levels: `lz4`, `zstd:1`.
+    fn name(&self) -> &str;
+
+    /// Compresses `page` into `scratch`. `None` if the result would be `limit` bytes or more (a limit above 4096 counts
+    /// as 4096), or if the codec has no memory for its context: the page is then better kept as it is.
+    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]>;
+
+    /// Decompresses `bytes` into `page`. After an error the content of `page` is unspecified and must not be used.
+    /// Damaged bytes give an error or a wrong page, never anything worse: where that matters, the caller checksums.
+    ///
+    /// # Errors
+    /// [`CodecError`] if `bytes` is not this codec's, does not give exactly 4096 bytes, or if there is no memory for a
+    /// context (only at the first use; see [`Scratch::prepare`]).
+    fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError>;
+}
+
+/// Why a codec could not give a page back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// The bytes are not what the codec wrote.
+    #[error(
+        "{codec} cannot decompress {len} stored bytes ({reason}): \
+         they were overwritten or belong to another codec; the page is lost"
+    )]
+    Damaged {
+        /// The codec's name.
+        codec: &'static str,
+        /// How many bytes it was given.
+        len: usize,
+        /// What the codec said.
+        reason: &'static str,
+    },
+    /// The bytes decompress, but not to a page.
+    #[error(
+        "{codec} decompressed {got} bytes where a page has 4096: \
+         the stored bytes are not those of a page; the page is lost"
+    )]
+    WrongLength {
+        /// The codec's name.
+        codec: &'static str,
+        /// How many bytes came out.
+        got: usize,
+    },
+    /// The codec could not get its context.
+    #[error("{codec} has no memory for its context: free some and try again; the stored page is untouched")]
+    NoContext {
+        /// The codec's name.
+        codec: &'static str,
+    },
+}
+
+/// The codec for a kind. All codecs there are.
+pub fn codec_for(kind: CodecKind) -> Box<dyn Codec> {
+    match kind {
+        CodecKind::Lz4 => Box::new(lz4::Lz4),
+        CodecKind::Zstd { level } => Box::new(zstd::Zstd::new(level)),
+    }
+}

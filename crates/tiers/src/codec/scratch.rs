@@ -1,0 +1,36 @@
+//! What one thread needs to run any codec: reused contexts and an output buffer.
+//!
+//! One scratch a thread, for its life: creating contexts costs 3.4 µs a compression and 2.6 µs a decompression.
+
+use super::CodecError;
+use super::{lz4, zstd};
+use crate::{PAGE_BYTES, Page};
+
+/// One thread's contexts and output buffer, about 21 KiB; zstd's contexts are created at its first use, or by
+/// [`Scratch::prepare`], and add 94 KiB to decompress and 72 KiB (level 1) to 270 KiB (level 19) to compress.
+pub struct Scratch {
+    pub(super) lz4: lz4::State,
+    pub(super) zstd: zstd::Contexts,
+    pub(super) output: Box<Page>,
+}
+
+impl Scratch {
+    /// A scratch with everything but zstd's contexts.
+    pub fn new() -> Self {
+        Scratch { lz4: lz4::State::new(), zstd: zstd::Contexts::default(), output: Box::new([0; PAGE_BYTES]) }
+    }
+
+    /// Creates zstd's contexts now, so that a later restore needs no memory. Does nothing where they exist.
+    ///
+    /// # Errors
+    /// [`CodecError::NoContext`] if there is no memory; the scratch then works as before.
+    pub fn prepare(&mut self) -> Result<(), CodecError> {
+        self.zstd.prepare()
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch::new()
+    }
+}

@@ -1,0 +1,27 @@
+//! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics.
+//!
+//! Invariants: a page comes back byte for byte or with an error; a failed call changes nothing; memory is taken only
+//! from a [`Medium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
+//! (that is `policy`), moves nothing in or out of a page table (that is `pager`), starts no thread and reads no clock.
+
+pub mod codec;
+pub mod encode;
+pub mod medium;
+pub mod pool;
+pub mod spec;
+pub mod stats;
+pub mod tier;
+
+pub use codec::{Codec, CodecError, Scratch};
+pub use encode::{Encoded, Encoding};
+pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
+pub use pool::{Location, PoolError, RegionStore};
+pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
+pub use stats::TierStats;
+pub use tier::{DecodeError, REJECT_MARGIN, Tier};
+
+/// Bytes in a page, the unit that is compressed, stored and restored.
+pub const PAGE_BYTES: usize = 4096;
+
+/// The content of one page.
+pub type Page = [u8; PAGE_BYTES];

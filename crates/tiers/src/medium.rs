@@ -1,0 +1,256 @@
+//! The memory under the pools, in extents of 512 KiB.
+//!
+//! Invariants: an extent belongs to one owner from `allocate` to `release`; memory comes and goes by raw system calls
+//! (libc's `mmap` is interposed by the library this runs in); what is released goes back to the system at once.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::PAGE_BYTES;
+
+/// Bytes in an extent: what a 16-bit offset in 8-byte units reaches.
+pub const EXTENT_BYTES: usize = 8 << 16;
+
+/// Why a medium gave no memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MediumError {
+    /// The reservation could not be made.
+    #[error("cannot reserve {bytes} bytes of address space: {source}; reserve less, or raise `ulimit -v`")]
+    Reserve {
+        /// How much was asked for.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A reservation of nothing, or of more than there are addresses.
+    #[error("a medium of {bytes} bytes is not possible: reserve at least one byte and at most 2^47")]
+    Size {
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// Every extent is taken.
+    #[error("all {reserved_bytes} reserved bytes are in use: reserve more, or restore or repack pages first")]
+    Exhausted {
+        /// The size of the reservation.
+        reserved_bytes: usize,
+    },
+    /// The kernel refused to make an extent accessible.
+    #[error("the kernel gives no memory for another extent: {source}; see vm.overcommit_memory and vm.max_map_count")]
+    Commit {
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Gives and takes extents of memory.
+///
+/// # Safety
+/// From `allocate` until `release` of the same extent (or until the medium is dropped), [`EXTENT_BYTES`] at the
+/// returned address must be readable, writable, private to this process and given to nobody else, and must keep what is
+/// written, except for a range given to `release_part`. Pools read and write there without further checks.
+pub unsafe trait Medium: Send + Sync {
+    /// An extent of [`EXTENT_BYTES`], aligned to 4096, that costs no memory until touched. It reads as zeros, unless
+    /// the system refused to take its memory back at an earlier `release`.
+    ///
+    /// # Errors
+    /// [`MediumError`] if there is no extent left or the kernel refuses; nothing has changed then.
+    fn allocate(&self) -> Result<NonNull<u8>, MediumError>;
+
+    /// Takes a whole extent back: its memory goes to the system and the extent can be allocated again. The caller uses
+    /// it no more. An address that is no allocated extent is ignored: to leak is better than to free what is another's.
+    fn release(&self, extent: NonNull<u8>);
+
+    /// Gives the memory of bytes `from..to` of an allocated extent to the system; they read as zeros later and may be
+    /// written again. Both page-aligned and within the extent, `from <= to`; otherwise the call is ignored.
+    fn release_part(&self, extent: NonNull<u8>, from: usize, to: usize);
+}
+
+/// Plain private memory: one reservation, carved into extents. A fork copies it on write.
+pub struct DramMedium {
+    base: NonNull<u8>,
+    slots: usize,
+    state: Mutex<Slots>,
+}
+
+/// Which extents are in use. Lowest first, so that the accessible ones stay together: the reservation costs two
+/// mappings.
+struct Slots {
+    /// One bit an extent, set while it is allocated.
+    used: Vec<u64>,
+    /// No word of `used` below this one has a clear bit.
+    first_free_word: usize,
+    /// Extents below this one have been made accessible, and stay so.
+    opened: usize,
+    allocated: usize,
+}
+
+// SAFETY: `base` is the address of a mapping that the medium owns and never itself reads or writes; all that changes is
+// behind the mutex.
+unsafe impl Send for DramMedium {}
+// SAFETY: as for Send.
+unsafe impl Sync for DramMedium {}
+
+impl DramMedium {
+    /// Reserves address space, without memory, for `reserve_bytes` (rounded up to whole extents).
+    ///
+    /// # Errors
+    /// [`MediumError::Size`] for 0 or more than 2^47, [`MediumError::Reserve`] if the kernel refuses.
+    pub fn new(reserve_bytes: usize) -> Result<Self, MediumError> {
+        if reserve_bytes == 0 || reserve_bytes > 1 << 47 {
+            return Err(MediumError::Size { bytes: reserve_bytes });
+        }
+        let slots = reserve_bytes.div_ceil(EXTENT_BYTES);
+        let bytes = slots * EXTENT_BYTES;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe {
+            libc::syscall(
+                libc::SYS_mmap,
+                std::ptr::null_mut::<u8>(),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        let base = match NonNull::new(address as *mut u8) {
+            Some(base) if address != -1 => base,
+            _ => return Err(MediumError::Reserve { bytes, source: io::Error::last_os_error() }),
+        };
+        // A huge page would back 2 MiB where a few pages are packed, and `physical_bytes` would be wrong. Kernels
+        // without huge pages say EINVAL, which is as good.
+        advise(base, bytes, libc::MADV_NOHUGEPAGE);
+        let state = Slots { used: vec![0; slots.div_ceil(64)], first_free_word: 0, opened: 0, allocated: 0 };
+        Ok(DramMedium { base, slots, state: Mutex::new(state) })
+    }
+
+    /// First address of the reservation and the address after its last.
+    pub fn range(&self) -> (usize, usize) {
+        let start = self.base.as_ptr().addr();
+        (start, start + self.reserved_bytes())
+    }
+
+    /// The size of the reservation in bytes.
+    pub fn reserved_bytes(&self) -> usize {
+        self.slots * EXTENT_BYTES
+    }
+
+    /// The extents in use, in bytes; how much of them is touched is the pools' knowledge.
+    pub fn allocated_bytes(&self) -> usize {
+        self.lock().allocated * EXTENT_BYTES
+    }
+
+    /// Every path below leaves the state whole before anything that could panic.
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot_address(&self, slot: usize) -> NonNull<u8> {
+        debug_assert!(slot < self.slots);
+        // SAFETY: `slot < self.slots`, so the result lies within the reservation.
+        unsafe { self.base.add(slot * EXTENT_BYTES) }
+    }
+
+    /// The slot that starts at `extent`, if there is one.
+    fn slot_of(&self, extent: NonNull<u8>) -> Option<usize> {
+        let offset = extent.as_ptr().addr().checked_sub(self.base.as_ptr().addr())?;
+        let slot = offset / EXTENT_BYTES;
+        (offset.is_multiple_of(EXTENT_BYTES) && slot < self.slots).then_some(slot)
+    }
+}
+
+impl Slots {
+    fn lowest_free(&self, slots: usize) -> Option<usize> {
+        let word = (self.first_free_word..self.used.len()).find(|&word| self.used[word] != u64::MAX)?;
+        let slot = word * 64 + self.used[word].trailing_ones() as usize;
+        (slot < slots).then_some(slot)
+    }
+
+    fn is_used(&self, slot: usize) -> bool {
+        self.used[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    fn take(&mut self, slot: usize) {
+        self.used[slot / 64] |= 1 << (slot % 64);
+        // `slot` was the lowest free one.
+        self.first_free_word = slot / 64;
+        self.allocated += 1;
+    }
+
+    fn give(&mut self, slot: usize) {
+        self.used[slot / 64] &= !(1 << (slot % 64));
+        self.first_free_word = self.first_free_word.min(slot / 64);
+        self.allocated -= 1;
+    }
+}
+
+// SAFETY: a slot is handed out while its bit is clear, under the lock, and its bit stays set until `release`; it is
+// made readable and writable before, in a private mapping that lives as long as the medium; memory is dropped only for
+// a slot whose bit is set, at its owner's request.
+unsafe impl Medium for DramMedium {
+    fn allocate(&self) -> Result<NonNull<u8>, MediumError> {
+        let mut state = self.lock();
+        let exhausted = MediumError::Exhausted { reserved_bytes: self.reserved_bytes() };
+        let slot = state.lowest_free(self.slots).ok_or(exhausted)?;
+        let extent = self.slot_address(slot);
+        if slot >= state.opened {
+            // Every slot below was opened before (lowest first), so `slot` is the next one.
+            debug_assert_eq!(slot, state.opened);
+            // SAFETY: the slot lies within our own reservation, and nobody uses it.
+            let failed = unsafe {
+                libc::syscall(libc::SYS_mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE)
+            };
+            if failed != 0 {
+                return Err(MediumError::Commit { source: io::Error::last_os_error() });
+            }
+            state.opened = slot + 1;
+        }
+        state.take(slot);
+        Ok(extent)
+    }
+
+    fn release(&self, extent: NonNull<u8>) {
+        let Some(slot) = self.slot_of(extent) else { return };
+        if !self.lock().is_used(slot) {
+            return;
+        }
+        // Outside the lock, since it takes a while, and before the slot can be given to another.
+        drop_memory(extent, EXTENT_BYTES);
+        self.lock().give(slot);
+    }
+
+    fn release_part(&self, extent: NonNull<u8>, from: usize, to: usize) {
+        let aligned = from.is_multiple_of(PAGE_BYTES) && to.is_multiple_of(PAGE_BYTES);
+        let Some(slot) = self.slot_of(extent) else { return };
+        if !aligned || from >= to || to > EXTENT_BYTES || !self.lock().is_used(slot) {
+            return;
+        }
+        // SAFETY: `from < to <= EXTENT_BYTES`: within the extent.
+        drop_memory(unsafe { extent.add(from) }, to - from);
+    }
+}
+
+impl Drop for DramMedium {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its contract).
+        unsafe { libc::syscall(libc::SYS_munmap, self.base.as_ptr(), self.reserved_bytes()) };
+    }
+}
+
+/// Since Linux 5.18; libc has no name for it on every target.
+const MADV_DONTNEED_LOCKED: i32 = 24;
+
+/// Gives memory to the system. A range locked by the program's `mlockall` refuses the plain request with EINVAL; where
+/// both are refused the memory stays, which costs memory and nothing else.
+fn drop_memory(start: NonNull<u8>, bytes: usize) {
+    if !advise(start, bytes, libc::MADV_DONTNEED) {
+        advise(start, bytes, MADV_DONTNEED_LOCKED);
+    }
+}
+
+fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> bool {
+    // SAFETY: only called for page-aligned ranges of our own reservation whose content nobody needs (MADV_DONTNEED*),
+    // or with advice that does not change content.
+    unsafe { libc::syscall(libc::SYS_madvise, start.as_ptr(), bytes, advice) == 0 }
+}

@@ -1,0 +1,407 @@
+//! The region-extent pool: all compressed pages of one region, packed one after the other into extents of its tiers.
+//!
+//! ```text
+//! extent, 512 KiB   |blob|blob|dead|blob|dead|blob|· · · never written · · ·|
+//!                   0        8-byte aligned       ^cursor   ^touched (page)
+//! ```
+//!
+//! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below the cursor; the
+//! cursor moves down only in `repack`; an extent without live pages goes back to its medium at once. The pool does not
+//! know which blobs are live, only how many and how large: locations are the caller's. It takes no locks.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::PAGE_BYTES;
+use crate::encode::{Encoded, Encoding};
+use crate::medium::{EXTENT_BYTES, Medium, MediumError};
+use crate::tier::Tier;
+
+/// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never repacks.
+pub const EXTENTS_MAX: usize = 64;
+
+/// Blobs start at multiples of this, so that 16 bits reach all of an extent.
+const UNIT_BYTES: usize = 8;
+
+/// An extent is worth repacking when more than one byte in so many is dead …
+const REPACK_DEAD_ONE_IN: usize = 4;
+/// … and so many bytes at least, since nothing less than a page can be given back.
+const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
+
+/// Where a page is stored, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// Which extent of the region, 0..64.
+    pub extent: u8,
+    /// Where in the extent, in units of 8 bytes.
+    pub offset: u16,
+    /// Bytes stored, 1..=4096.
+    pub len: u16,
+    /// How to read them.
+    pub encoding: Encoding,
+}
+
+const OFFSET_SHIFT: u32 = 6;
+const LEN_SHIFT: u32 = OFFSET_SHIFT + 16;
+const ENCODING_SHIFT: u32 = LEN_SHIFT + 12;
+
+impl Location {
+    /// Bits that [`Location::to_bits`] uses, from the lowest up; those above are free for the caller.
+    pub const BITS: u32 = ENCODING_SHIFT + 2;
+
+    /// Packs a location into the low [`Location::BITS`] bits. Exact for every location that a pool gave out.
+    pub fn to_bits(self) -> u64 {
+        let encoding: u64 = match self.encoding {
+            Encoding::Same => 0,
+            Encoding::Raw => 1,
+            Encoding::Coded => 2,
+        };
+        u64::from(self.extent) & (EXTENTS_MAX as u64 - 1)
+            | u64::from(self.offset) << OFFSET_SHIFT
+            | (u64::from(self.len).wrapping_sub(1) & (PAGE_BYTES as u64 - 1)) << LEN_SHIFT
+            | encoding << ENCODING_SHIFT
+    }
+
+    /// The location that [`Location::to_bits`] packed. Higher bits are ignored. Any bits give some location; a pool
+    /// refuses it where it cannot be right.
+    pub fn from_bits(bits: u64) -> Location {
+        Location {
+            extent: (bits & (EXTENTS_MAX as u64 - 1)) as u8,
+            offset: (bits >> OFFSET_SHIFT) as u16,
+            len: (bits >> LEN_SHIFT & (PAGE_BYTES as u64 - 1)) as u16 + 1,
+            encoding: match bits >> ENCODING_SHIFT & 3 {
+                0 => Encoding::Same,
+                1 => Encoding::Raw,
+                _ => Encoding::Coded,
+            },
+        }
+    }
+
+    fn start(self) -> usize {
+        usize::from(self.offset) * UNIT_BYTES
+    }
+
+    /// First byte behind the room the blob takes.
+    fn end(self) -> usize {
+        self.start() + packed(self.len.into())
+    }
+}
+
+/// The room a blob of `len` bytes takes.
+fn packed(len: usize) -> usize {
+    len.next_multiple_of(UNIT_BYTES)
+}
+
+/// Why the pool refused. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The medium has no memory.
+    #[error("the medium under tier `{tier}` gives no extent: {source}")]
+    Medium {
+        /// The tier's name.
+        tier: String,
+        /// Why not.
+        source: MediumError,
+    },
+    /// The region has [`EXTENTS_MAX`] extents.
+    #[error("a region's pages fill all {EXTENTS_MAX} extents: repack those that want it")]
+    Full,
+    /// No memory for the list of extents.
+    #[error("no memory for the region's list of extents: free some and try again")]
+    NoMemory,
+    /// No such tier, or one without a pool.
+    #[error("tier {tier_index} has no pool: insert into a compressed tier of the list given")]
+    NoPool {
+        /// The tier asked for.
+        tier_index: u8,
+    },
+    /// Nothing to store, or more than a page.
+    #[error("{len} bytes are no encoded page: store 1 to 4096")]
+    Length {
+        /// How many bytes were given.
+        len: usize,
+    },
+    /// A location that nothing can be stored at.
+    #[error(
+        "{location:?} is not in this region's pool (internal error): its page was removed, moved or never stored here"
+    )]
+    NoSuchPage {
+        /// The location.
+        location: Location,
+    },
+    /// The locations given to `repack` are not the pages that the extent holds.
+    #[error("{0} Nothing was moved (internal error): the caller's locations are not those this pool gave out")]
+    Mismatch(RepackMismatch),
+}
+
+/// How the caller's idea of an extent differs from the pool's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepackMismatch {
+    /// The extent.
+    pub extent: u8,
+    /// Pages the extent holds, and pages given.
+    pub pages: (usize, usize),
+    /// Bytes (rounded up to 8 a page) the extent holds, and bytes given.
+    pub bytes: (usize, usize),
+}
+
+impl std::fmt::Display for RepackMismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let RepackMismatch { extent, pages, bytes } = self;
+        if pages.0 == pages.1 && bytes.0 == bytes.1 {
+            return write!(f, "pages of extent {extent} overlap or lie outside it.");
+        }
+        write!(
+            f,
+            "extent {extent} holds {} pages in {} bytes, but {} pages in {} bytes were given.",
+            pages.0, bytes.0, pages.1, bytes.1
+        )
+    }
+}
+
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 40 more an extent.
+///
+/// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics keep counting.
+#[derive(Default)]
+pub struct RegionStore {
+    extents: Vec<Option<Extent>>,
+}
+
+struct Extent {
+    /// Keeps the memory at `base` in being.
+    medium: Arc<dyn Medium>,
+    base: NonNull<u8>,
+    /// First byte never written since the last repack; a multiple of [`UNIT_BYTES`], at most [`EXTENT_BYTES`].
+    cursor: u32,
+    /// Room taken by live pages, in bytes.
+    live_bytes: u32,
+    live_pages: u16,
+    /// Pages of memory written since they were last given back, counted from the start of the extent.
+    touched_pages: u16,
+    tier: u8,
+}
+
+// SAFETY: an extent's memory is its owner's alone (contract of `Medium`), and media are Send and Sync: nothing in a
+// store is tied to a thread.
+unsafe impl Send for RegionStore {}
+
+impl Extent {
+    fn dead_bytes(&self) -> usize {
+        (self.cursor - self.live_bytes) as usize
+    }
+
+    fn holds(&self, location: Location) -> bool {
+        (1..=PAGE_BYTES).contains(&location.len.into()) && location.end() <= self.cursor as usize
+    }
+
+    fn physical_bytes(&self) -> u64 {
+        u64::from(self.touched_pages) * PAGE_BYTES as u64
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        self.medium.release(self.base);
+    }
+}
+
+impl RegionStore {
+    /// A store that holds nothing and has allocated nothing.
+    pub const fn new() -> Self {
+        RegionStore { extents: Vec::new() }
+    }
+
+    /// Copies `encoded` into an extent of the tier `tiers[tier_index]`, which must be a compressed one, and counts it
+    /// there. The location stays right until `remove`, or until `repack` changes it.
+    ///
+    /// # Errors
+    /// [`PoolError::Medium`] without memory, [`PoolError::Full`] without room, [`PoolError::NoPool`] for a tier that is
+    /// none or has no pool, [`PoolError::Length`] for 0 or more than 4096 bytes; nothing has changed then.
+    pub fn insert(&mut self, tiers: &[Tier], tier_index: u8, encoded: Encoded<'_>) -> Result<Location, PoolError> {
+        let tier = tiers.get(usize::from(tier_index)).filter(|tier| tier.is_compressed());
+        let tier = tier.ok_or(PoolError::NoPool { tier_index })?;
+        let bytes = encoded.bytes;
+        if !(1..=PAGE_BYTES).contains(&bytes.len()) {
+            return Err(PoolError::Length { len: bytes.len() });
+        }
+        let room = packed(bytes.len());
+        let fits = |extent: &Extent| {
+            extent.tier == tier_index && extent.cursor as usize + room <= EXTENT_BYTES && extent.live_pages < u16::MAX
+        };
+        let index = match self.extents.iter().position(|slot| slot.as_ref().is_some_and(fits)) {
+            Some(index) => index,
+            None => self.add_extent(tier, tier_index)?,
+        };
+        let Some(extent) = self.extents.get_mut(index).and_then(Option::as_mut) else {
+            return Err(PoolError::Full);
+        };
+        let start = extent.cursor as usize;
+        // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0), so the destination
+        // lies in the extent, which is this store's alone; no `bytes()` borrow of it can exist beside `&mut self`.
+        unsafe { extent.base.add(start).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        extent.cursor += room as u32;
+        extent.live_bytes += room as u32;
+        extent.live_pages += 1;
+        let touched_pages = extent.touched_pages.max((extent.cursor as usize).div_ceil(PAGE_BYTES) as u16);
+        tier.stats.physical_grew(u64::from(touched_pages - extent.touched_pages) * PAGE_BYTES as u64);
+        extent.touched_pages = touched_pages;
+        tier.stats.page_added(bytes.len() as u64);
+        Ok(Location {
+            extent: index as u8,
+            offset: (start / UNIT_BYTES) as u16,
+            len: bytes.len() as u16,
+            encoding: encoded.encoding,
+        })
+    }
+
+    /// The tier whose extent `location` is in; `None` if there is no such extent.
+    pub fn tier_of(&self, location: Location) -> Option<u8> {
+        self.extent(location.extent).map(|extent| extent.tier)
+    }
+
+    /// The bytes stored at `location`.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was removed is not
+    /// always found out: its bytes stay until they are overwritten.
+    pub fn bytes(&self, location: Location) -> Result<&[u8], PoolError> {
+        let extent = self.extent(location.extent).filter(|extent| extent.holds(location));
+        let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
+        // SAFETY: `holds` says that the range ends at or below the cursor, so it lies in the extent, which `&self`
+        // keeps from being written, moved or released.
+        Ok(unsafe { std::slice::from_raw_parts(extent.base.add(location.start()).as_ptr(), location.len.into()) })
+    }
+
+    /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last page of an extent takes
+    /// the extent with it, back to the medium.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchPage`] if nothing can be stored there; nothing has changed then.
+    pub fn remove(&mut self, tiers: &[Tier], location: Location) -> Result<(), PoolError> {
+        let room = packed(location.len.into()) as u32;
+        let refused = PoolError::NoSuchPage { location };
+        let Some(slot) = self.extents.get_mut(usize::from(location.extent)) else { return Err(refused) };
+        let Some(extent) = slot.as_mut().filter(|extent| extent.holds(location)) else { return Err(refused) };
+        let Some(tier) = tiers.get(usize::from(extent.tier)) else { return Err(refused) };
+        // The last page must account for all that is live, any other must leave room for at least one more.
+        let last = extent.live_pages == 1;
+        let plausible = if last { extent.live_bytes == room } else { extent.live_bytes > room };
+        if !plausible {
+            return Err(refused);
+        }
+        tier.stats.page_removed(location.len.into());
+        extent.live_bytes -= room;
+        extent.live_pages -= 1;
+        if last {
+            tier.stats.physical_shrank(extent.physical_bytes());
+            *slot = None;
+            if self.is_empty() {
+                self.extents = Vec::new();
+            }
+        }
+        Ok(())
+    }
+
+    /// The first extent in which more than a quarter of the packed bytes, and at least 4096, are dead, if any.
+    pub fn wants_repack(&self) -> Option<u8> {
+        let wants = |extent: &Extent| {
+            let dead = extent.dead_bytes();
+            dead >= REPACK_DEAD_BYTES_MIN && dead * REPACK_DEAD_ONE_IN > extent.cursor as usize
+        };
+        self.extents.iter().position(|slot| slot.as_ref().is_some_and(wants)).map(|index| index as u8)
+    }
+
+    /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
+    /// every live location in that extent, in any order; each is updated where it stands. `tiers` as at the inserts.
+    ///
+    /// # Errors
+    /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
+    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`]; nothing has moved then.
+    pub fn repack(&mut self, tiers: &[Tier], extent: u8, live: &mut [Location]) -> Result<(), PoolError> {
+        let held = self.extents.get_mut(usize::from(extent)).and_then(Option::as_mut);
+        let bytes_given = live.iter().map(|location| packed(location.len.into())).sum();
+        let mismatch = |pages, bytes: u32| {
+            let (pages, bytes) = ((pages, live.len()), (bytes as usize, bytes_given));
+            PoolError::Mismatch(RepackMismatch { extent, pages, bytes })
+        };
+        let Some(held) = held else { return Err(mismatch(0, 0)) };
+        let Some(tier) = tiers.get(usize::from(held.tier)) else {
+            return Err(PoolError::NoPool { tier_index: held.tier });
+        };
+        let refused = mismatch(held.live_pages.into(), held.live_bytes);
+        if live.len() != usize::from(held.live_pages) || bytes_given != held.live_bytes as usize {
+            return Err(refused);
+        }
+        if let Some(&location) = live.iter().find(|location| location.extent != extent || !held.holds(**location)) {
+            return Err(PoolError::NoSuchPage { location });
+        }
+        // `live` keeps its order, which is the caller's; this one is by address, so that no page overwrites the next.
+        let mut order: Vec<u16> = Vec::new();
+        order.try_reserve_exact(live.len()).map_err(|_| PoolError::NoMemory)?;
+        order.extend(0..held.live_pages);
+        order.sort_unstable_by_key(|&index| live[usize::from(index)].offset);
+        if order.windows(2).any(|pair| live[usize::from(pair[0])].end() > live[usize::from(pair[1])].start()) {
+            return Err(refused);
+        }
+
+        let mut cursor = 0;
+        for &index in &order {
+            let location = &mut live[usize::from(index)];
+            let (from, room) = (location.start(), packed(location.len.into()));
+            if from != cursor {
+                // SAFETY: `from + room` is at most the old cursor (`holds`), and `cursor <= from`, since the pages
+                // before this one do not overlap and lie below it: both ranges are in the extent. They may overlap,
+                // hence `copy`.
+                unsafe { held.base.add(from).copy_to(held.base.add(cursor), room) };
+                location.offset = (cursor / UNIT_BYTES) as u16;
+            }
+            cursor += room;
+        }
+        held.cursor = cursor as u32;
+        let touched_pages = cursor.div_ceil(PAGE_BYTES) as u16;
+        let given_back = held.touched_pages - touched_pages;
+        if given_back > 0 {
+            let (from, to) = (usize::from(touched_pages) * PAGE_BYTES, usize::from(held.touched_pages) * PAGE_BYTES);
+            held.medium.release_part(held.base, from, to);
+            held.touched_pages = touched_pages;
+            tier.stats.physical_shrank(u64::from(given_back) * PAGE_BYTES as u64);
+        }
+        Ok(())
+    }
+
+    /// Memory that the region's extents take from their media, in bytes: pages written since they were last given back.
+    pub fn physical_bytes(&self) -> u64 {
+        self.extents.iter().flatten().map(Extent::physical_bytes).sum()
+    }
+
+    /// Whether no page is stored.
+    pub fn is_empty(&self) -> bool {
+        self.extents.iter().all(Option::is_none)
+    }
+
+    fn extent(&self, index: u8) -> Option<&Extent> {
+        self.extents.get(usize::from(index))?.as_ref()
+    }
+
+    /// A new extent for a tier, in the lowest free place.
+    fn add_extent(&mut self, tier: &Tier, tier_index: u8) -> Result<usize, PoolError> {
+        let index = self.extents.iter().position(Option::is_none).unwrap_or(self.extents.len());
+        if index >= EXTENTS_MAX {
+            return Err(PoolError::Full);
+        }
+        if index == self.extents.len() {
+            // Exactly: most regions have one to three extents.
+            self.extents.try_reserve_exact(1).map_err(|_| PoolError::NoMemory)?;
+        }
+        let medium = Arc::clone(tier.medium());
+        let base = medium.allocate().map_err(|source| PoolError::Medium { tier: tier.spec.name.clone(), source })?;
+        let extent =
+            Extent { medium, base, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
+        if index == self.extents.len() {
+            self.extents.push(Some(extent));
+        } else {
+            self.extents[index] = Some(extent);
+        }
+        Ok(index)
+    }
+}

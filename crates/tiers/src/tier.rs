@@ -1,0 +1,126 @@
+//! One tier: its codec, its medium and its statistics, and the choice of how each page is kept.
+//!
+//! A page is a pattern if it repeats 8 bytes, coded if that saves enough, raw otherwise. Where the bytes go is the
+//! pool's business.
+
+use std::sync::Arc;
+
+use crate::codec::{Codec, CodecError, Scratch, codec_for};
+use crate::encode::{Encoded, Encoding};
+use crate::medium::Medium;
+use crate::spec::{TierKind, TierSpec};
+use crate::stats::TierStats;
+use crate::{PAGE_BYTES, Page};
+
+/// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy, a few times faster.
+pub const REJECT_MARGIN: usize = 64;
+
+/// Bytes of the pattern that stands for a same-filled page.
+const PATTERN_BYTES: usize = 8;
+
+/// A place for pages.
+pub struct Tier {
+    /// What the user asked for.
+    pub spec: TierSpec,
+    /// What it holds and has done.
+    pub stats: TierStats,
+    codec: Option<Box<dyn Codec>>,
+    medium: Arc<dyn Medium>,
+}
+
+/// Why stored bytes do not give a page.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A pattern or a raw page is not as long as it must be.
+    #[error(
+        "{got} bytes are stored for a page kept as {encoding:?}, which takes {want}: \
+         its location is wrong or was overwritten"
+    )]
+    Length {
+        /// The form it is said to have.
+        encoding: Encoding,
+        /// How many bytes there are.
+        got: usize,
+        /// How many there must be.
+        want: usize,
+    },
+    /// A coded page in a tier that has no codec.
+    #[error("tier `{tier}` does not compress, so it holds no coded page: decode with the tier the page was stored in")]
+    NoCodec {
+        /// The tier's name.
+        tier: String,
+    },
+    /// The codec could not read it.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+impl Tier {
+    /// A tier with nothing in it. Tiers of one kind of medium share it. DRAM as a tier has no codec and no pool; its
+    /// medium is not used.
+    pub fn new(spec: TierSpec, medium: Arc<dyn Medium>) -> Self {
+        let codec = match spec.kind {
+            TierKind::Dram => None,
+            TierKind::Compressed { codec, .. } => Some(codec_for(codec)),
+        };
+        Tier { spec, stats: TierStats::new(), codec, medium }
+    }
+
+    /// Whether pages go through a codec and a pool here.
+    pub fn is_compressed(&self) -> bool {
+        self.codec.is_some()
+    }
+
+    /// The memory under the tier's pool.
+    pub fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+
+    /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`] if the codec saves
+    /// at least [`REJECT_MARGIN`], otherwise [`Encoding::Raw`] (counted as rejected where there is a codec). Cannot
+    /// fail.
+    pub fn encode<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
+        if page[PATTERN_BYTES..] == page[..PAGE_BYTES - PATTERN_BYTES] {
+            return Encoded { encoding: Encoding::Same, bytes: &page[..PATTERN_BYTES] };
+        }
+        let raw = Encoded { encoding: Encoding::Raw, bytes: page };
+        let Some(codec) = &self.codec else { return raw };
+        match codec.compress(page, scratch, PAGE_BYTES - REJECT_MARGIN + 1) {
+            Some(bytes) => Encoded { encoding: Encoding::Coded, bytes },
+            None => {
+                self.stats.count_rejected();
+                raw
+            }
+        }
+    }
+
+    /// Turns what [`Tier::encode`] of the same tier gave back into the page. After an error the content of `page` is
+    /// unspecified and must not be used.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if `bytes` cannot be what was stored.
+    pub fn decode(
+        &self,
+        encoding: Encoding,
+        bytes: &[u8],
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), DecodeError> {
+        let wrong_length = |want| DecodeError::Length { encoding, got: bytes.len(), want };
+        match encoding {
+            Encoding::Same => {
+                let pattern: [u8; PATTERN_BYTES] = bytes.try_into().map_err(|_| wrong_length(PATTERN_BYTES))?;
+                page.as_chunks_mut::<PATTERN_BYTES>().0.fill(pattern);
+                Ok(())
+            }
+            Encoding::Raw => {
+                *page = *<&Page>::try_from(bytes).map_err(|_| wrong_length(PAGE_BYTES))?;
+                Ok(())
+            }
+            Encoding::Coded => match &self.codec {
+                Some(codec) => Ok(codec.decompress(bytes, page, scratch)?),
+                None => Err(DecodeError::NoCodec { tier: self.spec.name.clone() }),
+            },
+        }
+    }
+}

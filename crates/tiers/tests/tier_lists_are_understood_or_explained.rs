@@ -1,0 +1,92 @@
+//! A list of tiers is parsed as the design says, or refused with the cause and the remedy.
+
+use terrace_tiers::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, parse_tiers};
+
+fn compressed(codec: CodecKind) -> TierKind {
+    TierKind::Compressed { codec, pool: PoolKind::Extent, medium: MediumKind::Dram }
+}
+
+fn refusal(list: &str) -> String {
+    parse_tiers(list).unwrap_err().to_string()
+}
+
+#[test]
+fn good_lists() {
+    let tiers = parse_tiers(" dram, lz4 ,zstd:1/extent@dram,zstd:-5@dram,zstd:19/extent").unwrap();
+    let zstd = |level| compressed(CodecKind::Zstd { level });
+    let kinds: Vec<TierKind> = tiers.iter().map(|tier| tier.kind).collect();
+    assert_eq!(kinds, [TierKind::Dram, compressed(CodecKind::Lz4), zstd(1), zstd(-5), zstd(19)]);
+    let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
+    assert_eq!(names, ["dram", "lz4", "zstd:1/extent@dram", "zstd:-5@dram", "zstd:19/extent"]);
+    assert_eq!(parse_tiers("dram").unwrap().len(), 1);
+    assert_eq!(parse_tiers("dram,zstd").unwrap()[1].kind, zstd(1));
+    assert_eq!(parse_tiers("dram,lz4,zstd:1,zstd:2,zstd:3,zstd:4,zstd:5,zstd:6").unwrap().len(), 8);
+}
+
+#[test]
+fn lists_of_the_wrong_shape() {
+    for list in ["", ",", "dram,", "dram,,lz4", " "] {
+        assert!(matches!(parse_tiers(list), Err(SpecError::Empty { .. })), "{list}");
+    }
+    assert!(refusal("lz4,dram").contains("write dram first, such as dram,lz4"));
+    assert!(refusal("lz4").contains("such as dram,lz4"));
+    assert!(refusal("dram,zstd,zstd:1@dram").contains("`zstd:1@dram` is the same tier as `zstd`"));
+    assert!(matches!(parse_tiers("dram,dram"), Err(SpecError::Duplicate { .. })));
+    let nine = "dram,lz4,zstd:1,zstd:2,zstd:3,zstd:4,zstd:5,zstd:6,zstd:7";
+    assert!(matches!(parse_tiers(nine), Err(SpecError::TooMany { count: 9 })));
+}
+
+#[test]
+fn what_is_designed_but_not_built() {
+    for (tier, part, word) in [
+        ("node:1", "tier", "node"),
+        ("swap", "tier", "swap"),
+        ("lzo", "codec", "lzo"),
+        ("deflate:6", "codec", "deflate"),
+        ("lz4/zsmalloc", "pool", "zsmalloc"),
+        ("zstd:1/zbud@dram", "pool", "zbud"),
+        ("zstd/z3fold", "pool", "z3fold"),
+        ("lz4@node:1", "medium", "node:1"),
+        ("lz4/extent@file:/path/a@b", "medium", "file:/path/a@b"),
+    ] {
+        match parse_tiers(&format!("dram,{tier}")) {
+            Err(SpecError::NotBuilt { part: got_part, word: got_word, .. }) => {
+                assert_eq!((got_part, got_word.as_str()), (part, word));
+            }
+            other => panic!("{tier}: {other:?}"),
+        }
+        assert!(refusal(&format!("dram,{tier}")).contains("there "), "{tier}: says what there is");
+    }
+}
+
+#[test]
+fn slips_get_the_word_that_was_meant() {
+    for (tier, meant) in [
+        ("lz5", "lz4"),
+        ("ztsd:3", "zstd"),
+        ("LZ4", ""),
+        ("drm", "dram"),
+        ("lz4/extents", "extent"),
+        ("lz4/zmalloc", "zsmalloc"),
+        ("lz4@dran", "dram"),
+        ("lz4@dram:1", "dram"),
+        ("gzip", ""),
+        ("lz4/", ""),
+        ("lz4@", ""),
+        ("/extent", ""),
+    ] {
+        let text = refusal(&format!("dram,{tier}"));
+        match meant {
+            "" => assert!(!text.contains("did you mean"), "{text}"),
+            meant => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
+        }
+    }
+}
+
+#[test]
+fn levels_are_checked() {
+    for tier in ["zstd:0", "zstd:20", "zstd:-6", "zstd:x", "zstd:", "zstd:1.5", "zstd:99999999999"] {
+        assert!(refusal(&format!("dram,{tier}")).contains("write -5 to 19"), "{tier}");
+    }
+    assert!(refusal("dram,lz4:9").contains("lz4 has none"));
+}
