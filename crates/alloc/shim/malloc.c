@@ -80,19 +80,32 @@ static __attribute__((noinline)) int ready_slow(void) {
     if (self.depth)
         return 0;
     int saved = errno;
-    int ok = 1;
     terrace_enter_internal();
-    if (!self.bound)
-        ok = self.bound = terrace_bind_thread();
-    if (terrace_pending)
-        terrace_poll();
+    self.bound = terrace_bind_thread();
     terrace_leave_internal();
     errno = saved;
-    return ok;
+    return self.bound;
 }
 
 static inline int ready(void) {
-    return (likely(self.fast) && likely(!terrace_pending)) || ready_slow();
+    return likely(self.fast) || ready_slow();
+}
+
+static __attribute__((noinline)) void poll_slow(void) {
+    if (self.depth)
+        return;
+    int saved = errno;
+    terrace_enter_internal();
+    terrace_poll();
+    terrace_leave_internal();
+    errno = saved;
+}
+
+/* After an allocation, when no lock is held: what the allocation gave reason for. */
+static inline void *done(void *p) {
+    if (unlikely(terrace_pending))
+        poll_slow();
+    return p;
 }
 
 static void *no_memory(void) {
@@ -106,12 +119,12 @@ static void *own(size_t size, size_t align, int zero) {
 }
 
 void *terrace_malloc(size_t size) {
-    return likely(ready()) ? _rjem_malloc(size) : own(size, 16, 0);
+    return likely(ready()) ? done(_rjem_malloc(size)) : own(size, 16, 0);
 }
 
 void *terrace_calloc(size_t count, size_t size) {
     if (likely(ready()))
-        return _rjem_calloc(count, size);
+        return done(_rjem_calloc(count, size));
     size_t bytes;
     return __builtin_mul_overflow(count, size, &bytes) ? no_memory() : own(bytes, 16, 1);
 }
@@ -128,7 +141,7 @@ void terrace_free(void *p) {
 void *terrace_realloc(void *p, size_t size) {
     if (likely(!unmanaged(p))) {
         if (likely(ready()) || p)
-            return _rjem_realloc(p, size);
+            return done(_rjem_realloc(p, size));
         return own(size, 16, 0);
     }
     if (size == 0) {
@@ -150,8 +163,11 @@ void *terrace_reallocarray(void *p, size_t count, size_t size) {
 }
 
 int terrace_posix_memalign(void **p, size_t align, size_t size) {
-    if (likely(ready()))
-        return _rjem_posix_memalign(p, align, size);
+    if (likely(ready())) {
+        int error = _rjem_posix_memalign(p, align, size);
+        done(NULL);
+        return error;
+    }
     if (align < sizeof(void *) || (align & (align - 1)))
         return EINVAL;
     void *q = terrace_unmanaged_malloc(size, align, 0);
@@ -188,14 +204,17 @@ size_t terrace_malloc_usable_size(void *p) {
     return unlikely(unmanaged(p)) ? terrace_unmanaged_size(p) : _rjem_malloc_usable_size(p);
 }
 
+/* The same for the interposed mmap. */
+void terrace_after_mapping(void) { done(NULL); }
+
 /* jemalloc's own interface, for programs that bring jemalloc. All of it or none: half would mix two allocators. */
 void *terrace_mallocx(size_t size, int flags) {
     ready();
-    return _rjem_mallocx(size, flags);
+    return done(_rjem_mallocx(size, flags));
 }
 void *terrace_rallocx(void *p, size_t size, int flags) {
     ready();
-    return unlikely(unmanaged(p)) ? terrace_realloc(p, size) : _rjem_rallocx(p, size, flags);
+    return unlikely(unmanaged(p)) ? terrace_realloc(p, size) : done(_rjem_rallocx(p, size, flags));
 }
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
     return unlikely(unmanaged(p)) ? terrace_unmanaged_size(p) : _rjem_xallocx(p, size, extra, flags);

@@ -200,11 +200,7 @@ pub struct Usage {
 /// Current usage of the whole allocator.
 pub fn usage() -> Usage {
     write_control(c"epoch", 1u64);
-    Usage {
-        mapped: read_control(c"stats.mapped"),
-        active: read_control(c"stats.active"),
-        allocated: read_control(c"stats.allocated"),
-    }
+    Usage { mapped: read_control(c"stats.mapped"), active: read_control(c"stats.active"), allocated: read_control(c"stats.allocated") }
 }
 
 /// Takes the lock for a fork.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 unsafe extern "C" {
     fn terrace_enter_internal();
     fn terrace_leave_internal();
+    fn terrace_after_mapping();
     static mut terrace_pending: i32;
 }
 
@@ -29,7 +30,13 @@ pub fn leave_internal() {
 
 static POLL: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has the next allocation of any thread call `poll`, at a point where no lock of the allocator is held.
+/// What [`call_soon`] asked for, if anything. For the interposed `mmap`, when it is done.
+pub fn poll() {
+    // SAFETY: holds no lock of ours, as `call_soon` promises to its `poll`.
+    unsafe { terrace_after_mapping() }
+}
+
+/// Has the allocation under way, or the next of any thread, call `poll`, at a point where no lock of the allocator is held.
 pub fn call_soon(poll: fn()) {
     POLL.store(poll as *mut (), Release);
     // SAFETY: a flag that is read without order; a late reader polls later.

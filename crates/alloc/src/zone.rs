@@ -56,9 +56,7 @@ pub fn attach(pager: &'static Pager) {
 /// The zone of a pointer; `None` for memory that is not from a zone.
 pub fn zone_of(pointer: *const u8) -> Option<ZoneId> {
     let address = pointer as usize;
-    ZONE.iter()
-        .position(|zone| address.wrapping_sub(zone.start.load(Relaxed)) < zone.len.load(Relaxed))
-        .map(|index| index as ZoneId)
+    ZONE.iter().position(|zone| address.wrapping_sub(zone.start.load(Relaxed)) < zone.len.load(Relaxed)).map(|index| index as ZoneId)
 }
 
 /// Reserves a zone's address space; false if there is none to be had.

@@ -351,9 +351,13 @@ impl Evictor {
             }
             let in_extent = |word: Snapshot| word.is(State::Evicted) && Location::from_bits(word.payload()).extent == extent;
             self.locations.clear();
-            self.locations.extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
+            self.locations
+                .extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
             let before = self.locations.clone();
-            if !pager.check(store.repack(&pager.tiers, extent, &mut self.locations).is_ok(), "an extent's live pages are those of the page words") {
+            if !pager.check(
+                store.repack(&pager.tiers, extent, &mut self.locations).is_ok(),
+                "an extent's live pages are those of the page words",
+            ) {
                 return;
             }
             let moves: std::collections::HashMap<u64, u64> =
@@ -390,7 +394,8 @@ impl Evictor {
                 continue;
             }
             let page = &mut self.tools.page.0;
-            let decoded = store.bytes(old).is_ok_and(|bytes| pager.tiers[tier].decode(old.encoding, bytes, page, &mut self.tools.scratch).is_ok());
+            let decoded =
+                store.bytes(old).is_ok_and(|bytes| pager.tiers[tier].decode(old.encoding, bytes, page, &mut self.tools.scratch).is_ok());
             if !pager.check(decoded, "what is stored can be decoded") {
                 return gained;
             }

@@ -16,7 +16,7 @@ use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
 use crate::stats::State as Reported;
 use crate::sys::{self, Errno, PAGE};
-use crate::word::{State, tick_of, Snapshot};
+use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_tiers::Location;
@@ -43,12 +43,7 @@ pub(crate) struct ForkState {
 
 impl ForkState {
     pub fn new() -> Result<Self, Errno> {
-        Ok(ForkState {
-            notes: sys::reserve(NOTES * 8)?,
-            noted: AtomicUsize::new(0),
-            forking: Lock::new(()),
-            device: AtomicI32::new(-1),
-        })
+        Ok(ForkState { notes: sys::reserve(NOTES * 8)?, noted: AtomicUsize::new(0), forking: Lock::new(()), device: AtomicI32::new(-1) })
     }
 
     fn slots(&self) -> &[AtomicU64] {

@@ -171,9 +171,9 @@ impl Pager {
         let location = Location::from_bits(found.payload());
         let tier = store.tier_of(location).map(|index| &self.tiers[index as usize]);
         let decoded = match (tier, store.bytes(location)) {
-            (Some(tier), Ok(bytes)) => tier
-                .decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch)
-                .map_err(|e| e.to_string()),
+            (Some(tier), Ok(bytes)) => {
+                tier.decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch).map_err(|e| e.to_string())
+            }
             (_, Err(e)) => Err(e.to_string()),
             (None, _) => Err("no such extent".to_string()),
         };
@@ -313,9 +313,7 @@ impl Pager {
         let location = Location::from_bits(found.payload());
         let tier = store.tier_of(location).ok_or("no such extent")?;
         let bytes = store.bytes(location).map_err(|e| e.to_string())?;
-        self.tiers[tier as usize]
-            .decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch)
-            .map_err(|e| e.to_string())
+        self.tiers[tier as usize].decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch).map_err(|e| e.to_string())
     }
 
     /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had

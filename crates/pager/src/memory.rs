@@ -140,8 +140,7 @@ impl Pager {
             for range in managed {
                 let mut address = range.start / REGION * REGION;
                 while address < range.end {
-                    let entry =
-                        if range.attributes.evictable { self.table.get_or_create(address) } else { self.table.get(address) };
+                    let entry = if range.attributes.evictable { self.table.get_or_create(address) } else { self.table.get(address) };
                     entries.extend(entry.filter(|e| entries.last().is_none_or(|last| last.number != e.number)));
                     address += REGION;
                 }

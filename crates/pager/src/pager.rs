@@ -195,9 +195,7 @@ impl Pager {
 
     /// Whether pages are ever to be moved by these settings.
     fn moves(&self) -> bool {
-        !self.settings.observe
-            && self.tiers.len() > 1
-            && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
+        !self.settings.observe && self.tiers.len() > 1 && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
     }
 
     /// Makes our threads, unless somebody did. Called by a thread of the program, which must hold no lock that thread
@@ -270,9 +268,7 @@ impl Pager {
     /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.
     pub fn physical_bytes(&self) -> u64 {
         let pools: u64 = self.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
-        (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64
-            + pools
-            + self.account.overhead_bytes.load(Relaxed)
+        (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
     /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
@@ -354,15 +350,15 @@ impl Pager {
         let table = &self.descriptors;
         // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
         let inherited = self.inherited_device();
-        sys::leave_descriptor_table(inherited).map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
+        sys::leave_descriptor_table(inherited)
+            .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         table.keeper.store(sys::thread_id(), Release);
         table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted? All memory stays in DRAM"))?;
         table.pagemap.store(pagemap, Release);
-        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]).map_err(|e| {
-            format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM")
-        })?;
+        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
+            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
         if !self.moves() {
             return Ok(());
         }
@@ -378,9 +374,9 @@ impl Pager {
             })
         };
         let agree = |fd: Fd| {
-            sys::uffd_api(fd, sys::FEATURE_MOVE).map(drop).map_err(|_| {
-                "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM".to_string()
-            })
+            sys::uffd_api(fd, sys::FEATURE_MOVE)
+                .map(drop)
+                .map_err(|_| "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM".to_string())
         };
         let staging = open()?;
         agree(staging)?;
@@ -541,7 +537,6 @@ impl Pager {
         self.set_mode(Mode::Off);
     }
 }
-
 
 /// The last part of the program's file name, from /proc/self/comm (15 characters at most).
 fn program_name() -> String {

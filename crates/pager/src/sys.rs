@@ -406,9 +406,9 @@ pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
 pub fn anonymous_bytes(statm: Fd) -> Result<u64> {
     let mut text = [0u8; 128];
     let len = read_at(statm, &mut text, 0)?;
-    let mut fields = text[..len].split(|b| *b == b' ').map(|field| {
-        field.iter().filter(|b| b.is_ascii_digit()).fold(0u64, |n, b| n * 10 + u64::from(b - b'0'))
-    });
+    let mut fields = text[..len]
+        .split(|b| *b == b' ')
+        .map(|field| field.iter().filter(|b| b.is_ascii_digit()).fold(0u64, |n, b| n * 10 + u64::from(b - b'0')));
     let resident = fields.nth(1).unwrap_or(0);
     let shared = fields.next().unwrap_or(0);
     Ok(resident.saturating_sub(shared) * PAGE as u64)

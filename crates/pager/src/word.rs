@@ -61,10 +61,7 @@ impl Snapshot {
     pub fn new(state: State, returns: u32, tick: u16, payload: u64) -> Self {
         debug_assert!(returns < 8 && payload <= PAYLOAD_MAX);
         Snapshot(
-            state as u64
-                | u64::from(returns) << RETURNS_SHIFT
-                | u64::from(tick) << TICK_SHIFT
-                | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
+            state as u64 | u64::from(returns) << RETURNS_SHIFT | u64::from(tick) << TICK_SHIFT | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
         )
     }
 

@@ -1,6 +1,7 @@
 //! The interposed `mmap` family: private anonymous mappings of 1 MiB and more are managed like the heap.
 //!
-//! Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
+//! The exported names only forward to functions of this module: inside the library the names themselves mean the kernel's calls
+//! (`--wrap`). Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
 //! code calls instead (see build.rs): straight to the kernel.
 
 use crate::pager;
@@ -63,6 +64,10 @@ fn to_be_managed(len: usize, prot: i32, flags: i32) -> bool {
 /// `mmap`.
 #[unsafe(no_mangle)]
 extern "C" fn mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+    map(address, len, prot, flags, fd, offset)
+}
+
+fn map(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
     let start = address as usize;
     let args = [start, len, prot as usize, flags as usize, fd as usize, offset as usize];
     let size = whole_pages(len);
@@ -78,10 +83,9 @@ extern "C" fn mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: 
         Some(pager) => pager.unmap(start, size, || kernel(libc::SYS_mmap, args)),
         None => kernel(libc::SYS_mmap, args),
     };
-    if manage
-        && let (Ok(start), Some(pager)) = (result, pager())
-    {
+    if manage && let (Ok(start), Some(pager)) = (result, pager()) {
         pager.manage(start, size, readable_and_writable(prot));
+        terrace_alloc::poll();
     }
     pointer(result)
 }
@@ -89,12 +93,16 @@ extern "C" fn mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: 
 /// `mmap64`: the same on 64-bit machines.
 #[unsafe(no_mangle)]
 extern "C" fn mmap64(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
-    mmap(address, len, prot, flags, fd, offset)
+    map(address, len, prot, flags, fd, offset)
 }
 
 /// `munmap`.
 #[unsafe(no_mangle)]
 extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
+    unmap(address, len)
+}
+
+fn unmap(address: *mut c_void, len: usize) -> i32 {
     let (start, size) = (address as usize, whole_pages(len));
     let act = || kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
     status(match manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) {
@@ -129,6 +137,10 @@ extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i3
 /// `mprotect`.
 #[unsafe(no_mangle)]
 extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
+    protect(address, len, prot)
+}
+
+fn protect(address: *mut c_void, len: usize, prot: i32) -> i32 {
     let start = address as usize;
     let act = || kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
     status(match manager_of(start, whole_pages(len)) {
@@ -150,6 +162,10 @@ extern "C" fn pkey_mprotect(address: *mut c_void, len: usize, prot: i32, key: i3
 /// `madvise`.
 #[unsafe(no_mangle)]
 extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
+    advise(address, len, advice)
+}
+
+fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
     let (start, size) = (address as usize, whole_pages(len));
     let act = || kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
     let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return status(act()) };
@@ -168,11 +184,11 @@ extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
 pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::c_long {
     let address = a as *mut c_void;
     match number {
-        libc::SYS_mmap => mmap(address, b, c as i32, d as i32, e as i32, f as libc::off_t) as libc::c_long,
-        libc::SYS_munmap => munmap(address, b).into(),
+        libc::SYS_mmap => map(address, b, c as i32, d as i32, e as i32, f as libc::off_t) as libc::c_long,
+        libc::SYS_munmap => unmap(address, b).into(),
         libc::SYS_mremap => mremap(address, b, c, d as i32, e as *mut c_void) as libc::c_long,
-        libc::SYS_mprotect => mprotect(address, b, c as i32).into(),
-        _ => madvise(address, b, c as i32).into(),
+        libc::SYS_mprotect => protect(address, b, c as i32).into(),
+        _ => advise(address, b, c as i32).into(),
     }
 }
 

@@ -90,7 +90,11 @@ extern "C" fn after_fork_in_child() {
 fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_fork();
     let child = fork();
-    if child == 0 { after_fork_in_child() } else { after_fork_in_parent() }
+    if child == 0 {
+        after_fork_in_child()
+    } else {
+        after_fork_in_parent()
+    }
     child
 }
 

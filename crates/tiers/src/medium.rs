@@ -198,9 +198,7 @@ unsafe impl Medium for DramMedium {
             // Every slot below was opened before (lowest first), so `slot` is the next one.
             debug_assert_eq!(slot, state.opened);
             // SAFETY: the slot lies within our own reservation, and nobody uses it.
-            let failed = unsafe {
-                libc::syscall(libc::SYS_mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE)
-            };
+            let failed = unsafe { libc::syscall(libc::SYS_mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
             if failed != 0 {
                 return Err(MediumError::Commit { source: io::Error::last_os_error() });
             }

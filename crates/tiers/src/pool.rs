@@ -122,9 +122,7 @@ pub enum PoolError {
         len: usize,
     },
     /// A location that nothing can be stored at.
-    #[error(
-        "{location:?} is not in this region's pool (internal error): its page was removed, moved or never stored here"
-    )]
+    #[error("{location:?} is not in this region's pool (internal error): its page was removed, moved or never stored here")]
     NoSuchPage {
         /// The location.
         location: Location,
@@ -151,11 +149,7 @@ impl std::fmt::Display for RepackMismatch {
         if pages.0 == pages.1 && bytes.0 == bytes.1 {
             return write!(f, "pages of extent {extent} overlap or lie outside it.");
         }
-        write!(
-            f,
-            "extent {extent} holds {} pages in {} bytes, but {} pages in {} bytes were given.",
-            pages.0, bytes.0, pages.1, bytes.1
-        )
+        write!(f, "extent {extent} holds {} pages in {} bytes, but {} pages in {} bytes were given.", pages.0, bytes.0, pages.1, bytes.1)
     }
 }
 
@@ -225,9 +219,8 @@ impl RegionStore {
             return Err(PoolError::Length { len: bytes.len() });
         }
         let room = packed(bytes.len());
-        let fits = |extent: &Extent| {
-            extent.tier == tier_index && extent.cursor as usize + room <= EXTENT_BYTES && extent.live_pages < u16::MAX
-        };
+        let fits =
+            |extent: &Extent| extent.tier == tier_index && extent.cursor as usize + room <= EXTENT_BYTES && extent.live_pages < u16::MAX;
         let index = match self.extents.iter().position(|slot| slot.as_ref().is_some_and(fits)) {
             Some(index) => index,
             None => self.add_extent(tier, tier_index)?,
@@ -246,12 +239,7 @@ impl RegionStore {
         tier.stats.physical_grew(u64::from(touched_pages - extent.touched_pages) * PAGE_BYTES as u64);
         extent.touched_pages = touched_pages;
         tier.stats.page_added(bytes.len() as u64);
-        Ok(Location {
-            extent: index as u8,
-            offset: (start / UNIT_BYTES) as u16,
-            len: bytes.len() as u16,
-            encoding: encoded.encoding,
-        })
+        Ok(Location { extent: index as u8, offset: (start / UNIT_BYTES) as u16, len: bytes.len() as u16, encoding: encoded.encoding })
     }
 
     /// The tier whose extent `location` is in; `None` if there is no such extent.
@@ -395,8 +383,7 @@ impl RegionStore {
         }
         let medium = Arc::clone(tier.medium());
         let base = medium.allocate().map_err(|source| PoolError::Medium { tier: tier.spec.name.clone(), source })?;
-        let extent =
-            Extent { medium, base, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
+        let extent = Extent { medium, base, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
         if index == self.extents.len() {
             self.extents.push(Some(extent));
         } else {

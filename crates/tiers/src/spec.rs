@@ -202,9 +202,7 @@ fn split(text: &str, separator: char) -> (&str, Option<&str>) {
 }
 
 fn parse_codec(tier: &str, codec: &str, level: Option<&str>) -> Result<CodecKind, SpecError> {
-    let bad_level = |codec, level: &str, remedy| {
-        Err(SpecError::Level { tier: tier.to_owned(), codec, level: level.to_owned(), remedy })
-    };
+    let bad_level = |codec, level: &str, remedy| Err(SpecError::Level { tier: tier.to_owned(), codec, level: level.to_owned(), remedy });
     match (codec, level) {
         ("lz4", None) => Ok(CodecKind::Lz4),
         ("lz4", Some(level)) => bad_level("lz4", level, "lz4 has none, write lz4"),

@@ -32,8 +32,8 @@ impl TierStats {
     /// All zero.
     pub fn new() -> Self {
         // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low, digits <= 5).
-        let restore_ns = Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS)
-            .expect("constant histogram bounds are valid");
+        let restore_ns =
+            Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS).expect("constant histogram bounds are valid");
         TierStats {
             pages: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),

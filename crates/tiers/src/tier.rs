@@ -99,13 +99,7 @@ impl Tier {
     ///
     /// # Errors
     /// [`DecodeError`] if `bytes` cannot be what was stored.
-    pub fn decode(
-        &self,
-        encoding: Encoding,
-        bytes: &[u8],
-        page: &mut Page,
-        scratch: &mut Scratch,
-    ) -> Result<(), DecodeError> {
+    pub fn decode(&self, encoding: Encoding, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
         let wrong_length = |want| DecodeError::Length { encoding, got: bytes.len(), want };
         match encoding {
             Encoding::Same => {

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::codec::codec_for;
-use terrace_tiers::{
-    CodecKind, DramMedium, EXTENT_BYTES, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers,
-};
+use terrace_tiers::{CodecKind, DramMedium, EXTENT_BYTES, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers};
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());

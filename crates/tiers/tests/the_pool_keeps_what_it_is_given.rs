@@ -4,10 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, Encoded, Encoding, Location, Medium, PAGE_BYTES, PoolError, RegionStore, Tier,
-    parse_tiers,
-};
+use terrace_tiers::{DramMedium, EXTENT_BYTES, Encoded, Encoding, Location, Medium, PAGE_BYTES, PoolError, RegionStore, Tier, parse_tiers};
 
 fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
     let medium = Arc::new(DramMedium::new(extents * EXTENT_BYTES).unwrap());
@@ -59,8 +56,7 @@ impl Model {
     }
 
     fn repack(&mut self, store: &mut RegionStore, tiers: &[Tier], extent: u8) {
-        let numbers: Vec<u64> =
-            self.pages.iter().filter(|(_, page)| page.1.extent == extent).map(|(n, _)| *n).collect();
+        let numbers: Vec<u64> = self.pages.iter().filter(|(_, page)| page.1.extent == extent).map(|(n, _)| *n).collect();
         let mut live: Vec<Location> = numbers.iter().map(|n| self.pages[n].1).collect();
         store.repack(tiers, extent, &mut live).unwrap();
         for (number, location) in numbers.iter().zip(live) {

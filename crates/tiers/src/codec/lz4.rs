@@ -67,9 +67,7 @@ impl Codec for Lz4 {
         // SAFETY: the source is `len` bytes long and the destination PAGE_BYTES; LZ4_decompress_safe stays within both
         // for any input (lz4.h: "protected against malicious data packets"); `page` is borrowed mutably, so they
         // differ.
-        let got = unsafe {
-            lz4_sys::LZ4_decompress_safe(bytes.as_ptr().cast(), page.as_mut_ptr().cast(), len, PAGE_BYTES as c_int)
-        };
+        let got = unsafe { lz4_sys::LZ4_decompress_safe(bytes.as_ptr().cast(), page.as_mut_ptr().cast(), len, PAGE_BYTES as c_int) };
         match usize::try_from(got) {
             Ok(PAGE_BYTES) => Ok(()),
             Ok(got) => Err(CodecError::WrongLength { codec: "lz4", got }),
