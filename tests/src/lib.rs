@@ -1,1 +1,44 @@
-//! tests
+//! What the end-to-end tests share: the built command and library, programs started under them with a time limit, C sources
+//! compiled on the spot, and the report that is read back.
+//!
+//! The tests drive `terrace run` as a user would. Each file under `tests/` is named for the promise that it holds; the programs
+//! that need C's view of the world are in `programs/`.
+
+mod built;
+mod compiled;
+mod program;
+mod report;
+
+pub use built::{terrace_command, terrace_library};
+pub use compiled::compiled;
+pub use program::{Finished, Program, Running, Terrace};
+pub use report::Report;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tests that need the machine for themselves hold this while they run. A test that failed does not spoil it.
+pub fn machine() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that a check cannot be made here. A failure where everything must be checked: with `CI=true` or `TERRACE_NO_SKIP=1`.
+#[track_caller]
+pub fn skip(what: &str, reason: &str) {
+    let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);
+    assert!(!set("CI", "true") && !set("TERRACE_NO_SKIP", "1"), "{what} must not be skipped here: {reason}");
+    println!("skipped: {what}: {reason}");
+}
+
+/// Whether a program is on the PATH.
+pub fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()))
+}
+
+/// A number that the environment may change, for longer or shorter runs.
+pub fn number_from_environment(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}")),
+        Err(_) => default,
+    }
+}

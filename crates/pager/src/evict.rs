@@ -248,15 +248,21 @@ impl Evictor {
         let uffd = pager.descriptors.staging.load(Relaxed);
         let mut done = 0;
         let mut unshared_at = usize::MAX;
+        let mut step = pages;
         loop {
             let from = address + done * PAGE;
             let to = pager.staging.address(slot + done);
             // SAFETY: the pages are claimed (Moving), the slots free.
-            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, to, from, (pages - done) * PAGE) };
+            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, to, from, step.min(pages - done) * PAGE) };
             done += bytes / PAGE;
+            if done == pages {
+                return done;
+            }
             let at = address + done * PAGE;
             match stopped {
-                None => return done,
+                None => {}
+                // One call must stay within one of the kernel's mappings, and neighbours that look alike to us may be two.
+                Some(Errno::EINVAL) if step > 1 => step = 1,
                 // Copy-on-write: not movable until written, even when no other process is left. (Pinned for DMA looks the same,
                 // and stays so: hence one try.)
                 Some(Errno::EBUSY) if unshared_at != at => {

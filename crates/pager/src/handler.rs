@@ -32,7 +32,7 @@ impl Tools {
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
 /// Longest wait for room before a page is restored all the same.
-const ROOM_WAIT: Duration = Duration::from_micros(500);
+const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// Exception, wake-up and switches around a fault that a handler does not see, ns (`facts/end-to-end.md` §2: about 3 µs, more
 /// across CPUs). Only for the estimate of time lost.
 pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;

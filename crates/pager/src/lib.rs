@@ -13,6 +13,8 @@ pub mod fork;
 mod handler;
 pub mod lock;
 pub mod memory;
+#[cfg(test)]
+mod model_test;
 mod mover;
 pub mod pager;
 pub mod ranges;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use terrace_tiers::Location;
 
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault tells us of.
-const ALLOCATION_WAIT: Duration = Duration::from_millis(20);
+const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 1 << 20;
 

@@ -139,8 +139,10 @@ impl Mover {
         }
         let headroom = (budget / HEADROOM_SHARE).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4);
         let physical = pager.physical_bytes();
-        if physical > budget - headroom / 2 {
-            if self.make_room(budget - headroom, now_ns) {
+        // Beyond half of the budget no single demand is worth it.
+        let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
+        if physical + demand > budget - headroom / 2 {
+            if self.make_room(budget - headroom.max(demand), now_ns) {
                 return Duration::ZERO;
             }
             return BUSY_TICK;

@@ -14,7 +14,7 @@ use crate::stats::{self, State, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE};
 use crate::table::Table;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_tiers::{DramMedium, EXTENT_BYTES, Tier, parse_tiers};
 
@@ -96,6 +96,8 @@ pub(crate) struct MoverLine {
     pub progress: AtomicU32,
     /// Whether somebody sleeps on `progress`.
     pub waiting: AtomicU32,
+    /// Bytes that somebody waits for beyond the headroom.
+    pub demand: AtomicU64,
     /// See [`crate::fork`].
     pub pause: AtomicU32,
     /// Nothing can be evicted at present; waiting for room is pointless.
@@ -279,6 +281,7 @@ impl Pager {
         }
         let deadline = sys::now_ns() + at_most.as_nanos() as u64;
         let mut called = false;
+        self.mover.demand.fetch_add(bytes, Relaxed);
         while self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
             && !self.mover.at_floor.load(Relaxed)
             && self.mover.running.load(Relaxed)
@@ -297,6 +300,7 @@ impl Pager {
             sys::futex_wait(&self.mover.progress, seen, Some(Duration::from_nanos(deadline - now)));
             self.mover.waiting.fetch_sub(1, SeqCst);
         }
+        self.mover.demand.fetch_sub(bytes, Relaxed);
     }
 
     /// Wakes the mover.
@@ -531,6 +535,7 @@ impl Pager {
         table.shards.store(0, Relaxed);
         self.mover.pause.store(0, Relaxed);
         self.mover.waiting.store(0, Relaxed);
+        self.mover.demand.store(0, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
         self.service.state.store(0, Relaxed);

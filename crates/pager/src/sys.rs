@@ -114,11 +114,15 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset) }
 }
 
-/// One line to the program's standard error; errors are nobody's to handle.
+/// One line to the program's standard error; errors are nobody's to handle. From any thread: the descriptor is fetched out of the
+/// program's table, because in our own threads' table 2 is something else.
 pub fn complain(line: &str) {
     let text = format!("terrace: {line}\n");
-    // SAFETY: the buffer outlives the call.
-    let _ = unsafe { syscall!(Sysno::write, 2, text.as_ptr(), text.len()) };
+    if let Ok(stderr) = descriptor_of(process_id(), 0, 2) {
+        // SAFETY: the buffer outlives the call.
+        let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+        close(stderr);
+    }
 }
 
 /// CLOCK_MONOTONIC in ns.
@@ -187,8 +191,12 @@ pub fn block_signals() {
 /// A descriptor of another thread of this process (Linux 6.9 on: PIDFD_THREAD).
 pub fn descriptor_of_thread(thread: i32, fd: Fd) -> Result<Fd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
+    descriptor_of(thread, PIDFD_THREAD, fd)
+}
+
+fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
     // SAFETY: no memory is involved in either call.
-    let pidfd = unsafe { syscall!(Sysno::pidfd_open, thread, PIDFD_THREAD) }? as Fd;
+    let pidfd = unsafe { syscall!(Sysno::pidfd_open, task, flags) }? as Fd;
     // SAFETY: as above.
     let result = unsafe { syscall!(Sysno::pidfd_getfd, pidfd, fd, 0) };
     close(pidfd);

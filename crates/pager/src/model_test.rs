@@ -1,0 +1,218 @@
+//! The pager against the plainest model of memory: an array of page contents. Real mappings, real userfaultfds, real evictions; run as root
+//! or with another right to userfaultfd.
+
+use crate::evict::{Evictor, Wish};
+use crate::handler::Tools;
+use crate::pager::{Host, Mode, Pager};
+use crate::settings::{Dram, Settings};
+use crate::sys::{self, PAGE};
+use crate::table::REGION;
+use crate::word::State;
+use proptest::prelude::*;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::*;
+use terrace_policy::victims::PRESSURE_MAX;
+
+/// A started pager with an idle mover: its budget is never reached.
+fn pager() -> Option<&'static Pager> {
+    static PAGER: OnceLock<Option<&'static Pager>> = OnceLock::new();
+    *PAGER.get_or_init(|| {
+        let host = Host { enter_internal: || (), leave_internal: || (), start_soon: || (), unmanaged_range: || (0, 0) };
+        let settings = Settings { dram: Dram::Bytes(1 << 40), ..Settings::default() };
+        let pager = Pager::create(settings, host).unwrap();
+        pager.start();
+        let works = pager.mode() == Mode::Active;
+        if !works {
+            let strict = std::env::var_os("CI").is_some() || std::env::var_os("TERRACE_NO_SKIP").is_some();
+            assert!(!strict, "no userfaultfd on a machine that must have it");
+            eprintln!("skipped: no right to userfaultfd, or a kernel before 6.8 (terrace doctor tells which)");
+        }
+        works.then_some(pager)
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write { page: usize, kind: u8, seed: u8 },
+    Read { page: usize },
+    Evict { from: usize, pages: usize, tier: usize },
+    Probe { region: usize, seed: u64 },
+    EndProbes,
+    Densify { region: usize },
+    Discard { from: usize, pages: usize },
+    Restore { from: usize, pages: usize },
+    Replace { from: usize, pages: usize },
+    Fork,
+}
+
+const REGIONS: usize = 2;
+const PAGES: usize = REGIONS * REGION / PAGE;
+
+fn op() -> impl Strategy<Value = Op> {
+    let page = 0..PAGES;
+    prop_oneof![
+        6 => (page.clone(), 0u8..4, any::<u8>()).prop_map(|(page, kind, seed)| Op::Write { page, kind, seed }),
+        4 => page.clone().prop_map(|page| Op::Read { page }),
+        6 => (page.clone(), 1usize..300, 1usize..3).prop_map(|(from, pages, tier)| Op::Evict { from, pages, tier }),
+        2 => (0..REGIONS, any::<u64>()).prop_map(|(region, seed)| Op::Probe { region, seed }),
+        2 => Just(Op::EndProbes),
+        1 => (0..REGIONS).prop_map(|region| Op::Densify { region }),
+        1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Discard { from, pages }),
+        1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Restore { from, pages }),
+        1 => (page, 1usize..100).prop_map(|(from, pages)| Op::Replace { from, pages }),
+        1 => Just(Op::Fork),
+    ]
+}
+
+/// Contents of four kinds: one byte repeated, compressible, barely compressible, random.
+fn contents(kind: u8, seed: u8) -> [u8; PAGE] {
+    let mut state = u64::from(seed) * 0x9E37_79B9 + 1;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut page = [seed; PAGE];
+    let noise = [0, PAGE / 4, PAGE * 7 / 8, PAGE][kind as usize];
+    page[..noise].iter_mut().for_each(|byte| *byte = random() as u8);
+    page
+}
+
+struct World {
+    pager: &'static Pager,
+    base: usize,
+    evictor: Evictor,
+    tools: Tools,
+    model: Vec<[u8; PAGE]>,
+}
+
+impl World {
+    fn new(pager: &'static Pager) -> World {
+        let reserved = sys::reserve((REGIONS + 1) * REGION).unwrap();
+        let base = reserved.next_multiple_of(REGION);
+        pager.manage(base, REGIONS * REGION, true);
+        World { pager, base, evictor: Evictor::new(pager), tools: Tools::new(), model: vec![[0; PAGE]; PAGES] }
+    }
+
+    fn page(&self, page: usize) -> *mut [u8; PAGE] {
+        (self.base + page * PAGE) as *mut [u8; PAGE]
+    }
+
+    fn span(&self, from: usize, pages: usize) -> (usize, usize, std::ops::Range<usize>) {
+        let end = (from + pages).min(PAGES);
+        (self.base + from * PAGE, (end - from) * PAGE, from..end)
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Write { page, kind, seed } => {
+                self.model[page] = contents(kind, seed);
+                unsafe_write(self.page(page), &self.model[page]);
+            }
+            Op::Read { page } => assert!(same(self.page(page), &self.model[page]), "page {page} differs"),
+            Op::Evict { from, pages, tier } => {
+                let entry = self.pager.table.get_or_create(self.base + from * PAGE).unwrap();
+                let from = from % (REGION / PAGE);
+                self.evictor.evict(self.pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from });
+            }
+            Op::Probe { region, seed } => {
+                let entry = self.pager.table.get_or_create(self.base + region * REGION).unwrap();
+                self.evictor.probe(self.pager, entry, seed);
+            }
+            Op::EndProbes => self.evictor.end_probes(self.pager, u64::MAX / 2, |_, _, _, _| ()),
+            Op::Densify { region } => {
+                let entry = self.pager.table.get_or_create(self.base + region * REGION).unwrap();
+                self.evictor.densify(self.pager, entry);
+            }
+            Op::Discard { from, pages } => {
+                let (start, len, which) = self.span(from, pages);
+                // SAFETY: the test's own mapping.
+                self.pager.discard(start, len, || unsafe { sys::advise(start, len, libc::MADV_DONTNEED) }).unwrap();
+                self.model[which].fill([0; PAGE]);
+            }
+            Op::Restore { from, pages } => {
+                let (start, len, _) = self.span(from, pages);
+                for address in (start..start + len).step_by(PAGE) {
+                    self.pager.restore_now(address, &mut self.tools);
+                }
+            }
+            Op::Replace { from, pages } => {
+                let (start, len, which) = self.span(from, pages);
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                let args = [start, len, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+                // SAFETY: replaces a part of the test's own mapping.
+                self.pager.unmap(start, len, || unsafe { sys::forward(libc::SYS_mmap, args) }).unwrap();
+                self.pager.manage(start, len, true);
+                self.model[which].fill([0; PAGE]);
+            }
+            Op::Fork => self.fork(),
+        }
+    }
+
+    /// A forked child compares everything. It has no threads of the test harness, so it must not allocate or panic.
+    fn fork(&mut self) {
+        // This pager's own probes are not its mover's: bring them back as the mover would.
+        self.evictor.cancel_probes(self.pager);
+        self.pager.fork_prepare(|| ());
+        // SAFETY: the child calls nothing but the pager, memory reads and _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            self.pager.fork_child();
+            let equal = (0..PAGES).all(|page| same(self.page(page), &self.model[page]));
+            // SAFETY: ends the child without running the harness's exit handlers.
+            unsafe { libc::_exit(if equal { 0 } else { 1 }) };
+        }
+        self.pager.fork_parent();
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "the child saw other data than its parent");
+    }
+
+    fn check_everything(&mut self) {
+        for page in 0..PAGES {
+            assert!(same(self.page(page), &self.model[page]), "page {page} differs in the end");
+        }
+        assert!(!self.pager.is_frozen(), "an internal check failed");
+        for entry in self.pager.table.overlapping(self.base, self.base + REGIONS * REGION) {
+            let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
+            assert_eq!(evicted, 0, "everything was just read");
+            assert_eq!(entry.region.evicted.load(Relaxed), 0);
+            assert!(entry.region.store.lock().is_empty(), "a store keeps bytes of pages that came back");
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.evictor.cancel_probes(self.pager);
+        let (start, len) = (self.base, REGIONS * REGION);
+        // SAFETY: the test's own mapping, used by nobody any more.
+        let _ = self.pager.unmap(start, len, || unsafe { sys::forward(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) });
+    }
+}
+
+fn unsafe_write(page: *mut [u8; PAGE], contents: &[u8; PAGE]) {
+    // SAFETY: a page of the test's mapping; volatile, so that it is really touched.
+    unsafe { page.write_volatile(*contents) }
+}
+
+fn same(page: *const [u8; PAGE], contents: &[u8; PAGE]) -> bool {
+    // SAFETY: as above.
+    unsafe { page.read_volatile() == *contents }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn memory_under_the_pager_is_memory(ops in prop::collection::vec(op(), 1..120)) {
+        if let Some(pager) = pager() {
+            let mut world = World::new(pager);
+            for op in &ops {
+                world.apply(op);
+            }
+            world.check_everything();
+        }
+    }
+}

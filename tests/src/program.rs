@@ -1,0 +1,334 @@
+//! Programs started by a test, alone or under `terrace run`: watched by a time limit, and never left behind.
+//!
+//! Each is started as the leader of a process group of its own. At its time limit, or when its guard is dropped, that group and
+//! whatever else descends from it is killed by number.
+
+use crate::built::terrace_command;
+use crate::report::Report;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a program may take unless a test says otherwise.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+/// How often a running program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Of a failed program's output, so much is shown.
+const SHOWN_BYTES: usize = 8000;
+
+/// What `terrace run` is told.
+#[derive(Clone, Debug, Default)]
+pub struct Terrace {
+    arguments: Vec<String>,
+    stress: Option<String>,
+}
+
+impl Terrace {
+    /// A budget: `--dram`.
+    pub fn within(dram: &str) -> Self {
+        Terrace { arguments: vec!["--dram".into(), dram.into()], stress: None }
+    }
+
+    /// `TERRACE_STRESS=full`: random pages are evicted all the time.
+    pub fn stressed() -> Self {
+        Terrace { arguments: Vec::new(), stress: Some("full".into()) }
+    }
+
+    /// `--observe`: the library is there and moves nothing.
+    pub fn observing() -> Self {
+        Terrace { arguments: vec!["--observe".into()], stress: None }
+    }
+
+    /// With one more argument.
+    pub fn and(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+}
+
+/// A program that is about to be started.
+pub struct Program {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    input: Option<Vec<u8>>,
+    terrace: Option<Terrace>,
+    time_limit: Duration,
+}
+
+impl Program {
+    /// A program by name or path.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Program {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            input: None,
+            terrace: None,
+            time_limit: TIME_LIMIT,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The directory to run in.
+    pub fn current_dir(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// What it reads on standard input; nothing otherwise.
+    pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.input = Some(input.into());
+        self
+    }
+
+    /// Runs it under Terrace; `None` for alone.
+    pub fn under(mut self, terrace: impl Into<Option<Terrace>>) -> Self {
+        self.terrace = terrace.into();
+        self
+    }
+
+    /// How long it may take.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Starts it.
+    pub fn start(self) -> Running {
+        let scratch = tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made");
+        let report = scratch.path().join("report.json");
+        let mut command = match &self.terrace {
+            None => Command::new(&self.program),
+            Some(terrace) => {
+                let mut command = Command::new(terrace_command());
+                command.arg("run").arg("--report").arg(&report).args(&terrace.arguments).arg("--").arg(&self.program);
+                command
+            }
+        };
+        // What surrounds this test must not decide what it tests.
+        for name in ["TERRACE_STRESS", "TERRACE_LIBRARY", "LD_PRELOAD", "PYTHONPATH", "PYENV_VERSION"] {
+            command.env_remove(name);
+        }
+        if let Some(stress) = self.terrace.as_ref().and_then(|terrace| terrace.stress.as_ref()) {
+            command.env("TERRACE_STRESS", stress);
+        }
+        command.args(&self.arguments).envs(self.environment).process_group(0);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let file = |name| File::create(scratch.path().join(name)).expect("a temporary file can be made");
+        command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null());
+        if let Some(input) = &self.input {
+            let path = scratch.path().join("stdin");
+            fs::write(&path, input).expect("a temporary file can be written");
+            command.stdin(File::open(&path).expect("a file just written can be opened"));
+        }
+        let what = format!("{command:?}");
+        let child = command.spawn().unwrap_or_else(|e| panic!("{what} cannot be started: {e}"));
+        Running { child, what, under_terrace: self.terrace.is_some(), scratch, deadline: Instant::now() + self.time_limit, finished: false }
+    }
+
+    /// Runs it to its end. Panics, with its output, if that does not come in time.
+    pub fn run(self) -> Finished {
+        self.start().wait()
+    }
+
+    /// Runs it to its end, which must be success. Panics otherwise, with its output.
+    pub fn succeed(self) -> Finished {
+        let finished = self.run();
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        finished
+    }
+}
+
+/// A program that runs. Killed when dropped.
+pub struct Running {
+    child: Child,
+    what: String,
+    under_terrace: bool,
+    scratch: TempDir,
+    deadline: Instant,
+    finished: bool,
+}
+
+impl Running {
+    /// The process that the test started: `terrace run` itself, if it is under that.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The program's own process, once it runs: `terrace run`'s child, if it is under that.
+    pub fn program_pid(&self) -> i32 {
+        if !self.under_terrace {
+            return self.pid();
+        }
+        loop {
+            if let Some(child) = children_of(self.pid()).first() {
+                return *child;
+            }
+            assert!(Instant::now() < self.deadline, "{}", self.state("did not start in time"));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it has written to standard output so far.
+    pub fn stdout_so_far(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stdout")).unwrap_or_default()).into_owned()
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        kill(self.pid(), libc::SIGTERM);
+    }
+
+    /// Waits for its end. Panics, with its output, if that does not come in time.
+    pub fn wait(mut self) -> Finished {
+        let status = loop {
+            match self.child.try_wait().expect("a child can be waited for") {
+                Some(status) => break status,
+                None if Instant::now() < self.deadline => std::thread::sleep(LOOK_EVERY),
+                None => {
+                    let threads = self.threads();
+                    let state = self.state("did not end in time");
+                    panic!("{state}\n{threads}");
+                }
+            }
+        };
+        self.finished = true;
+        // Children that outlived it are not waited for, and not left behind either.
+        kill(-self.pid(), libc::SIGKILL);
+        let read = |name| fs::read(self.scratch.path().join(name)).unwrap_or_default();
+        let report = fs::read(self.scratch.path().join("report.json")).ok();
+        Finished {
+            status,
+            stdout: read("stdout"),
+            stderr: String::from_utf8_lossy(&read("stderr")).into_owned(),
+            report: report.map(|text| Report::parse(&text)),
+            what: std::mem::take(&mut self.what),
+        }
+    }
+
+    fn state(&self, verdict: &str) -> String {
+        let read = |name| fs::read(self.scratch.path().join(name)).unwrap_or_default();
+        account(&self.what, verdict, &read("stdout"), &String::from_utf8_lossy(&read("stderr")))
+    }
+
+    /// What each thread is doing, for a report of a hang.
+    fn threads(&self) -> String {
+        let mut text = String::new();
+        for process in descendants_of(self.pid()) {
+            for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+                let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned();
+                text += &format!("{process}/{:?} {}: in {}, {}\n", task.file_name(), read("comm"), read("wchan"), read("syscall"));
+            }
+        }
+        text
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        for process in descendants_of(self.pid()) {
+            kill(process, libc::SIGKILL);
+        }
+        kill(-self.pid(), libc::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A program that ended.
+pub struct Finished {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: Vec<u8>,
+    /// All of its standard error, with Terrace's text at the end.
+    pub stderr: String,
+    report: Option<Report>,
+    what: String,
+}
+
+impl Finished {
+    /// Terrace's report.
+    #[track_caller]
+    pub fn report(&self) -> &Report {
+        self.report.as_ref().unwrap_or_else(|| panic!("{}", self.account("left no report")))
+    }
+
+    /// What a failure's message needs.
+    pub fn account(&self, verdict: &str) -> String {
+        let status = match self.status.signal() {
+            Some(signal) => format!("killed by signal {signal}"),
+            None => self.status.to_string(),
+        };
+        account(&self.what, &format!("{verdict} ({status})"), &self.stdout, &self.stderr)
+    }
+}
+
+fn account(what: &str, verdict: &str, stdout: &[u8], stderr: &str) -> String {
+    let end_of = |text: &str| {
+        let from = text.len().saturating_sub(SHOWN_BYTES);
+        String::from_utf8_lossy(&text.as_bytes()[from..]).into_owned()
+    };
+    format!("{what} {verdict}\n--- stdout\n{}\n--- stderr\n{}", end_of(&String::from_utf8_lossy(stdout)), end_of(stderr))
+}
+
+fn children_of(process: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The process and all that descend from it.
+fn descendants_of(process: i32) -> Vec<i32> {
+    let mut found = vec![process];
+    let mut next = 0;
+    while next < found.len() {
+        let children: Vec<i32> = fs::read_dir(format!("/proc/{}/task", found[next]))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|task| fs::read_to_string(task.path().join("children")).ok())
+            .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+            .collect();
+        found.extend(children);
+        next += 1;
+    }
+    found
+}
+
+fn kill(process: i32, signal: i32) {
+    // SAFETY: no memory is involved; the process (or group) is one that this test started.
+    unsafe { libc::kill(process, signal) };
+}

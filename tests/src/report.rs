@@ -1,0 +1,61 @@
+//! The JSON report of a run.
+
+use serde_json::Value;
+
+/// A report.
+#[derive(Debug)]
+pub struct Report(Value);
+
+impl Report {
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        Report(serde_json::from_slice(text).unwrap_or_else(|e| panic!("the report is not JSON ({e}): {}", String::from_utf8_lossy(text))))
+    }
+
+    /// A value by its path, e.g. `/moves/demoted_pages`.
+    #[track_caller]
+    pub fn at(&self, path: &str) -> &Value {
+        self.0.pointer(path).unwrap_or_else(|| panic!("no {path} in the report {:#}", self.0))
+    }
+
+    /// A number by its path.
+    #[track_caller]
+    pub fn number(&self, path: &str) -> f64 {
+        self.at(path).as_f64().unwrap_or_else(|| panic!("{path} is no number in the report {:#}", self.0))
+    }
+
+    /// Pages moved into a compressed tier.
+    #[track_caller]
+    pub fn demoted_pages(&self) -> u64 {
+        self.number("/moves/demoted_pages") as u64
+    }
+
+    /// Pages restored from all tiers.
+    #[track_caller]
+    pub fn faults(&self) -> u64 {
+        let tiers = self.at("/tiers").as_array().map_or(&[] as &[Value], Vec::as_slice);
+        tiers.iter().filter_map(|tier| tier["faults"].as_u64()).sum()
+    }
+
+    /// The test tested something: the program was managed, nothing froze, and at least so many pages went out and came back.
+    #[track_caller]
+    pub fn expect_moves(&self, demoted: u64, faults: u64) {
+        self.expect_managed();
+        assert!(self.demoted_pages() >= demoted, "only {} pages were demoted: {:#}", self.demoted_pages(), self.0);
+        assert!(self.faults() >= faults, "only {} pages were restored: {:#}", self.faults(), self.0);
+    }
+
+    /// The program was managed, and no internal check failed in any of its processes.
+    #[track_caller]
+    pub fn expect_managed(&self) {
+        assert_eq!(self.at("/managed"), true, "not managed: {:#}", self.0);
+        for process in self.at("/processes").as_array().into_iter().flatten() {
+            assert_ne!(process["state"], "frozen", "an internal check failed: {:#}", self.0);
+        }
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}

@@ -1,0 +1,20 @@
+//! Nothing that the program or the kernel writes into a page is lost, whatever is evicted meanwhile.
+
+use std::time::Duration;
+use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
+
+/// 3 writers, read(2) into pages and a fork loop against random evictions: 60 s; `make soak` sets 1,800.
+#[test]
+fn writers_readers_and_forks_against_random_evictions() {
+    let _machine = machine();
+    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 60);
+    let finished = Program::new(compiled("no_update_is_lost.c", &[]))
+        .arg(seconds.to_string())
+        .under(Terrace::stressed())
+        .time_limit(Duration::from_secs(seconds * 2 + 120))
+        .run();
+    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+    println!("{stdout}");
+    assert!(finished.status.success() && stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
+    finished.report().expect_moves(10_000, 10_000);
+}
