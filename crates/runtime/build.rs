@@ -4,7 +4,7 @@ fn main() {
     cc::Build::new().file("shim/streams.c").opt_level(2).warnings_into_errors(true).compile("terrace_streams_shim");
     // What the library itself (jemalloc above all) maps must not pass through its own interposed family, or it would manage its
     // own memory. jemalloc's fork handlers must come after ours: see `processes`.
-    for name in ["mmap", "munmap", "madvise", "mprotect"] {
+    for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
     // Our threads run until the process ends: the library must never be unloaded.

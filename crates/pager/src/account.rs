@@ -23,7 +23,8 @@ pub(crate) struct Account {
     pub promoted_pages: AtomicU64,
     pub demoted_pages: AtomicU64,
     pub failed_moves: AtomicU64,
-    pub shared_pages: AtomicU64,
+    /// Pages found shared with a child since the last scan.
+    pub shared_tries: AtomicU64,
     pub stall_ns: AtomicU64,
     threads: Lock<Vec<i32>>,
 }
@@ -37,7 +38,7 @@ impl Account {
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
-            shared_pages: AtomicU64::new(0),
+            shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
         }
@@ -61,7 +62,7 @@ impl Account {
         // SAFETY: the caller's promise.
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
-        for counter in [&self.promoted_pages, &self.demoted_pages, &self.failed_moves, &self.shared_pages, &self.stall_ns] {
+        for counter in [&self.promoted_pages, &self.demoted_pages, &self.failed_moves, &self.shared_tries, &self.stall_ns] {
             counter.store(0, Relaxed);
         }
     }
@@ -88,6 +89,7 @@ pub(crate) struct Measure {
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
     scan_cost_ns: u64,
+    shared_pages: u64,
     /// Anonymous bytes that are neither managed nor ours, at the last scan.
     unmanaged_bytes: u64,
     touched_max_bytes: u64,
@@ -122,6 +124,7 @@ impl Measure {
             views: Vec::new(),
             scanned_ns: 0,
             scan_cost_ns: 0,
+            shared_pages: 0,
             unmanaged_bytes: 0,
             touched_max_bytes: 0,
             last_ns: sys::now_ns(),
@@ -152,6 +155,7 @@ impl Measure {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let ranges = pager.ranges.lock().all();
         self.views.clear();
+        self.shared_pages = pager.account.shared_tries.swap(0, Relaxed);
         let mut resident_pages = 0;
         let mut runs = std::mem::take(&mut self.runs);
         for range in ranges {
@@ -277,7 +281,7 @@ impl Measure {
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
-        page.shared_pages.store(account.shared_pages.load(Relaxed), Relaxed);
+        page.shared_pages.store(self.shared_pages, Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
         page.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {

@@ -109,6 +109,10 @@ impl Evictor {
             let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
             let count = claimed.len();
             taken.evicted += self.store(pager, &entry, staged, 0, count, Some(wish));
+            // Shared with a child, most likely all of it: not a whole region of refusals.
+            if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
+                break;
+            }
         }
         taken
     }
@@ -267,7 +271,7 @@ impl Evictor {
                 // and stays so: hence one try.)
                 Some(Errno::EBUSY) if unshared_at != at => {
                     if !sys::mapped_exclusively(pager.descriptors.pagemap.load(Relaxed), at) {
-                        pager.account.shared_pages.fetch_add(1, Relaxed);
+                        pager.account.shared_tries.fetch_add(1, Relaxed);
                         return done;
                     }
                     unshared_at = at;
@@ -470,11 +474,16 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
     done.is_ok()
 }
 
-/// Remembers that the kernel refused to move pages of a region, for a growing time.
-pub(crate) fn refused(entry: &Entry, now_ms: u64) {
-    let doublings = entry.region.refusals.load(Relaxed).min(7);
-    entry.region.refusals.store(doublings + 1, Relaxed);
-    entry.region.refused_until.store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
+/// Leaves a region alone for a growing time if the kernel refused to move most of its pages.
+pub(crate) fn note_refusals(entry: &Entry, taken: &Taken) {
+    if taken.refused * 2 >= taken.eligible.max(1) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        let doublings = entry.region.refusals.load(Relaxed).min(7);
+        entry.region.refusals.store(doublings + 1, Relaxed);
+        entry.region.refused_until.store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
+    } else if taken.evicted > 0 {
+        entry.region.refusals.store(0, Relaxed);
+    }
 }
 
 /// Whether a region's refusal is still fresh.

@@ -172,6 +172,7 @@ impl Pager {
             self.ranges.reset_after_fork();
             self.table.reset_after_fork();
             self.service.asking.reset_after_fork();
+            self.mover.page_out.asking.reset_after_fork();
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
         }

@@ -4,7 +4,7 @@
 //! it looks for victims is its *pressure*: up a step whenever a look at all regions was not enough, down again when things are easy.
 
 use crate::account::Measure;
-use crate::evict::{Evictor, Wish, is_refused, refused};
+use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{Mode, Pager};
 use crate::settings::Stress;
@@ -71,6 +71,7 @@ pub(crate) fn run(pager: &'static Pager) {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
         mover.exit_if_alone();
+        mover.page_out();
         let sleep = mover.tick();
         if !sleep.is_zero() {
             sys::futex_wait(&pager.mover.calls, calls, Some(sleep));
@@ -111,6 +112,28 @@ impl Mover {
 
     fn pause_asked(&self) -> bool {
         self.pager.mover.pause.load(Relaxed) != 0
+    }
+
+    /// Serves [`Pager::page_out`].
+    fn page_out(&mut self) {
+        let pager = self.pager;
+        let line = &pager.mover.page_out;
+        if line.asked.load(Acquire) == 0 {
+            return;
+        }
+        let (start, end) = (line.start.load(Relaxed), line.end.load(Relaxed));
+        let mut address = start;
+        while address < end && !pager.is_frozen() && !self.pause_asked() {
+            let region_end = (address / REGION + 1) * REGION;
+            if let Some(entry) = pager.table.get_or_create(address) {
+                let pages = (end.min(region_end) - address) / PAGE;
+                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: 1, from: address % REGION / PAGE };
+                self.evictor.evict(pager, entry, wish);
+            }
+            address = region_end;
+        }
+        line.asked.store(0, Release);
+        sys::futex_wake(&line.asked, u32::MAX >> 1);
     }
 
     /// One look; returns how long to sleep after it.
@@ -196,11 +219,7 @@ impl Mover {
                 self.policy.evicted(choice.region, taken.evicted, now_ms);
                 self.walk_moved = true;
             }
-            if taken.refused > 0 && taken.refused * 2 >= taken.eligible {
-                refused(&entry, now_ms);
-            } else if taken.evicted > 0 {
-                entry.region.refusals.store(0, Relaxed);
-            }
+            note_refusals(&entry, &taken);
         }
         self.eased_ns = now_ns;
         pager.mover.at_floor.store(false, Relaxed);
@@ -270,7 +289,6 @@ impl Mover {
         self.cursor = 0;
         self.walk_moved = false;
         self.ranked_ns = now_ns;
-        pager.account.shared_pages.store(0, Relaxed);
     }
 
     /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress is on.
@@ -296,18 +314,22 @@ impl Mover {
             let random = self.next_random();
             let Some(view) = self.measure.views.get(random as usize % self.measure.views.len().max(1)).copied() else { break };
             let entry = pager.table.by_number(view.region);
+            if is_refused(&entry, now_ns / 1_000_000) {
+                continue;
+            }
             let pages = left.min(1 + (random >> 32) as usize % 64);
             let from = (random >> 40) as usize % (REGION / PAGE);
             let tier = 1 + (random >> 20) as usize % (pager.tiers.len() - 1);
             let taken = if random >> 60 == 0 {
                 self.evictor.probe(pager, entry, random);
-                Default::default()
+                Taken::default()
             } else {
                 self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
             };
             if random >> 56 & 15 == 1 {
                 self.evictor.densify(pager, entry);
             }
+            note_refusals(&entry, &taken);
             left -= (taken.evicted as usize).min(left);
         }
         self.stress_due -= (batch - left) as f64;
@@ -324,6 +346,24 @@ impl Mover {
 }
 
 impl Pager {
+    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program knows that it will not need it soon.
+    /// False if nothing is evicted at present; then the kernel may try.
+    pub fn page_out(&self, start: usize, len: usize) -> bool {
+        if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
+            return false;
+        }
+        let line = &self.mover.page_out;
+        let _asking = line.asking.lock();
+        line.start.store(start, Relaxed);
+        line.end.store(start + len, Relaxed);
+        line.asked.store(1, Release);
+        self.call_mover();
+        while line.asked.load(Acquire) == 1 {
+            sys::futex_wait(&line.asked, 1, None);
+        }
+        true
+    }
+
     /// The main thread leaves without ending the process: the last thread of the program shall.
     pub fn exit_when_alone(&self) {
         self.mover.exit_when_alone.store(true, Relaxed);

@@ -67,7 +67,8 @@ pub struct Pager {
     pub(crate) stats: AtomicPtr<StatsPage>,
     pub(crate) descriptors: Descriptors,
     pub(crate) mover: MoverLine,
-    pub(crate) service: ServiceLine,
+    /// The keeper restores.
+    pub(crate) service: RangeLine,
     mode: AtomicU32,
     frozen: AtomicBool,
     /// Bytes under management, touched or not.
@@ -96,6 +97,8 @@ pub(crate) struct MoverLine {
     pub progress: AtomicU32,
     /// Whether somebody sleeps on `progress`.
     pub waiting: AtomicU32,
+    /// See [`Pager::page_out`].
+    pub page_out: RangeLine,
     /// Bytes that somebody waits for beyond the headroom.
     pub demand: AtomicU64,
     /// See [`crate::fork`].
@@ -106,15 +109,15 @@ pub(crate) struct MoverLine {
     pub exit_when_alone: AtomicBool,
 }
 
-/// How others have the keeper restore a range.
+/// How a thread of the program has one of ours do something to a range, and waits for it.
 #[derive(Default)]
-pub(crate) struct ServiceLine {
+pub(crate) struct RangeLine {
     /// Held by the one who asks.
     pub asking: Lock<()>,
     pub start: AtomicUsize,
     pub end: AtomicUsize,
-    /// 0 idle, 1 asked.
-    pub state: AtomicU32,
+    /// 0 idle, 1 asked. Both sides sleep on it.
+    pub asked: AtomicU32,
 }
 
 impl Pager {
@@ -155,7 +158,7 @@ impl Pager {
                 keeper: AtomicI32::new(0),
             },
             mover: MoverLine::default(),
-            service: ServiceLine::default(),
+            service: RangeLine::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
             committed: AtomicUsize::new(0),
@@ -319,10 +322,10 @@ impl Pager {
         let _asking = line.asking.lock();
         line.start.store(start, Relaxed);
         line.end.store(end, Relaxed);
-        line.state.store(1, Release);
-        sys::futex_wake(&line.state, 1);
-        while line.state.load(Acquire) == 1 {
-            sys::futex_wait(&line.state, 1, None);
+        line.asked.store(1, Release);
+        sys::futex_wake(&line.asked, 1);
+        while line.asked.load(Acquire) == 1 {
+            sys::futex_wait(&line.asked, 1, None);
         }
     }
 
@@ -331,8 +334,8 @@ impl Pager {
         let mut tools = crate::handler::Tools::new();
         loop {
             let line = &self.service;
-            while line.state.load(Acquire) == 0 {
-                sys::futex_wait(&line.state, 0, None);
+            while line.asked.load(Acquire) == 0 {
+                sys::futex_wait(&line.asked, 0, None);
             }
             let (start, end) = (line.start.load(Relaxed), line.end.load(Relaxed));
             for entry in self.table.overlapping(start, end) {
@@ -344,8 +347,8 @@ impl Pager {
                     }
                 }
             }
-            line.state.store(0, Release);
-            sys::futex_wake(&line.state, u32::MAX >> 1);
+            line.asked.store(0, Release);
+            sys::futex_wake(&line.asked, u32::MAX >> 1);
         }
     }
 
@@ -538,7 +541,8 @@ impl Pager {
         self.mover.demand.store(0, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
-        self.service.state.store(0, Relaxed);
+        self.service.asked.store(0, Relaxed);
+        self.mover.page_out.asked.store(0, Relaxed);
         self.set_mode(Mode::Off);
     }
 }

@@ -171,6 +171,7 @@ fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
     let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return status(act()) };
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => status(pager.discard(start, size, act)),
+        libc::MADV_PAGEOUT if pager.page_out(start, size) => 0,
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);

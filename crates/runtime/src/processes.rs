@@ -204,6 +204,13 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
     }
 }
 
+/// What `syscall` means inside the library (see build.rs): the kernel's calls, past every interposer.
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+    // SAFETY: the library's own call, passed on.
+    result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
+}
+
 /// `pthread_exit`. When the main thread leaves this way, the C library ends the process with the last other thread; ours would keep it
 /// alive for ever, so the mover looks out for the moment when only ours are left.
 #[unsafe(no_mangle)]

@@ -6,6 +6,7 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use syscalls::{Errno, Sysno, syscall};
 
 use crate::PAGE_BYTES;
 
@@ -104,19 +105,12 @@ impl DramMedium {
         let bytes = slots * EXTENT_BYTES;
         // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
         let address = unsafe {
-            libc::syscall(
-                libc::SYS_mmap,
-                std::ptr::null_mut::<u8>(),
-                bytes,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            syscall!(Sysno::mmap, 0, bytes, libc::PROT_NONE, flags, -1isize, 0)
         };
-        let base = match NonNull::new(address as *mut u8) {
-            Some(base) if address != -1 => base,
-            _ => return Err(MediumError::Reserve { bytes, source: io::Error::last_os_error() }),
+        let address = address.map_err(|errno| MediumError::Reserve { bytes, source: from_errno(errno) })?;
+        let Some(base) = NonNull::new(address as *mut u8) else {
+            return Err(MediumError::Reserve { bytes, source: io::ErrorKind::OutOfMemory.into() });
         };
         // A huge page would back 2 MiB where a few pages are packed, and `physical_bytes` would be wrong. Kernels
         // without huge pages say EINVAL, which is as good.
@@ -198,10 +192,8 @@ unsafe impl Medium for DramMedium {
             // Every slot below was opened before (lowest first), so `slot` is the next one.
             debug_assert_eq!(slot, state.opened);
             // SAFETY: the slot lies within our own reservation, and nobody uses it.
-            let failed = unsafe { libc::syscall(libc::SYS_mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
-            if failed != 0 {
-                return Err(MediumError::Commit { source: io::Error::last_os_error() });
-            }
+            unsafe { syscall!(Sysno::mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE) }
+                .map_err(|errno| MediumError::Commit { source: from_errno(errno) })?;
             state.opened = slot + 1;
         }
         state.take(slot);
@@ -232,7 +224,7 @@ unsafe impl Medium for DramMedium {
 impl Drop for DramMedium {
     fn drop(&mut self) {
         // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its contract).
-        unsafe { libc::syscall(libc::SYS_munmap, self.base.as_ptr(), self.reserved_bytes()) };
+        let _ = unsafe { syscall!(Sysno::munmap, self.base.as_ptr(), self.reserved_bytes()) };
     }
 }
 
@@ -250,5 +242,9 @@ fn drop_memory(start: NonNull<u8>, bytes: usize) {
 fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> bool {
     // SAFETY: only called for page-aligned ranges of our own reservation whose content nobody needs (MADV_DONTNEED*),
     // or with advice that does not change content.
-    unsafe { libc::syscall(libc::SYS_madvise, start.as_ptr(), bytes, advice) == 0 }
+    unsafe { syscall!(Sysno::madvise, start.as_ptr(), bytes, advice) }.is_ok()
+}
+
+fn from_errno(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.into_raw())
 }

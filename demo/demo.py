@@ -1,0 +1,144 @@
+"""The demonstration: one real program alone, observed by Terrace, and held to 60 % of its memory, with the same output.
+
+    python3 demo/demo.py TERRACE [DIRECTORY]
+
+TERRACE is the built `terrace` command; outputs and reports are left in DIRECTORY (default `.demo`). Exit status 1 if an output
+differs or a run fails.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+BUDGET = "60%"
+LOOK_EVERY_S = 0.05
+TIME_LIMIT_S = 600
+MIB = 1 << 20
+PROGRAM = [os.path.realpath(sys.executable), str(pathlib.Path(__file__).resolve().with_name("document_index.py"))]
+
+
+class Failed(Exception):
+    """The demonstration did not show what it should."""
+
+
+class Run:
+    """One run of the program, with its resident memory as seen from outside."""
+
+    def __init__(self, name, directory, prefix):
+        self.output = directory / f"{name}.out"
+        self.report_file = directory / f"{name}.json"
+        self.report_file.unlink(missing_ok=True)
+        self.rss_mean = self.rss_peak = 0
+        under_terrace = bool(prefix)
+        if under_terrace:
+            prefix = [*prefix, "--report", str(self.report_file), "--"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TERRACE_", "LD_PRELOAD", "PYTHON"))}
+        environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        start = time.monotonic()
+        with open(self.output, "wb") as output, open(directory / f"{name}.err", "w+") as errors:
+            process = subprocess.Popen(prefix + PROGRAM, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment)
+            self.watch(process, start, under_terrace)
+            errors.seek(0)
+            lines = errors.read().splitlines()
+        self.elapsed_s = time.monotonic() - start
+        if process.returncode != 0:
+            raise Failed(f"the program ended with status {process.returncode}:\n" + "\n".join(lines))
+        # The program's own line of speed; all else is Terrace's.
+        speed = [line for line in lines if line.startswith("{")]
+        self.speed = json.loads(speed[-1])
+        self.text = "\n".join(line for line in lines if line not in speed)
+        self.report = json.loads(self.report_file.read_text()) if under_terrace else None
+
+    def watch(self, process, start, under_terrace):
+        """Waits for the end and averages the program's resident memory over time."""
+        total = weight = 0.0
+        last = start
+        while process.poll() is None:
+            time.sleep(LOOK_EVERY_S)
+            now = time.monotonic()
+            if now - start > TIME_LIMIT_S:
+                process.kill()
+                raise Failed(f"no end after {TIME_LIMIT_S} s")
+            rss = resident_bytes(child_of(process.pid) if under_terrace else process.pid)
+            if rss is not None:
+                total, weight = total + rss * (now - last), weight + (now - last)
+                self.rss_peak = max(self.rss_peak, rss)
+            last = now
+        self.rss_mean = total / weight if weight else 0
+
+
+def child_of(pid):
+    """The program that `terrace run` started."""
+    try:
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    return next((child for child in children), None)
+
+
+def resident_bytes(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None
+
+
+def step(text):
+    print(f"\n== {text}", flush=True)
+
+
+def table(runs):
+    rows = [("", *runs)]
+    rows.append(("memory, average", *(f"{run.rss_mean / MIB:.0f} MiB" for run in runs.values())))
+    rows.append(("memory, peak", *(f"{run.rss_peak / MIB:.0f} MiB" for run in runs.values())))
+    rows.append(("time in all", *(f"{run.elapsed_s:.1f} s" for run in runs.values())))
+    rows.append(("operations a second", *(f"{run.speed['operations_per_s']}" for run in runs.values())))
+    return "\n".join(f"  {row[0]:<22}" + "".join(f"{cell:>14}" for cell in row[1:]) for row in rows)
+
+
+def demonstrate(terrace, directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    step("alone: CPython builds an index of JSON documents, then serves skewed lookups and searches")
+    alone = Run("alone", directory, [])
+    print(alone.output.read_text(), end="")
+    step("terrace run --observe: the same, measured; nothing is moved")
+    observed = Run("observed", directory, [terrace, "run", "--observe"])
+    print(observed.text)
+    step(f"terrace run --dram {BUDGET}")
+    held = Run("held", directory, [terrace, "run", "--dram", BUDGET])
+    print(held.text)
+
+    step("summary (memory: resident size of the process, sampled from outside)")
+    print(table({"alone": alone, "observed": observed, f"--dram {BUDGET}": held}))
+    for run in (observed, held):
+        if run.output.read_bytes() != alone.output.read_bytes():
+            raise Failed(f"THE OUTPUT DIFFERS: compare {alone.output} with {run.output}. This is a bug in Terrace: please report it")
+    print("  output                identical in all three runs")
+    if not held.report["managed"] or held.report["state"] != "active":
+        print("\n  Terrace could not move pages here (see the report above): `terrace doctor` says why, and how to change that.")
+        return
+    saved = 1 - held.rss_mean / alone.rss_mean if alone.rss_mean else 0
+    slower = held.speed["operations_per_s"] / alone.speed["operations_per_s"]
+    print(
+        f"\n  With --dram {BUDGET} the program took {saved:.0%} less memory on average ({held.report['saved_fraction']:.0%} by Terrace's own"
+        f" account)\n  and served at {slower:.2f} times its speed alone."
+    )
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        demonstrate(sys.argv[1], pathlib.Path(sys.argv[2] if len(sys.argv) == 3 else ".demo"))
+    except Failed as problem:
+        print(f"\ndemo: FAILED: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
