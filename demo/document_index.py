@@ -155,8 +155,8 @@ def serve(rng, library, language, operations):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--documents", type=int, default=160_000)
-    arguments.add_argument("--operations", type=int, default=250_000)
+    arguments.add_argument("--documents", type=int, default=140_000)
+    arguments.add_argument("--operations", type=int, default=200_000)
     arguments.add_argument("--seed", type=int, default=1)
     options = arguments.parse_args()
 

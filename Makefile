@@ -1,0 +1,54 @@
+# What there is to do. `demo` and `test` install what is missing (as root on Debian; elsewhere they say what to install).
+
+MAKEFLAGS += --no-print-directory
+PREFIX ?= /usr/local
+SOAK_SECONDS ?= 1800
+
+export CARGO_TERM_COLOR ?= auto
+CARGO = scripts/toolchain.sh cargo
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help build demo test soak bench install clean
+
+help:
+	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
+	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
+	@echo 'make test                       all tests'
+	@echo 'make soak [SOAK_SECONDS=1800]   the long stress'
+	@echo 'make bench                      benchmarks against peers'
+	@echo 'make install [PREFIX=/usr/local]'
+	@echo 'make clean'
+
+build:
+	@scripts/setup.sh build
+	$(CARGO) build --release --workspace
+
+demo:
+	@scripts/setup.sh demo
+	$(CARGO) build --release -p terrace-cli -p terrace-runtime
+	python3 demo/demo.py $(RELEASE)/terrace
+
+# One profile for both: what is built for the programs under test serves the tests.
+test:
+	@scripts/setup.sh test
+	$(CARGO) build --release --workspace
+	$(CARGO) test --release --workspace --no-fail-fast
+
+soak:
+	@scripts/setup.sh test
+	$(CARGO) build --release --workspace
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost -- --nocapture
+
+bench:
+	@scripts/setup.sh test
+	$(CARGO) build --release --workspace
+	$(CARGO) run --release -p terrace-bench
+
+install:
+	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build
+	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+
+clean:
+	rm -rf .demo
+	$(CARGO) clean

@@ -1,0 +1,41 @@
+//! Which machine and which versions the figures belong to, and where the binaries are.
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The `terrace` command beside this benchmark's own binary.
+pub fn terrace() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let path = own.parent().context("a binary has a directory")?.join("terrace");
+    if !path.exists() {
+        bail!("{} is missing: run `make build` first", path.display());
+    }
+    Ok(path)
+}
+
+/// A command that runs `args` on CPU 0, under Terrace with the given flags or alone.
+pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]);
+    if let Some(flags) = terrace_flags {
+        command.arg(terrace()?).arg("run").args(flags).arg("--");
+    }
+    command.args(args);
+    Ok(command)
+}
+
+/// CPU model, kernel, CPUs.
+pub fn description() -> Value {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split(": ").nth(1)).unwrap_or("unknown");
+    json!({
+        "cpu": model,
+        "cpus": std::thread::available_parallelism().map_or(0, |n| n.get()),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "load_before": read("/proc/loadavg").split(' ').next().unwrap_or("?"),
+        "terrace": env!("CARGO_PKG_VERSION"),
+    })
+}

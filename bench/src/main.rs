@@ -1,0 +1,63 @@
+//! Benchmarks of Terrace, side by side with its peers in one run on one machine.
+//!
+//! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/. Figures are medians of interleaved
+//! repeats; nothing here passes or fails, it only tells.
+
+mod idle;
+mod machine;
+mod metadata;
+mod pages;
+mod probe;
+mod results;
+mod zram;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Benchmarks of Terrace against its peers")]
+struct Arguments {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Restore, fault and eviction of one page, against zram lz4
+    Pages {
+        /// Interleaved repeats of each side
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+    },
+    /// What Terrace costs a program of which nothing is evicted
+    Idle {
+        /// Interleaved pairs
+        #[arg(long, default_value_t = 30)]
+        pairs: usize,
+    },
+    /// Metadata per managed byte, at 1 and 8 GiB
+    Metadata,
+    /// (internal) the measured program of `pages`
+    #[command(hide = true)]
+    TouchPages,
+    /// (internal) the measured program of `metadata`
+    #[command(hide = true)]
+    FillMemory {
+        /// GiB to fill
+        gib: usize,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().what {
+        Some(What::Pages { repeats }) => pages::run(repeats),
+        Some(What::Idle { pairs }) => idle::run(pairs),
+        Some(What::Metadata) => metadata::run(),
+        Some(What::TouchPages) => probe::touch_pages(),
+        Some(What::FillMemory { gib }) => probe::fill_memory(gib),
+        None => {
+            pages::run(5)?;
+            metadata::run()?;
+            idle::run(30)
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! One page: eviction, fault as the program sees it, and the restore within it, against zram lz4. The same program on both sides, on CPU 0
+//! with Terrace's threads; interleaved.
+
+use crate::machine::pinned;
+use crate::results::{self, median};
+use crate::zram::Zram;
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+/// One run's figures.
+struct Figures {
+    fault_p50: f64,
+    fault_p99: f64,
+    page_out: f64,
+    share: f64,
+}
+
+fn figures(flags: Option<&[&str]>) -> anyhow::Result<Figures> {
+    let own = std::env::current_exe()?;
+    let output = pinned(flags, &[&own.to_string_lossy(), "touch-pages"])?.output()?;
+    if !output.status.success() {
+        bail!("the measured program failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let line = String::from_utf8(output.stdout)?;
+    let value: Value = serde_json::from_str(line.lines().last().context("no figures")?)?;
+    let get = |name: &str| value[name].as_f64().context("a figure is missing");
+    Ok(Figures {
+        fault_p50: get("fault_p50_us")?,
+        fault_p99: get("fault_p99_us")?,
+        page_out: get("page_out_us")?,
+        share: get("paged_out_share")?,
+    })
+}
+
+/// Runs both sides `repeats` times.
+pub fn run(repeats: usize) -> anyhow::Result<()> {
+    println!("One page, 64 MiB in random order, everything on CPU 0, medians of {repeats} interleaved runs (µs):\n");
+    let report = tempfile::NamedTempFile::new()?;
+    let path = report.path().to_string_lossy().into_owned();
+    let (mut ours, mut theirs, mut restores) = (Vec::new(), Vec::new(), Vec::new());
+    let mut missing = None;
+    for _ in 0..repeats {
+        ours.push(figures(Some(&["--dram", "16G", "--tiers", "dram,lz4", "--report", &path]))?);
+        let json: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+        restores.push(json["tiers"][1]["fault_p50_us"].as_f64().unwrap_or(f64::NAN));
+        if missing.is_none() {
+            match Zram::swap_on(1 << 30) {
+                Ok(_zram) => theirs.push(figures(None)?),
+                Err(e) => missing = Some(format!("{e:#}")),
+            }
+        }
+    }
+    let of = |side: &[Figures], get: fn(&Figures) -> f64| median(&side.iter().map(get).collect::<Vec<_>>());
+    let rows: [(&str, fn(&Figures) -> f64); 3] =
+        [("fault, median", |f| f.fault_p50), ("fault, p99", |f| f.fault_p99), ("eviction, batches of 512", |f| f.page_out)];
+    let mut json = json!({ "repeats": repeats, "restore_p50_us": median(&restores) });
+    println!("{:28}{:>10}{:>10}{:>10}", "", "Terrace", "zram lz4", "ratio");
+    for (name, get) in rows {
+        let (a, b) = (of(&ours, get), of(&theirs, get));
+        println!("{name:28}{a:>10.2}{b:>10.2}{:>9.2}x", a / b);
+        json[name] = json!({ "terrace_us": a, "zram_us": b, "ratio": a / b });
+    }
+    let restore = median(&restores);
+    let fault = of(&theirs, |f| f.fault_p50);
+    println!("{:28}{restore:>10.2}{fault:>10.2}{:>9.2}x", "restore within the fault", restore / fault);
+    println!("paged out when touched: Terrace {:.1} %, zram {:.1} %", of(&ours, |f| f.share) * 100.0, of(&theirs, |f| f.share) * 100.0);
+    if let Some(why) = missing {
+        println!("no zram side: {why}");
+        json["zram_missing"] = json!(why);
+    }
+    results::write("pages", json)
+}

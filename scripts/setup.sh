@@ -1,0 +1,131 @@
+#!/bin/sh
+# Installs what is missing for one job, and nothing if nothing is:
+#
+#     scripts/setup.sh build | demo | test | ci
+#
+# As root on Debian it installs packages. Elsewhere it lists what is missing, once, and exits with status 1.
+set -eu
+
+scripts=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$scripts/../Cargo.toml")
+job=${1:-build}
+
+has() {
+    for program; do
+        command -v "$program" >/dev/null 2>&1 || return 1
+    done
+}
+
+with_toolchain() {
+    "$scripts/toolchain.sh" "$@" >/dev/null 2>&1
+}
+
+# Where TLS libraries look for certificates; cargo downloads with them.
+has_certificates() {
+    for file in "${SSL_CERT_FILE:-}" "${CARGO_HTTP_CAINFO:-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt \
+        /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+        [ -z "$file" ] || [ ! -e "$file" ] || return 0
+    done
+    return 1
+}
+
+can_compile() {
+    has cc && echo '#include <stdlib.h>' | cc -x c -fsyntax-only - 2>/dev/null
+}
+
+# `packages`: what Debian calls it. `names`: what it is, for everybody else. `services`: packages that bring a service.
+packages='' names='' services='' needs_rust=
+missing() {
+    packages="$packages $1"
+    names="$names
+  - $2"
+}
+
+"$scripts/toolchain.sh" || {
+    needs_rust=yes
+    names="$names
+  - Rust $rust or newer, rustc and cargo (rustup, or your distribution's)"
+}
+can_compile || missing 'gcc libc6-dev' 'a C compiler with the C library headers (gcc, libc6-dev)'
+has make || missing make 'GNU make'
+has_certificates || missing ca-certificates 'CA certificates (ca-certificates)'
+case $job in build) ;; demo | test | ci)
+    has python3 || missing python3 'Python 3.8 or newer (python3)'
+    ;;
+*)
+    echo "terrace: setup: what is \`$job\`? Write build, demo, test or ci" >&2
+    exit 2
+    ;;
+esac
+case $job in test | ci)
+    has g++ || missing g++ 'a C++ compiler (g++)'
+    has redis-server redis-cli || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
+    has memcached || { missing memcached 'memcached'; services="$services memcached"; }
+    has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
+    ;;
+esac
+if [ "$job" = ci ] && [ -z "$needs_rust" ]; then
+    with_toolchain cargo fmt --version || missing rustfmt-web 'rustfmt of the same toolchain (rustup component add rustfmt)'
+    with_toolchain cargo clippy --version || missing rust-web-clippy 'clippy of the same toolchain (rustup component add clippy)'
+fi
+
+[ -n "$names" ] || exit 0
+
+say_and_stop() {
+    echo "terrace: $1. Missing for \`$job\`:$names" >&2
+    exit 1
+}
+id=$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null | tr -d '"') || true
+[ "$id" = debian ] && has apt-get dpkg || say_and_stop 'packages are installed on Debian only; please install them yourself'
+[ "$(id -u)" = 0 ] || say_and_stop 'packages can be installed as root only; run this as root once, or install them yourself'
+
+# No service shall run that did not run before: Debian starts what it installs unless this file forbids it.
+policy=/usr/sbin/policy-rc.d
+mark='# Written by the set-up of Terrace while it installs, and removed by it.'
+forbid_starts() {
+    # Somebody's own stays in charge; one of ours may be left from a set-up that was killed.
+    if [ -e "$policy" ] && ! grep -qxF "$mark" "$policy"; then
+        return
+    fi
+    printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
+    chmod 755 "$policy"
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 1' HUP INT TERM
+}
+
+echo "terrace: setting up for \`$job\`:$names"
+export DEBIAN_FRONTEND=noninteractive
+forbid_starts
+apt-get -o DPkg::Lock::Timeout=300 update -qq </dev/null
+
+if [ -n "$needs_rust" ]; then
+    # Debian's backport for its browsers is kept new; the ordinary package is that of the release.
+    for flavour in -web ''; do
+        candidate=$(apt-cache policy "rustc$flavour" | sed -n 's/^ *Candidate: //p')
+        if [ -n "$candidate" ] && [ "$candidate" != '(none)' ] && dpkg --compare-versions "$candidate" ge "$rust"; then
+            packages="$packages rustc$flavour cargo$flavour"
+            [ "$job" != ci ] || case $flavour in
+            -web) packages="$packages rustfmt-web rust-web-clippy" ;;
+            *) packages="$packages rustfmt rust-clippy" ;;
+            esac
+            needs_rust=
+            break
+        fi
+    done
+    [ -z "$needs_rust" ] || say_and_stop "this Debian has no Rust $rust; please install one with rustup"
+fi
+
+# Nothing of the user's is removed for it: an old rustc package is in the way of the new one.
+# shellcheck disable=SC2086 # a list of packages
+apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends --no-remove $packages </dev/null || {
+    echo "terrace: apt-get could not install:$packages (see above; an older rustc or cargo package must be removed first)" >&2
+    exit 1
+}
+# Nor shall a service run from the next start on.
+for service in $services; do
+    if has systemctl; then
+        systemctl --quiet disable --now "$service" </dev/null >/dev/null 2>&1 || true
+    elif has update-rc.d; then
+        update-rc.d "$service" disable >/dev/null 2>&1 || true
+    fi
+done
