@@ -25,7 +25,7 @@ pub fn run() -> anyhow::Result<()> {
             bail!("the measured program failed: {}", String::from_utf8_lossy(&output.stderr));
         }
         let json: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
-        let overhead = json["final_overhead_bytes"].as_f64().or(json["overhead_bytes"].as_f64()).unwrap_or(f64::NAN);
+        let overhead = json["peak_overhead_bytes"].as_f64().unwrap_or(f64::NAN);
         let managed = (gib << 30) as f64;
         println!("{gib:>3} GiB managed: {:>8.2} MiB = {:.3} % (bar 0.300 %)", overhead / 1048576.0, overhead / managed * 100.0);
         rows.push(json!({ "managed_gib": gib, "overhead_bytes": overhead, "share": overhead / managed }));

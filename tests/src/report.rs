@@ -44,6 +44,20 @@ impl Report {
         assert!(self.faults() >= faults, "only {} pages were restored: {:#}", self.faults(), self.0);
     }
 
+    /// The same of the processes that ran a program of that name, taken together.
+    #[track_caller]
+    pub fn expect_moves_in(&self, program: &str, demoted: u64, faults: u64) {
+        self.expect_managed();
+        let processes = self.at("/processes").as_array().into_iter().flatten().filter(|process| process["program"] == program);
+        let (mut demoted_pages, mut restored_pages) = (0, 0);
+        for process in processes {
+            demoted_pages += process["moves"]["demoted_pages"].as_u64().unwrap_or(0);
+            restored_pages += process["faults"].as_u64().unwrap_or(0);
+        }
+        assert!(demoted_pages >= demoted, "only {demoted_pages} pages of {program} were demoted: {:#}", self.0);
+        assert!(restored_pages >= faults, "only {restored_pages} pages of {program} were restored: {:#}", self.0);
+    }
+
     /// The program was managed, and no internal check failed in any of its processes.
     #[track_caller]
     pub fn expect_managed(&self) {

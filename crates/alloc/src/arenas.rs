@@ -5,8 +5,7 @@
 
 use crate::zone::{self, ZoneId};
 use std::ffi::{CStr, CString, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
-use terrace_pager::lock::Lock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use terrace_pager::sys;
 use tikv_jemalloc_sys as je;
 
@@ -99,14 +98,12 @@ const ARENAS_MAX: usize = 64;
 /// Extents that grow beyond this make room in too large steps.
 const GROW_LIMIT: usize = 8 << 20;
 
-struct Arenas {
-    opened: bool,
-    zone_open: bool,
-    numbers: Vec<u32>,
-    wanted: usize,
-}
-
-static ARENAS: Lock<Arenas> = Lock::new(Arenas { opened: false, zone_open: false, numbers: Vec::new(), wanted: 0 });
+/// Arena numbers by slot. Changed without a lock: a lock held here while jemalloc takes its own would deadlock with a fork, which
+/// takes jemalloc's first.
+static NUMBERS: [AtomicU32; ARENAS_MAX] = [const { AtomicU32::new(NONE) }; ARENAS_MAX];
+/// Arena 0 is jemalloc's own, never ours.
+const NONE: u32 = 0;
+const BEING_MADE: u32 = u32::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Binds the calling thread to an arena of zone 0; makes the arena if need be. Always succeeds: without address space for a
@@ -121,25 +118,24 @@ extern "C" fn terrace_bind_thread() -> i32 {
 }
 
 fn arena_for_thread(zone: ZoneId) -> Option<u32> {
-    let mut arenas = ARENAS.lock();
-    if !arenas.opened {
-        arenas.opened = true;
-        arenas.zone_open = zone::open(zone);
-        if !arenas.zone_open {
-            sys::complain("no address space for a heap zone (ulimit -v): this program's heap stays unmanaged");
-        }
-        arenas.wanted = std::thread::available_parallelism().map_or(1, |n| n.get() * ARENAS_PER_CPU).min(ARENAS_MAX);
-    }
-    if !arenas.zone_open {
+    if !zone::open(zone) {
         return None;
     }
-    let index = NEXT.fetch_add(1, Relaxed) % arenas.wanted;
-    if index >= arenas.numbers.len() {
-        let number = create_arena()?;
-        arenas.numbers.push(number);
-        return Some(number);
+    let wanted = std::thread::available_parallelism().map_or(1, |n| n.get() * ARENAS_PER_CPU).min(ARENAS_MAX);
+    let slot = &NUMBERS[NEXT.fetch_add(1, Relaxed) % wanted];
+    match slot.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire) {
+        Ok(_) => {
+            let number = create_arena();
+            slot.store(number.unwrap_or(NONE), Release);
+            number
+        }
+        // Somebody is at it, perhaps a thread that a fork left behind: share the first arena, or make one that nobody else will use.
+        Err(BEING_MADE) => match NUMBERS[0].load(Acquire) {
+            NONE | BEING_MADE => create_arena(),
+            number => Some(number),
+        },
+        Err(number) => Some(number),
     }
-    Some(arenas.numbers[index])
 }
 
 fn create_arena() -> Option<u32> {
@@ -201,18 +197,4 @@ pub struct Usage {
 pub fn usage() -> Usage {
     write_control(c"epoch", 1u64);
     Usage { mapped: read_control(c"stats.mapped"), active: read_control(c"stats.active"), allocated: read_control(c"stats.allocated") }
-}
-
-/// Takes the lock for a fork.
-pub fn lock_for_fork() {
-    std::mem::forget(ARENAS.lock());
-}
-
-/// Opens it again, in parent and child.
-///
-/// # Safety
-/// The calling thread (in the child: its parent's) called [`lock_for_fork`].
-pub unsafe fn unlock_after_fork() {
-    // SAFETY: the caller's promise.
-    drop(unsafe { ARENAS.held() });
 }

@@ -54,23 +54,3 @@ extern "C" fn terrace_poll() {
         poll();
     }
 }
-
-/// Takes all of the crate's locks for a fork, in their order. jemalloc takes its own in its fork handlers.
-pub fn lock_for_fork() {
-    arenas::lock_for_fork();
-    zone::lock_for_fork();
-    unmanaged::lock_for_fork();
-}
-
-/// Opens them again, in parent and child.
-///
-/// # Safety
-/// The calling thread (in the child: its parent's) called [`lock_for_fork`].
-pub unsafe fn unlock_after_fork() {
-    // SAFETY: the caller's promise.
-    unsafe {
-        unmanaged::unlock_after_fork();
-        zone::unlock_after_fork();
-        arenas::unlock_after_fork();
-    }
-}

@@ -29,10 +29,13 @@ pub struct Zone {
 struct Used {
     bytes: usize,
     accessible: usize,
+    /// No address space was to be had.
+    refused: bool,
 }
 
-static ZONE: [Zone; ZONES] =
-    [const { Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0 }) } }; ZONES];
+static ZONE: [Zone; ZONES] = [const {
+    Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }) }
+}; ZONES];
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The pager, once there is one.
@@ -59,18 +62,26 @@ pub fn zone_of(pointer: *const u8) -> Option<ZoneId> {
     ZONE.iter().position(|zone| address.wrapping_sub(zone.start.load(Relaxed)) < zone.len.load(Relaxed)).map(|index| index as ZoneId)
 }
 
-/// Reserves a zone's address space; false if there is none to be had.
+/// Makes sure that a zone has address space; false if there is none to be had, which is said once.
 pub fn open(zone: ZoneId) -> bool {
     let zone = &ZONE[zone as usize];
+    if zone.len.load(Acquire) > 0 {
+        return true;
+    }
+    let mut used = zone.used.lock();
+    if used.refused || zone.len.load(Acquire) > 0 {
+        return !used.refused;
+    }
     for len in RESERVES {
         if let Ok(start) = sys::reserve_without_access(len) {
             // 2 MiB-aligned, so that regions and extents of the zone coincide.
-            let aligned = start.next_multiple_of(2 << 20);
-            zone.start.store(aligned, Relaxed);
+            zone.start.store(start.next_multiple_of(2 << 20), Relaxed);
             zone.len.store(len - (2 << 20), Release);
             return true;
         }
     }
+    used.refused = true;
+    sys::complain("no address space for a heap zone (ulimit -v): this program's heap stays unmanaged");
     false
 }
 

@@ -45,6 +45,8 @@ pub struct Report {
     pub over_budget_s: Option<f64>,
     /// Terrace's own metadata, stacks and buffers, part of physical.
     pub overhead_bytes: Option<u64>,
+    /// Its highest value.
+    pub peak_overhead_bytes: Option<u64>,
     /// Logical less physical; negative where Terrace cost more than it saved.
     pub saved_bytes: Option<i64>,
     /// The same as a share of logical; `null` if there was no data.
@@ -189,6 +191,7 @@ impl Report {
             peak_physical_bytes: main.map(|page| page.peak_physical_bytes),
             over_budget_s: main.map(|page| page.over_budget_ms as f64 / 1e3),
             overhead_bytes: main.map(|page| page.mean_overhead_bytes),
+            peak_overhead_bytes: main.map(|page| page.peak_overhead_bytes),
             saved_bytes: main.map(Figures::saved_bytes),
             saved_fraction: main
                 .filter(|page| page.mean_logical_bytes > 0)

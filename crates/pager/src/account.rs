@@ -275,6 +275,7 @@ impl Measure {
         page.mean_unmanaged_bytes.store(self.unmanaged.over(seconds), Relaxed);
         page.logical_bytes.store(logical, Relaxed);
         page.physical_bytes.store(physical, Relaxed);
+        page.peak_overhead_bytes.fetch_max(account.overhead_bytes.load(Relaxed), Relaxed);
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
         page.over_budget_ms.store((self.over_budget_s * 1000.0) as u64, Relaxed);

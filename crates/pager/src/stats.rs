@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x02");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -95,6 +95,8 @@ pub struct StatsPage {
     pub logical_bytes: AtomicU64,
     /// Physical now, bytes.
     pub physical_bytes: AtomicU64,
+    /// Highest overhead seen, bytes.
+    pub peak_overhead_bytes: AtomicU64,
     /// Highest physical seen, bytes.
     pub peak_physical_bytes: AtomicU64,
     /// Highest logical seen, bytes.

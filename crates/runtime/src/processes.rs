@@ -7,6 +7,7 @@
 use crate::{PROCESS, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use terrace_alloc::{unmanaged, zone};
 use terrace_pager::sys;
 
 type Handler = Option<extern "C" fn()>;
@@ -58,27 +59,35 @@ unsafe extern "C" {
     fn terrace_touch_streams();
 }
 
+/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), the zones', the pager's, the unmanaged
+/// allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
     terrace_alloc::enter_internal();
+    zone::lock_for_fork();
     if let Some(pager) = pager() {
         // SAFETY: walks the C library's list of streams under its lock.
         pager.fork_prepare(|| unsafe { terrace_touch_streams() });
     }
-    terrace_alloc::lock_for_fork();
+    unmanaged::lock_for_fork();
 }
 
 extern "C" fn after_fork_in_parent() {
-    // SAFETY: this thread took the locks in `before_fork`.
-    unsafe { terrace_alloc::unlock_after_fork() };
+    // SAFETY: this thread took the lock in `before_fork`.
+    unsafe { unmanaged::unlock_after_fork() };
     if let Some(pager) = pager() {
         pager.fork_parent();
     }
+    // SAFETY: as above.
+    unsafe { zone::unlock_after_fork() };
     terrace_alloc::leave_internal();
 }
 
 extern "C" fn after_fork_in_child() {
-    // SAFETY: as above; the child is a copy of that thread.
-    unsafe { terrace_alloc::unlock_after_fork() };
+    // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
+    unsafe {
+        unmanaged::unlock_after_fork();
+        zone::unlock_after_fork();
+    }
     PROCESS.store(sys::process_id(), Relaxed);
     if let Some(pager) = pager() {
         pager.fork_child();

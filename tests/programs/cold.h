@@ -1,0 +1,179 @@
+/*
+ * For programs that need evicted pages for certain: memory of known contents, and its eviction by MADV_PAGEOUT.
+ *
+ * Such a program is started as `PROGRAM CASE` and ends with status 0 if everything that the case checks holds, or with
+ * CANNOT_CHECK and a reason on standard error. Alone, or with --observe, nothing is evicted, and everything must hold just the same.
+ * A failed MUST ends its process with status 1 and tells where. cold.h is for C and C++.
+ */
+#ifndef COLD_H
+#define COLD_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, CANNOT_CHECK = 77 };
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+#define MUST(promise)                                                                                                     \
+    do {                                                                                                                  \
+        if (!(promise)) {                                                                                                 \
+            int error = errno;                                                                                            \
+            dprintf(2, "FAILED %s:%d in %d: %s (errno %d: %s)\n", __FILE__, __LINE__, getpid(), #promise, error, strerror(error)); \
+            _exit(1);                                                                                                     \
+        }                                                                                                                 \
+    } while (0)
+
+__attribute__((unused)) static void cannot_check(const char *reason) {
+    dprintf(2, "cannot check: %s\n", reason);
+    _exit(CANNOT_CHECK);
+}
+
+/* Whether Terrace is in this process and moves pages. */
+__attribute__((unused)) static bool evicts(void) {
+    const char *observe = getenv("TERRACE_OBSERVE");
+    return getenv("TERRACE_RUN_DIR") && !(observe && strcmp(observe, "1") == 0);
+}
+
+__attribute__((unused)) static uint64_t mix(uint64_t x) {
+    x ^= x >> 33, x *= 0xff51afd7ed558ccdULL, x ^= x >> 33;
+    return x;
+}
+
+/* What word k of page p of an area must be: never 0, different in all pages, and compressible. */
+static inline uint64_t word_of(uint64_t seed, size_t p, size_t k) { return (mix(seed << 32 ^ (p + 1)) | 1) + k / 32; }
+
+__attribute__((unused)) static void fill(void *memory, size_t bytes, uint64_t seed) {
+    uint64_t *words = (uint64_t *)memory;
+    for (size_t w = 0; w < bytes / 8; w++)
+        words[w] = word_of(seed, w / 512, w % 512);
+}
+
+/* Pages `from` to `to` (not included) of an area hold what `fill` put there. */
+__attribute__((unused)) static void check_pages(const void *memory, size_t from, size_t to, uint64_t seed) {
+    const uint64_t *words = (const uint64_t *)memory;
+    for (size_t w = from * 512; w < to * 512; w++)
+        if (words[w] != word_of(seed, w / 512, w % 512)) {
+            dprintf(2, "FAILED in %d: page %zu word %zu at %p is %#lx instead of %#lx\n", getpid(), w / 512, w % 512, (const void *)&words[w],
+                    (unsigned long)words[w], (unsigned long)word_of(seed, w / 512, w % 512));
+            _exit(1);
+        }
+}
+
+__attribute__((unused)) static void check(const void *memory, size_t bytes, uint64_t seed) { check_pages(memory, 0, bytes / PAGE, seed); }
+
+__attribute__((unused)) static void check_zeros(const void *memory, size_t bytes) {
+    const uint64_t *words = (const uint64_t *)memory;
+    for (size_t w = 0; w < bytes / 8; w++)
+        if (words[w] != 0) {
+            dprintf(2, "FAILED in %d: byte %zu at %p should be zero and is in a word %#lx\n", getpid(), w * 8, (const void *)&words[w],
+                    (unsigned long)words[w]);
+            _exit(1);
+        }
+}
+
+/* Pages that a touch would have to bring. Uses no managed memory. */
+__attribute__((unused)) static size_t absent_pages(void *memory, size_t bytes) {
+    unsigned char present[4096];
+    size_t absent = 0;
+    for (size_t done = 0; done < bytes; done += sizeof present * PAGE) {
+        size_t part = bytes - done < sizeof present * PAGE ? bytes - done : sizeof present * PAGE;
+        MUST(mincore((char *)memory + done, part, present) == 0);
+        for (size_t p = 0; p < part / PAGE; p++)
+            absent += !(present[p] & 1);
+    }
+    return absent;
+}
+
+__attribute__((unused)) static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Evicts whole pages; afterwards at least nine in ten are out, if Terrace evicts at all. */
+__attribute__((unused)) static void evict(void *memory, size_t bytes) {
+    if (!evicts())
+        return;
+    size_t pages = bytes / PAGE, absent = 0;
+    double deadline = seconds_now() + 10;
+    do {
+        MUST(madvise(memory, bytes, MADV_PAGEOUT) == 0);
+        absent = absent_pages(memory, bytes);
+        if (absent * 10 >= pages * 9)
+            return;
+        usleep(1000);
+    } while (seconds_now() < deadline);
+    dprintf(2, "FAILED in %d: only %zu of %zu pages at %p could be evicted\n", getpid(), absent, pages, memory);
+    _exit(1);
+}
+
+__attribute__((unused)) static void *mapping(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(memory != MAP_FAILED);
+    return memory;
+}
+
+/* A mapping, or a block of the heap, filled and evicted. */
+__attribute__((unused)) static char *cold_mapping(size_t bytes, uint64_t seed) {
+    char *memory = (char *)mapping(bytes);
+    fill(memory, bytes, seed);
+    evict(memory, bytes);
+    return memory;
+}
+
+__attribute__((unused)) static char *cold_heap(size_t bytes, uint64_t seed) {
+    void *memory = NULL;
+    MUST(posix_memalign(&memory, PAGE, bytes) == 0);
+    fill(memory, bytes, seed);
+    evict(memory, bytes);
+    return (char *)memory;
+}
+
+/* A child must end with status 0. */
+__attribute__((unused)) static void wait_for(pid_t child) {
+    int status = 0;
+    MUST(child > 0);
+    while (waitpid(child, &status, 0) != child)
+        MUST(errno == EINTR);
+    if (status != 0) {
+        dprintf(2, "FAILED: child %d of %d ended with wait status %#x\n", child, getpid(), status);
+        _exit(1);
+    }
+}
+
+struct a_case {
+    const char *name;
+    void (*run)(void);
+};
+#define CASE(name) \
+    { #name, name }
+
+/* Runs the case that the first argument names. */
+__attribute__((unused)) static int run_case(int count, char **words, const struct a_case *cases, size_t cases_count) {
+    if (evicts()) {
+        /* From 48 MiB on a process is managed. */
+        void *ballast = mapping(64 * MIB);
+        memset(ballast, 1, PAGE);
+    }
+    for (size_t c = 0; c < cases_count; c++)
+        if (count > 1 && strcmp(words[1], cases[c].name) == 0) {
+            cases[c].run();
+            return 0;
+        }
+    dprintf(2, "no such case: %s\n", count > 1 ? words[1] : "");
+    return 2;
+}
+#endif
