@@ -24,7 +24,7 @@ found() {
 }
 
 if ! found ''; then
-    own=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
+    own=${CARGO_HOME:-${HOME:-}/.cargo}/bin
     found "$own/" || {
         [ $# -eq 0 ] || echo "terrace: no Rust of version ${wanted% *}.${wanted#* } or newer on PATH or in $own: run scripts/setup.sh" >&2
         exit 1

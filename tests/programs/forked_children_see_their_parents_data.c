@@ -368,8 +368,9 @@ static void clone_on_another_stack(void) {
 
 /* A child that shares memory: what it does to memory is done for both. */
 static int sharing_main(void *argument) {
-    check_all();
-    fill(heap, BYTES, 4);
+    check(heap, BYTES, (uint64_t)(uintptr_t)argument);
+    check(map, BYTES, 2);
+    fill(heap, BYTES, (uint64_t)(uintptr_t)argument + 1);
     void *gone = mapping(2 * MIB);
     munmap(gone, 2 * MIB);
     return 0;
@@ -378,15 +379,24 @@ static int sharing_main(void *argument) {
 static void clone_that_shares_memory(void) {
     make_cold();
     clone_stack = cold_heap(STACK_BYTES, 3);
-    pid_t child = clone(sharing_main, clone_stack + STACK_BYTES, CLONE_VM | CLONE_FILES | SIGCHLD, NULL);
+    for (uintptr_t n = 1; n <= 4; n++) {
+        int flags = CLONE_VM | SIGCHLD | (n % 2 ? CLONE_FILES : CLONE_VFORK);
+        wait_for(clone(sharing_main, clone_stack + STACK_BYTES, flags, (void *)n));
+        check(heap, BYTES, n + 1);
+        evict_all();
+    }
+}
+
+/* The last thread of a program leaves by the exit system call, which ends threads, not processes. */
+static void the_last_thread_exits_alone(void) {
+    make_cold();
+    pid_t child = fork();
+    if (child == 0) {
+        check_all();
+        syscall(SYS_exit, 0);
+    }
     wait_for(child);
-    check(heap, BYTES, 4);
-    evict_all();
-    child = clone(sharing_main, clone_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
-    MUST(child > 0); /* checks 1 in heap, finds 4: fails */
-    int status;
-    MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    check(heap, BYTES, 4);
+    check_all();
 }
 
 /* argv, its strings, the path and the environment all lie in evicted memory of their own pages. */
@@ -707,6 +717,51 @@ static void signals_while_forking(void) {
     check_all();
 }
 
+/* _Fork is for signal handlers: whatever they interrupt. */
+static atomic_int forked;
+static void fork_in_handler(int number) {
+    int saved = errno;
+    pid_t child = _Fork();
+    if (child == 0) {
+        alarm(60);
+        check_pages(map, 0, 20, 2);
+        _exit(0);
+    }
+    int status;
+    MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    forked++;
+    errno = saved;
+}
+
+static void signal_handlers_fork(void) {
+    make_cold();
+    struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    pid_t parent = getpid();
+    pid_t sender = fork();
+    if (sender == 0) {
+        signal(SIGUSR1, SIG_IGN);
+        while (getppid() == parent) {
+            kill(parent, SIGUSR1);
+            usleep(3000);
+        }
+        _exit(0);
+    }
+    while (forked < 50) {
+        void *block = malloc(100000), *map = mapping(2 * MIB);
+        memset(block, 1, 100000);
+        memset(map, 1, MIB);
+        MUST(madvise(map, MIB, MADV_DONTNEED) == 0);
+        MUST(mprotect(map, MIB, PROT_READ) == 0);
+        MUST(munmap(map, 2 * MIB) == 0);
+        free(block);
+    }
+    signal(SIGUSR1, SIG_IGN);
+    kill(sender, SIGKILL);
+    waitpid(sender, NULL, 0);
+    check_all();
+}
+
 /* For the test that reads its standard output: closes it and lives on. */
 static void closes_its_output(void) {
     make_cold();
@@ -734,6 +789,7 @@ int main(int count, char **words) {
         CASE(clone_by_number),
         CASE(clone_on_another_stack),
         CASE(clone_that_shares_memory),
+        CASE(the_last_thread_exits_alone),
         CASE(spawned_with_evicted_arguments),
         CASE(vforked_with_evicted_arguments),
         CASE(commands_through_system_and_popen),
@@ -743,6 +799,7 @@ int main(int count, char **words) {
         CASE(fork_handlers_of_a_library_touch_evicted_memory),
         CASE(a_closed_pipe_ends),
         CASE(signals_while_forking),
+        CASE(signal_handlers_fork),
         CASE(closes_its_output),
     };
     if (count > 2 && strcmp(words[1], "arguments") == 0)

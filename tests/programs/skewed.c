@@ -1,5 +1,5 @@
 /* Allocates MEGABYTES of data that compress (or not: "random") in blocks of exact sizes, then for SECONDS reads most often what
- * lies near the front, and changes some of it. Checks what it reads. Prints how many bytes it allocated.
+ * lies near the front, and changes some of it. Checks what it reads. Prints how many bytes it allocated and in how many seconds.
  *
  *   skewed MEGABYTES SECONDS [random]
  */
@@ -63,7 +63,10 @@ int main(int argc, char **argv)
     size_t pages = strtoul(argv[1], NULL, 10) << 20 >> 12;
     double seconds = atof(argv[2]);
     int random = argc > 3 && !strcmp(argv[3], "random");
+    double start = now();
     uint64_t **page = malloc(pages * sizeof *page);
+    if (!page)
+        return 3;
     size_t allocated = pages * sizeof *page;
 
     /* A quarter in one mapping; the rest from malloc, in sizes that the allocator does not round up. */
@@ -86,7 +89,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < pages; i++)
         fill(page[i], i, 0, random);
-    printf("allocated %zu\n", allocated);
+    printf("allocated %zu\nfilled %.3f\n", allocated, now() - start);
     fflush(stdout);
 
     double end = now() + seconds;

@@ -5,11 +5,13 @@
 //! that need C's view of the world are in `programs/`.
 
 mod built;
+mod cases;
 mod compiled;
 mod program;
 mod report;
 
 pub use built::{terrace_command, terrace_library};
+pub use cases::Cases;
 pub use compiled::compiled;
 pub use program::{Finished, Program, Running, Terrace};
 pub use report::Report;

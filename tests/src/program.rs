@@ -165,7 +165,7 @@ impl Program {
     }
 }
 
-/// A program that runs. Killed when dropped.
+/// A program that runs. Killed when dropped; if a test failed, it is said first what the program was doing.
 pub struct Running {
     child: Child,
     what: String,
@@ -190,7 +190,7 @@ impl Running {
             if let Some(child) = children_of(self.pid()).first() {
                 return *child;
             }
-            assert!(Instant::now() < self.deadline, "{}", self.state("did not start in time"));
+            assert!(Instant::now() < self.deadline, "{} did not start in time", self.what);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -216,11 +216,7 @@ impl Running {
             match self.child.try_wait().expect("a child can be waited for") {
                 Some(status) => break status,
                 None if Instant::now() < self.deadline => std::thread::sleep(LOOK_EVERY),
-                None => {
-                    let threads = self.threads();
-                    let state = self.state("did not end in time");
-                    panic!("{state}\n{threads}");
-                }
+                None => panic!("{} did not end in time", self.what),
             }
         };
         self.finished = true;
@@ -259,6 +255,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.finished {
             return;
+        }
+        if std::thread::panicking() {
+            eprintln!("{}\n{}", self.state("was still running"), self.threads());
         }
         for process in descendants_of(self.pid()) {
             kill(process, libc::SIGKILL);

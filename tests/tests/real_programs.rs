@@ -159,7 +159,8 @@ fn gcc_makes_the_same_object() {
 fn large_c_file() -> String {
     const FUNCTIONS: usize = 200;
     const ROWS: usize = 6_500;
-    let mut text = String::from("struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n");
+    let mut text =
+        String::from("struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n");
     let mut random = Random(7);
     for n in 0..FUNCTIONS {
         let mut constant = || 1 + random.below(1000);

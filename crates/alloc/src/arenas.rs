@@ -121,7 +121,7 @@ fn arena_for_thread(zone: ZoneId) -> Option<u32> {
     if !zone::open(zone) {
         return None;
     }
-    let wanted = std::thread::available_parallelism().map_or(1, |n| n.get() * ARENAS_PER_CPU).min(ARENAS_MAX);
+    let wanted = (sys::cpu_count() * ARENAS_PER_CPU).min(ARENAS_MAX);
     let slot = &NUMBERS[NEXT.fetch_add(1, Relaxed) % wanted];
     match slot.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire) {
         Ok(_) => {

@@ -95,6 +95,9 @@ impl Pager {
     }
 
     fn resume_mover(&self) {
+        if self.mover.pause.load(SeqCst) == RUN {
+            return;
+        }
         self.mover.pause.store(RUN, SeqCst);
         sys::futex_wake(&self.mover.pause, 1);
     }

@@ -110,6 +110,8 @@ pub struct Gate {
     phase: AtomicU32,
     workers: AtomicU32,
     handlers: AtomicU32,
+    /// Sleepers on `phase`: without any, no system call is made (a sandboxed program may not be allowed it).
+    waiting: AtomicU32,
 }
 
 const OPEN: u32 = 0;
@@ -136,7 +138,7 @@ impl Gate {
                 return WorkerGuard { gate: self };
             }
             self.leave_worker();
-            sys::futex_wait(&self.phase, phase, None);
+            self.wait_while(phase);
         }
     }
 
@@ -156,7 +158,7 @@ impl Gate {
                 FORKING => return (Entry::CopyOnly, guard),
                 settling => {
                     drop(guard);
-                    sys::futex_wait(&self.phase, settling, None);
+                    self.wait_while(settling);
                 }
             }
         }
@@ -197,9 +199,17 @@ impl Gate {
         self.set_phase(OPEN);
     }
 
+    fn wait_while(&self, phase: u32) {
+        self.waiting.fetch_add(1, SeqCst);
+        sys::futex_wait(&self.phase, phase, None);
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+
     fn set_phase(&self, phase: u32) {
         self.phase.store(phase, SeqCst);
-        sys::futex_wake(&self.phase, u32::MAX >> 1);
+        if self.waiting.load(SeqCst) > 0 {
+            sys::futex_wake(&self.phase, u32::MAX >> 1);
+        }
     }
 
     /// In a fork's child: open, with nobody inside.
@@ -209,6 +219,7 @@ impl Gate {
     pub unsafe fn reset_after_fork(&self) {
         self.workers.store(0, SeqCst);
         self.handlers.store(0, SeqCst);
+        self.waiting.store(0, SeqCst);
         self.phase.store(OPEN, SeqCst);
     }
 }

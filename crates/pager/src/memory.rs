@@ -91,16 +91,28 @@ impl Pager {
         let _ = self.restore_then(start, len, || Ok(()));
     }
 
-    /// Restores everything and evicts nothing any more: for a program that is about to forbid system calls.
+    /// Restores everything, hands all memory back to the kernel and lets our threads sleep for ever: for a program that is about to forbid
+    /// system calls to all its threads.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
+        if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
+            self.set_mode(crate::Mode::Failed);
+            return;
+        }
         let all = {
             let _inside = self.gate.worker();
             self.ranges.lock().all()
         };
         for range in all {
             self.unmanage(range.start, range.end - range.start);
+            if range.attributes.registered {
+                // First touches must not need our threads any more either.
+                self.unregister_range(range.start, range.end);
+            }
         }
+        self.put_threads_to_sleep();
+        // Nothing is out and nothing will be: a forked child has nothing to start either.
+        self.set_mode(crate::Mode::Failed);
     }
 
     /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.

@@ -6,7 +6,7 @@
 use crate::account::Measure;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
-use crate::pager::{Mode, Pager};
+use crate::pager::{DO, Mode, Pager};
 use crate::settings::Stress;
 use crate::sys::{self, PAGE};
 use crate::table::REGION;
@@ -71,6 +71,7 @@ pub(crate) fn run(pager: &'static Pager) {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
         mover.exit_if_alone();
+        pager.sleep_if_retired();
         mover.page_out();
         let sleep = mover.tick();
         if !sleep.is_zero() {
@@ -118,10 +119,7 @@ impl Mover {
     fn page_out(&mut self) {
         let pager = self.pager;
         let line = &pager.mover.page_out;
-        if line.asked.load(Acquire) == 0 {
-            return;
-        }
-        let (start, end) = (line.start.load(Relaxed), line.end.load(Relaxed));
+        let Some((_, start, end)) = line.asked() else { return };
         let mut address = start;
         while address < end && !pager.is_frozen() && !self.pause_asked() {
             let region_end = (address / REGION + 1) * REGION;
@@ -132,8 +130,7 @@ impl Mover {
             }
             address = region_end;
         }
-        line.asked.store(0, Release);
-        sys::futex_wake(&line.asked, u32::MAX >> 1);
+        line.done();
     }
 
     /// One look; returns how long to sleep after it.
@@ -352,15 +349,7 @@ impl Pager {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;
         }
-        let line = &self.mover.page_out;
-        let _asking = line.asking.lock();
-        line.start.store(start, Relaxed);
-        line.end.store(start + len, Relaxed);
-        line.asked.store(1, Release);
-        self.call_mover();
-        while line.asked.load(Acquire) == 1 {
-            sys::futex_wait(&line.asked, 1, None);
-        }
+        self.mover.page_out.ask(DO, start, start + len, || self.call_mover());
         true
     }
 

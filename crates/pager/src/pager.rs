@@ -107,6 +107,9 @@ pub(crate) struct MoverLine {
     pub at_floor: AtomicBool,
     pub running: AtomicBool,
     pub exit_when_alone: AtomicBool,
+    /// Mover and keeper are to sleep for ever (see `Pager::retire`), and how many do.
+    pub retired: AtomicBool,
+    pub asleep: AtomicU32,
 }
 
 /// How a thread of the program has one of ours do something to a range, and waits for it.
@@ -116,8 +119,46 @@ pub(crate) struct RangeLine {
     pub asking: Lock<()>,
     pub start: AtomicUsize,
     pub end: AtomicUsize,
-    /// 0 idle, 1 asked. Both sides sleep on it.
+    /// [`IDLE`] or what was asked. Both sides sleep on it.
     pub asked: AtomicU32,
+}
+
+/// What retired threads sleep on; nobody wakes it.
+static NEVER: AtomicU32 = AtomicU32::new(0);
+
+/// Nothing was asked.
+pub(crate) const IDLE: u32 = 0;
+/// The one thing the line is for.
+pub(crate) const DO: u32 = 1;
+/// Of the keeper: hand the range back to the kernel.
+const UNREGISTER: u32 = 2;
+
+impl RangeLine {
+    /// Asks for `what` and waits until it is done.
+    pub fn ask(&self, what: u32, start: usize, end: usize, wake: impl FnOnce()) {
+        let _asking = self.asking.lock();
+        self.start.store(start, Relaxed);
+        self.end.store(end, Relaxed);
+        self.asked.store(what, Release);
+        wake();
+        while self.asked.load(Acquire) == what {
+            sys::futex_wait(&self.asked, what, None);
+        }
+    }
+
+    /// What is asked, and of which range.
+    pub fn asked(&self) -> Option<(u32, usize, usize)> {
+        match self.asked.load(Acquire) {
+            IDLE => None,
+            what => Some((what, self.start.load(Relaxed), self.end.load(Relaxed))),
+        }
+    }
+
+    /// Tells the asker that it is done.
+    pub fn done(&self) {
+        self.asked.store(IDLE, Release);
+        sys::futex_wake(&self.asked, u32::MAX >> 1);
+    }
 }
 
 impl Pager {
@@ -315,17 +356,17 @@ impl Pager {
     /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot reach the userfaultfds. The
     /// caller keeps the mover away (region locks, or a paused mover).
     pub(crate) fn restore_range(&self, start: usize, end: usize) {
-        if self.mode() != Mode::Active {
-            return;
-        }
-        let line = &self.service;
-        let _asking = line.asking.lock();
-        line.start.store(start, Relaxed);
-        line.end.store(end, Relaxed);
-        line.asked.store(1, Release);
-        sys::futex_wake(&line.asked, 1);
-        while line.asked.load(Acquire) == 1 {
-            sys::futex_wait(&line.asked, 1, None);
+        self.ask_keeper(DO, start, end);
+    }
+
+    /// Has the keeper hand `start..end`, where nothing is evicted, back to the kernel.
+    pub(crate) fn unregister_range(&self, start: usize, end: usize) {
+        self.ask_keeper(UNREGISTER, start, end);
+    }
+
+    fn ask_keeper(&self, what: u32, start: usize, end: usize) {
+        if self.mode() == Mode::Active {
+            self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1));
         }
     }
 
@@ -333,22 +374,55 @@ impl Pager {
     fn serve(&'static self) -> ! {
         let mut tools = crate::handler::Tools::new();
         loop {
-            let line = &self.service;
-            while line.asked.load(Acquire) == 0 {
-                sys::futex_wait(&line.asked, 0, None);
-            }
-            let (start, end) = (line.start.load(Relaxed), line.end.load(Relaxed));
-            for entry in self.table.overlapping(start, end) {
-                let first = start.max(entry.region.address());
-                let last = end.min(entry.region.address() + crate::table::REGION);
-                for address in (first..last).step_by(PAGE) {
-                    if !entry.word(address).load().is(crate::word::State::Resident) {
-                        self.restore_now(address, &mut tools);
+            self.sleep_if_retired();
+            match self.service.asked() {
+                None => sys::futex_wait(&self.service.asked, IDLE, None),
+                Some((UNREGISTER, start, end)) => {
+                    for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
+                        // A range of several shards is each one's in part only: asked for in pieces that are one's own.
+                        for (from, to) in shard_pieces(start, end) {
+                            let _ = sys::uffd_unregister(uffd.load(Relaxed), from, to - from);
+                        }
                     }
+                    self.service.done();
+                }
+                Some((_, start, end)) => {
+                    self.restore_all_of(start, end, &mut tools);
+                    self.service.done();
                 }
             }
-            line.asked.store(0, Release);
-            sys::futex_wake(&line.asked, u32::MAX >> 1);
+        }
+    }
+
+    /// Where mover and keeper end when the pager retires: in a system call begun before the program's filter is there.
+    pub(crate) fn sleep_if_retired(&self) {
+        while self.mover.retired.load(Acquire) {
+            self.mover.asleep.fetch_add(1, Release);
+            sys::futex_wait(&NEVER, 0, None);
+        }
+    }
+
+    /// Waits until every thread of ours sleeps in the kernel with nothing more to do: mover and keeper for ever, handlers in `read`.
+    pub(crate) fn put_threads_to_sleep(&self) {
+        self.mover.retired.store(true, Release);
+        self.call_mover();
+        sys::futex_wake(&self.service.asked, 1);
+        for _ in 0..1000 {
+            std::thread::sleep(Duration::from_millis(1));
+            if self.mover.asleep.load(Acquire) >= 2 && self.account.threads_sleep() {
+                return;
+            }
+        }
+    }
+
+    fn restore_all_of(&self, start: usize, end: usize, tools: &mut crate::handler::Tools) {
+        for entry in self.table.overlapping(start, end) {
+            let base = entry.region.address();
+            for address in (start.max(base)..end.min(base + crate::table::REGION)).step_by(PAGE) {
+                if !entry.word(address).load().is(crate::word::State::Resident) {
+                    self.restore_now(address, tools);
+                }
+            }
         }
     }
 
@@ -389,7 +463,7 @@ impl Pager {
         agree(staging)?;
         self.staging.register(staging).map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
         table.staging.store(staging, Release);
-        let shards = std::thread::available_parallelism().map_or(1, |n| n.get()).min(SHARDS_MAX);
+        let shards = sys::cpu_count().min(SHARDS_MAX);
         for slot in &table.uffds[..shards] {
             let fd = open()?;
             agree(fd)?;
@@ -402,20 +476,23 @@ impl Pager {
     /// In the keeper: registers what a fork's parent had registered.
     fn register_inherited(&self) -> Result<(), String> {
         for range in self.ranges.lock().all().into_iter().filter(|r| r.attributes.registered) {
-            let mut start = range.start;
-            while start < range.end {
-                let end = range.end.min((start >> SHARD_SHIFT << SHARD_SHIFT) + (1 << SHARD_SHIFT));
+            for (start, end) in shard_pieces(range.start, range.end) {
                 match sys::uffd_register(self.uffd_of(start), start, end - start) {
                     Ok(()) => {}
                     // MADV_DONTFORK: the child has no such memory.
                     Err(Errno::ENOMEM | Errno::EINVAL) => {}
                     Err(e) => return Err(format!("cannot register {start:#x}..{end:#x} in a forked child ({e})")),
                 }
-                start = end;
             }
         }
         Ok(())
     }
+}
+
+/// Cuts a range at the borders between shards.
+fn shard_pieces(start: usize, end: usize) -> impl Iterator<Item = (usize, usize)> {
+    let step = 1usize << SHARD_SHIFT;
+    (start / step..end.div_ceil(step)).map(move |n| (start.max(n * step), end.min((n + 1) * step)))
 }
 
 /// Bytes of the machine's memory, from /proc/meminfo; 16 GiB if that cannot be read.

@@ -175,6 +175,17 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), op, count) };
 }
 
+/// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no file.
+pub fn cpu_count() -> usize {
+    let mut mask = [0u64; 16];
+    // SAFETY: the kernel writes at most the mask's 128 bytes.
+    let bytes = unsafe { syscall!(Sysno::sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    if bytes.is_err() {
+        return 1;
+    }
+    mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+}
+
 /// Gives the CPU away for a moment.
 pub fn yield_now() {
     // SAFETY: no arguments.
@@ -235,6 +246,7 @@ const fn ioc(dir: u64, number: u64, size: u64) -> u64 {
 }
 const UFFDIO_API: u64 = ioc(3, 0x3F, 24);
 const UFFDIO_REGISTER: u64 = ioc(3, 0x00, 32);
+const UFFDIO_UNREGISTER: u64 = ioc(2, 0x01, 16);
 const UFFDIO_WAKE: u64 = ioc(2, 0x02, 16);
 const UFFDIO_COPY: u64 = ioc(3, 0x03, 40);
 const UFFDIO_ZEROPAGE: u64 = ioc(3, 0x04, 32);
@@ -267,6 +279,13 @@ pub fn uffd_register(fd: Fd, start: usize, len: usize) -> Result<()> {
     let mut args = [start as u64, len as u64, REGISTER_MODE_MISSING, 0];
     // SAFETY: struct uffdio_register, 32 bytes; registration changes no contents.
     unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_REGISTER, args.as_mut_ptr()) }.map(drop)
+}
+
+/// From now on the kernel fills missing pages in the range itself again. Fails where `fd` has nothing registered.
+pub fn uffd_unregister(fd: Fd, start: usize, len: usize) -> Result<()> {
+    let mut args = [start as u64, len as u64];
+    // SAFETY: struct uffdio_range, 16 bytes; callers have nothing evicted in the range.
+    unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_UNREGISTER, args.as_mut_ptr()) }.map(drop)
 }
 
 /// Wakes threads that wait for the range.

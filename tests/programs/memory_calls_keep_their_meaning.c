@@ -1,0 +1,883 @@
+/* What system calls do to memory, done to evicted memory. Usage: see cold.h; the scratch directory for O_DIRECT is $TMPDIR or /var/tmp. */
+#include "cold.h"
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL 102
+#define MADV_GUARD_REMOVE 103
+#endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+enum { BYTES = 8 << 20, PAGES = BYTES / PAGE };
+#define AT(area, page) ((area) + (size_t)(page) * PAGE)
+
+static sigjmp_buf after_fault;
+static void on_fault(int number) { siglongjmp(after_fault, number); }
+
+/* The signal that a read (or a write) of a byte brings; 0 for none. */
+static int touch(char *byte, bool write) {
+    struct sigaction action = {.sa_handler = on_fault}, segv_before, bus_before;
+    sigaction(SIGSEGV, &action, &segv_before);
+    sigaction(SIGBUS, &action, &bus_before);
+    int number = sigsetjmp(after_fault, 1);
+    if (number == 0) {
+        if (write)
+            *(volatile char *)byte = 1;
+        else
+            (void)*(volatile char *)byte;
+    }
+    sigaction(SIGSEGV, &segv_before, NULL);
+    sigaction(SIGBUS, &bus_before, NULL);
+    return number;
+}
+
+static void discarded_pages_are_zeros(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        char *area = kind ? cold_heap(BYTES, 1) : cold_mapping(BYTES, 1);
+        MUST(madvise(AT(area, 100), 700 * PAGE, MADV_DONTNEED) == 0);
+        check_zeros(AT(area, 100), 700 * PAGE);
+        check_pages(area, 0, 100, 1);
+        check_pages(area, 800, PAGES, 1);
+        /* Written, evicted and discarded again and again, page by page and unevenly. */
+        for (int round = 0; round < 5; round++) {
+            fill(area, BYTES, (uint64_t)round);
+            evict(area, BYTES);
+            for (int p = 0; p < PAGES; p++)
+                if (mix((uint64_t)p * 7 + (uint64_t)round) % 3 == 0)
+                    MUST(madvise(AT(area, p), PAGE, MADV_DONTNEED) == 0);
+            for (int p = 0; p < PAGES; p++)
+                if (mix((uint64_t)p * 7 + (uint64_t)round) % 3 == 0)
+                    check_zeros(AT(area, p), PAGE);
+                else
+                    check_pages(area, (size_t)p, (size_t)p + 1, (uint64_t)round);
+        }
+    }
+}
+
+static void unmapped_addresses_are_zeros_when_mapped_again(void) {
+    char *area = cold_mapping(BYTES, 1);
+    for (int round = 0; round < 3; round++) {
+        MUST(munmap(AT(area, 512), 512 * PAGE) == 0);
+        MUST(touch(AT(area, 600), false) == SIGSEGV);
+        char *again = mmap(AT(area, 512), 512 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(again == AT(area, 512));
+        check_zeros(again, 512 * PAGE);
+        fill(again, 512 * PAGE, 2);
+        evict(again, 512 * PAGE);
+        check(again, 512 * PAGE, 2);
+        evict(again, 512 * PAGE);
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 1024, PAGES, 1);
+        evict(area, BYTES);
+    }
+    /* A small one, which is not managed, in evicted memory's place. */
+    MUST(munmap(AT(area, 10), 3 * PAGE) == 0);
+    MUST(mmap(AT(area, 10), 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == AT(area, 10));
+    check_zeros(AT(area, 10), 3 * PAGE);
+    check_pages(area, 0, 10, 1);
+    check_pages(area, 13, 512, 1);
+    MUST(munmap(area, BYTES) == 0);
+}
+
+static void mapped_over_evicted_memory(void) {
+    char *area = cold_mapping(BYTES, 1);
+    MUST(mmap(AT(area, 300), 400 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == AT(area, 300));
+    check_zeros(AT(area, 300), 400 * PAGE);
+    check_pages(area, 0, 300, 1);
+    check_pages(area, 700, PAGES, 1);
+    fill(area, BYTES, 2);
+    evict(area, BYTES);
+    /* A file, a shared mapping, and no access, over evicted pages. */
+    int file = memfd_create("file", 0);
+    MUST(file >= 0 && ftruncate(file, 64 * PAGE) == 0);
+    MUST(pwrite(file, "from the file", 13, 5 * PAGE) == 13);
+    MUST(mmap(AT(area, 100), 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == AT(area, 100));
+    MUST(memcmp(AT(area, 105), "from the file", 13) == 0);
+    AT(area, 106)[0] = 'x';
+    MUST(mmap(AT(area, 200), 64 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == AT(area, 200));
+    MUST(memcmp(AT(area, 205), "from the file", 13) == 0 && AT(area, 206)[0] == 0);
+    MUST(mmap(AT(area, 300), 64 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == AT(area, 300));
+    MUST(touch(AT(area, 310), false) == SIGSEGV);
+    check_pages(area, 0, 100, 2);
+    check_pages(area, 164, 200, 2);
+    check_pages(area, 264, 300, 2);
+    check_pages(area, 364, PAGES, 2);
+    MUST(mmap(area, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED);
+    MUST(errno == EEXIST);
+    check_pages(area, 364, PAGES, 2);
+    /* A refused one leaves everything as it was. */
+    evict(AT(area, 1024), 512 * PAGE);
+    MUST(mmap(AT(area, 1024), PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED && errno == EBADF);
+    MUST(munmap(AT(area, 1024) + 1, PAGE) == -1 && errno == EINVAL);
+    check_pages(area, 364, PAGES, 2);
+}
+
+static void remapped_memory_keeps_its_contents(void) {
+    char *area = cold_mapping(BYTES, 1);
+    area = mremap(area, BYTES, 3 * BYTES, MREMAP_MAYMOVE);
+    MUST(area != MAP_FAILED);
+    check(area, BYTES, 1);
+    check_zeros(area + BYTES, 2 * BYTES);
+    fill(area, 3 * BYTES, 2);
+    evict(area, 3 * BYTES);
+    /* Shrunk: the tail is gone. */
+    MUST(mremap(area, 3 * BYTES, BYTES, 0) == area);
+    MUST(touch(area + BYTES + PAGE, false) == SIGSEGV);
+    check(area, BYTES, 2);
+    evict(area, BYTES);
+    /* Grown at its place. */
+    MUST(mremap(area, BYTES, 2 * BYTES, 0) == area);
+    check_zeros(area + BYTES, BYTES);
+    check(area, BYTES, 2);
+    fill(area, 2 * BYTES, 3);
+    evict(area, 2 * BYTES);
+    /* Moved onto other evicted memory, whose contents go. */
+    char *target = cold_mapping(BYTES, 4);
+    MUST(mremap(area, BYTES / 2, BYTES / 2, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target);
+    check_pages(target, 0, PAGES / 2, 3);
+    check_pages(target, PAGES / 2, PAGES, 4);
+    MUST(touch(area, false) == SIGSEGV);
+    check_pages(area, PAGES / 2, 2 * PAGES, 3);
+    evict(target, BYTES);
+    /* A refused one: source and target overlap. */
+    MUST(mremap(target, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, target + BYTES / 2) == MAP_FAILED && errno == EINVAL);
+    check_pages(target, 0, PAGES / 2, 3);
+    check_pages(target, PAGES / 2, PAGES, 4);
+    /* What was moved is evictable again. */
+    evict(target, BYTES);
+    check_pages(target, PAGES / 2, PAGES, 4);
+    MUST(munmap(target, BYTES) == 0);
+}
+
+/* Terrace may treat parts of a mapping differently; mremap takes it as one all the same. */
+static void partly_evicted_memory_is_remapped(void) {
+    for (size_t n = 0; n < 6; n++) {
+        size_t bytes = n % 2 ? 160 * MIB : BYTES;
+        size_t from = n / 2 == 0 ? 0 : bytes / 4, part = n / 2 == 2 ? bytes / 4 : bytes / 2;
+        char *area = mapping(bytes);
+        for (size_t m = 0; m < bytes / MIB; m++)
+            fill(area + m * MIB, MIB, m + 1);
+        evict(area + from, part);
+        area = mremap(area, bytes, bytes + 8 * MIB, MREMAP_MAYMOVE);
+        MUST(area != MAP_FAILED);
+        for (size_t m = 0; m < bytes / MIB; m++)
+            check(area + m * MIB, MIB, m + 1);
+        check_zeros(area + bytes, 8 * MIB);
+        if (evicts())
+            MUST(madvise(area + part, part, MADV_PAGEOUT) == 0);
+        MUST(mremap(area, bytes + 8 * MIB, bytes / 2, 0) == area);
+        for (size_t m = 0; m < bytes / MIB / 2; m++)
+            check(area + m * MIB, MIB, m + 1);
+        MUST(munmap(area, bytes / 2) == 0);
+    }
+}
+
+static void remapped_memory_can_stay_mapped(void) {
+    char *area = cold_mapping(BYTES, 1);
+    char *moved = mremap(area, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    if (moved == MAP_FAILED && errno == EINVAL)
+        cannot_check("this kernel has no MREMAP_DONTUNMAP");
+    MUST(moved != MAP_FAILED);
+    check(moved, BYTES, 1);
+    check_zeros(area, BYTES);
+    fill(area, BYTES, 2);
+    if (evicts()) {
+        madvise(area, BYTES, MADV_PAGEOUT);
+        madvise(moved, BYTES, MADV_PAGEOUT);
+    }
+    check(moved, BYTES, 1);
+    check(area, BYTES, 2);
+}
+
+static void protection_comes_and_goes(void) {
+    char *area = cold_mapping(BYTES, 1);
+    int pair[2];
+    MUST(pipe(pair) == 0);
+    for (int round = 0; round < 3; round++) {
+        MUST(mprotect(AT(area, 100), 800 * PAGE, PROT_NONE) == 0);
+        MUST(touch(AT(area, 150), false) == SIGSEGV);
+        MUST(write(pair[1], AT(area, 151), 100) == -1 && errno == EFAULT);
+        check_pages(area, 0, 100, 1);
+        MUST(mprotect(AT(area, 100), 800 * PAGE, PROT_READ) == 0);
+        check_pages(area, 100, 500, 1);
+        MUST(touch(AT(area, 600), true) == SIGSEGV);
+        MUST(touch(AT(area, 120), true) == SIGSEGV);
+        MUST(mprotect(AT(area, 100), 800 * PAGE, PROT_READ | PROT_WRITE) == 0);
+        MUST(touch(AT(area, 600) + 8, false) == 0);
+        check(area, BYTES, 1);
+        fill(area, BYTES, 1);
+        evict(area, BYTES);
+    }
+    /* Evicted, protected as a whole, page by page opened by a handler's hand: what garbage collectors do. */
+    MUST(mprotect(area, BYTES, PROT_NONE) == 0);
+    for (int p = 0; p < PAGES; p += 17) {
+        MUST(touch(AT(area, p), true) == SIGSEGV);
+        MUST(mprotect(AT(area, p), PAGE, PROT_READ | PROT_WRITE) == 0);
+        check_pages(area, (size_t)p, (size_t)p + 1, 1);
+    }
+    MUST(mprotect(area, BYTES, PROT_READ | PROT_WRITE) == 0);
+    check(area, BYTES, 1);
+    MUST(mprotect(AT(area, 3) + 1, PAGE, PROT_READ) == -1 && errno == EINVAL);
+}
+
+static void lazily_freed_pages_are_old_or_zero(void) {
+    char *area = cold_mapping(BYTES, 1);
+    MUST(madvise(AT(area, 100), 1000 * PAGE, MADV_FREE) == 0);
+    for (int p = 100; p < 1100; p++) {
+        uint64_t first = *(uint64_t *)AT(area, p);
+        if (first)
+            check_pages(area, (size_t)p, (size_t)p + 1, 1);
+        else
+            check_zeros(AT(area, p), PAGE);
+    }
+    fill(area, BYTES, 2);
+    MUST(madvise(area, BYTES, MADV_FREE) == 0);
+    fill(area, BYTES, 3);
+    evict(area, BYTES);
+    check(area, BYTES, 3);
+}
+
+static int status_of_child(void (*run)(char *), char *area) {
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        signal(SIGSEGV, SIG_DFL);
+        run(area);
+        _exit(0);
+    }
+    int status;
+    MUST(child > 0 && waitpid(child, &status, 0) == child);
+    return status;
+}
+static void read_part(char *area) { check_pages(area, 200, 210, 1); }
+static void rest_is_there(char *area) {
+    check_pages(area, 0, 100, 1);
+    check_pages(area, 1100, PAGES, 1);
+}
+static void part_is_zeros(char *area) {
+    check_zeros(AT(area, 100), 1000 * PAGE);
+    rest_is_there(area);
+    fill(area, BYTES, 2);
+    check(area, BYTES, 2);
+}
+static void all_is_there(char *area) { check(area, BYTES, 1); }
+
+static void children_get_what_they_may(void) {
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    char *area = cold_mapping(BYTES, 1);
+    MUST(madvise(AT(area, 100), 1000 * PAGE, MADV_DONTFORK) == 0);
+    MUST(status_of_child(read_part, area) == SIGSEGV);
+    MUST(status_of_child(rest_is_there, area) == 0);
+    check(area, BYTES, 1);
+    MUST(madvise(AT(area, 100), 1000 * PAGE, MADV_DOFORK) == 0);
+    if (evicts())
+        madvise(area, BYTES, MADV_PAGEOUT);
+    MUST(status_of_child(all_is_there, area) == 0);
+    MUST(madvise(AT(area, 100), 1000 * PAGE, MADV_WIPEONFORK) == 0);
+    MUST(status_of_child(part_is_zeros, area) == 0);
+    check(area, BYTES, 1);
+    MUST(madvise(AT(area, 100), 1000 * PAGE, MADV_KEEPONFORK) == 0);
+    MUST(status_of_child(all_is_there, area) == 0);
+    check(area, BYTES, 1);
+    /* All of an area, while its pages are out. */
+    char *wiped = cold_mapping(BYTES, 3), *kept = cold_mapping(BYTES, 1);
+    MUST(madvise(wiped, BYTES, MADV_WIPEONFORK) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        check_zeros(wiped, BYTES);
+        check(kept, BYTES, 1);
+        _exit(0);
+    }
+    wait_for(child);
+    check(wiped, BYTES, 3);
+}
+
+static void locked_pages_are_resident(void) {
+    char *area = cold_mapping(BYTES, 1);
+    if (mlock(AT(area, 100), 1000 * PAGE) != 0)
+        cannot_check("RLIMIT_MEMLOCK is too low");
+    MUST(absent_pages(AT(area, 100), 1000 * PAGE) == 0);
+    check(area, BYTES, 1);
+    MUST(absent_pages(AT(area, 100), 1000 * PAGE) == 0);
+    if (evicts())
+        madvise(area, BYTES, MADV_PAGEOUT);
+    MUST(absent_pages(AT(area, 100), 1000 * PAGE) == 0);
+    MUST(madvise(AT(area, 200), PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    check(area, BYTES, 1);
+    MUST(munlock(area, BYTES) == 0);
+    evict(area, BYTES);
+    check(area, BYTES, 1);
+    evict(area, BYTES);
+    if (syscall(SYS_mlock2, area, BYTES, 1 /* MLOCK_ONFAULT */) == 0) {
+        check(area, BYTES, 1);
+        MUST(munlock(area, BYTES) == 0);
+    }
+    char *locked = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+    MUST(locked != MAP_FAILED);
+    fill(locked, 2 * MIB, 5);
+    if (evicts())
+        madvise(locked, 2 * MIB, MADV_PAGEOUT);
+    MUST(absent_pages(locked, 2 * MIB) == 0);
+    check(locked, 2 * MIB, 5);
+}
+
+/* Bytes of writable private memory that mlockall(MCL_CURRENT) would make resident. */
+static size_t writable_bytes(void) {
+    static char line[1000];
+    size_t bytes = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        char access[5];
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, access) == 3 && strcmp(access, "rw-p") == 0)
+            bytes += to - from;
+    }
+    fclose(maps);
+    return bytes;
+}
+
+static void everything_locked(void) {
+    char *area = cold_mapping(BYTES, 1);
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    if (geteuid() != 0 && limit.rlim_cur != RLIM_INFINITY)
+        cannot_check("RLIMIT_MEMLOCK is too low");
+    /* Before it is done: that would be this machine's end. */
+    size_t bytes = writable_bytes();
+    dprintf(2, "mlockall would make %zu MiB resident\n", bytes / MIB);
+    MUST(mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0);
+    check(area, BYTES, 1);
+    char *later = mapping(4 * MIB);
+    fill(later, 4 * MIB, 2);
+    if (evicts())
+        madvise(later, 4 * MIB, MADV_PAGEOUT);
+    check(later, 4 * MIB, 2);
+    char *block = malloc(3 * MIB);
+    memset(block, 3, 3 * MIB);
+    free(block);
+    MUST(munlockall() == 0);
+    evict(area, BYTES);
+    MUST(bytes < 2 * GIB);
+    MUST(mlockall(MCL_CURRENT) == 0);
+    MUST(absent_pages(area, BYTES) == 0);
+    check(area, BYTES, 1);
+    MUST(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    later = mapping(4 * MIB);
+    MUST(absent_pages(later, 4 * MIB) == 0);
+    fill(later, 4 * MIB, 2);
+    block = malloc(30 * MIB);
+    memset(block, 3, 30 * MIB);
+    free(block);
+    check(later, 4 * MIB, 2);
+    MUST(munlockall() == 0);
+    evict(area, BYTES);
+    check(area, BYTES, 1);
+}
+
+static void mincore_works(void) {
+    char *area = cold_mapping(BYTES, 1);
+    size_t absent = absent_pages(area, BYTES);
+    MUST(evicts() ? absent > PAGES * 8 / 10 : absent == 0);
+    check(area, BYTES / 2, 1);
+    unsigned char present[PAGES];
+    MUST(mincore(area + 1, PAGE, present) == -1 && errno == EINVAL);
+    MUST(munmap(AT(area, 20), PAGE) == 0);
+    MUST(mincore(area, BYTES, present) == -1 && errno == ENOMEM);
+}
+
+static atomic_int woken;
+static void *waiter(void *word) {
+    while (*(volatile int *)word == 7)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 7, NULL, NULL, 0);
+    woken = 1;
+    return NULL;
+}
+
+static void system_calls_take_evicted_buffers(void) {
+    char *area = cold_mapping(BYTES, 1), *target = cold_mapping(BYTES, 2);
+    int ends[2], pair[2], file = memfd_create("file", 0);
+    MUST(pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+    /* write and read, across page borders. */
+    for (int n = 0; n < 20; n++) {
+        size_t len = 30000, from = (size_t)n * 50000 + 77;
+        MUST(write(ends[1], area + from, len) == (ssize_t)len);
+        for (size_t have = 0; have < len;) {
+            ssize_t got = read(ends[0], target + from + have, len - have);
+            MUST(got > 0);
+            have += (size_t)got;
+        }
+        MUST(memcmp(area + from, target + from, len) == 0);
+    }
+    evict(area, BYTES), evict(target, BYTES);
+    /* pwrite and pread of 4 MiB at once. */
+    MUST(pwrite(file, area, 4 * MIB, 0) == 4 * (ssize_t)MIB);
+    MUST(pread(file, target, 4 * MIB, 0) == 4 * (ssize_t)MIB);
+    check(target, 4 * MIB, 1);
+    fill(target, BYTES, 2);
+    evict(area, BYTES), evict(target, BYTES);
+    /* Datagrams: one that is lost or doubled would show. The message header and vectors are evicted too. */
+    struct msghdr *message = (struct msghdr *)AT(target, 1500);
+    struct iovec *parts = (struct iovec *)AT(target, 1501);
+    for (int n = 0; n < 50; n++) {
+        memset(message, 0, sizeof *message);
+        for (int i = 0; i < 4; i++)
+            parts[i] = (struct iovec){AT(area, n * 8 + i * 2) + 100, 6000};
+        message->msg_iov = parts, message->msg_iovlen = 4;
+        evict(AT(target, 1500), 2 * PAGE);
+        MUST(sendmsg(pair[0], message, 0) == 24000);
+        for (int i = 0; i < 4; i++)
+            parts[i].iov_base = AT(target, n * 8 + i * 2) + 100;
+        evict(AT(target, 1500), 2 * PAGE);
+        MUST(recvmsg(pair[1], message, 0) == 24000);
+        for (int i = 0; i < 4; i++)
+            MUST(memcmp(AT(area, n * 8 + i * 2) + 100, AT(target, n * 8 + i * 2) + 100, 6000) == 0);
+        MUST(recv(pair[1], AT(target, 900), 100, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    }
+    fill(target, BYTES, 2);
+    evict(area, BYTES), evict(target, BYTES);
+    struct iovec vector[8];
+    for (int i = 0; i < 8; i++)
+        vector[i] = (struct iovec){AT(area, i * 9), PAGE + 5};
+    MUST(pwritev(file, vector, 8, 0) == 8 * (PAGE + 5));
+    for (int i = 0; i < 8; i++)
+        vector[i].iov_base = AT(target, i * 9);
+    MUST(preadv(file, vector, 8, 0) == 8 * (PAGE + 5));
+    for (int i = 0; i < 8; i++)
+        MUST(memcmp(AT(area, i * 9), AT(target, i * 9), PAGE + 5) == 0);
+    /* A futex. */
+    int *word = (int *)AT(area, 1000);
+    *word = 7;
+    evict(area, BYTES);
+    MUST(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 8, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, waiter, word) == 0);
+    for (int n = 0; n < 20; n++) {
+        usleep(1000);
+        evict(AT(area, 999), 3 * PAGE);
+    }
+    *word = 9;
+    evict(AT(area, 999), 3 * PAGE);
+    while (!woken) {
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        usleep(1000);
+    }
+    pthread_join(thread, NULL);
+    /* Structures of all kinds, and paths. */
+    evict(area, BYTES), evict(target, BYTES);
+    strcpy(AT(area, 3), "/proc/self/exe");
+    evict(area, BYTES);
+    MUST(access(AT(area, 3), X_OK) == 0 && readlink(AT(area, 3), AT(target, 3), PAGE) > 0);
+    evict(area, BYTES), evict(target, BYTES);
+    MUST(stat(AT(area, 3), (struct stat *)AT(target, 4)) == 0);
+    MUST(getcwd(AT(target, 5), PAGE) != NULL && clock_gettime(CLOCK_MONOTONIC, (struct timespec *)AT(target, 6)) == 0);
+    struct pollfd *polled = (struct pollfd *)AT(target, 7);
+    *polled = (struct pollfd){.fd = ends[1], .events = POLLOUT};
+    evict(target, BYTES);
+    MUST(poll(polled, 1, 1000) == 1 && polled->revents == POLLOUT);
+    int epoll = epoll_create1(0);
+    struct epoll_event *event = (struct epoll_event *)AT(target, 8);
+    event->events = EPOLLOUT, event->data.u64 = 42;
+    evict(target, BYTES);
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], event) == 0);
+    event->data.u64 = 0;
+    evict(target, BYTES);
+    MUST(epoll_wait(epoll, event, 1, 1000) == 1 && event->data.u64 == 42);
+}
+
+/* A pipe holds pages of the buffer itself. */
+static void spliced_pages_keep_their_contents(void) {
+    char *area = cold_mapping(MIB, 1), *target = cold_mapping(MIB, 2);
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    for (int round = 0; round < 5; round++) {
+        struct iovec part = {AT(area, round * 8), 8 * PAGE};
+        MUST(vmsplice(ends[1], &part, 1, 0) == 8 * PAGE);
+        if (evicts())
+            MUST(madvise(area, MIB, MADV_PAGEOUT) == 0);
+        /* Overwritten or not, the reader gets one of the two; here not. */
+        MUST(read(ends[0], AT(target, round * 8), 8 * PAGE) == 8 * PAGE);
+        MUST(memcmp(AT(area, round * 8), AT(target, round * 8), 8 * PAGE) == 0);
+        evict(area, MIB), evict(target, MIB);
+    }
+    check(area, MIB, 1);
+}
+
+static void other_processes_read_and_write(void) {
+    char *area = cold_mapping(BYTES, 1), *copy = mapping(BYTES);
+    pid_t parent = getpid();
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        char byte;
+        MUST(read(ends[0], &byte, 1) == 1);
+        struct iovec here = {copy, BYTES}, there = {area, BYTES};
+        ssize_t got = process_vm_readv(parent, &here, 1, &there, 1, 0);
+        if (got == -1 && errno == EPERM)
+            cannot_check("process_vm_readv is not permitted");
+        MUST(got == BYTES);
+        check(copy, BYTES, 3);
+        fill(copy, BYTES, 4);
+        MUST(process_vm_writev(parent, &here, 1, &there, 1, 0) == BYTES);
+        /* This process's own stay what they were. */
+        check(area, BYTES, 1);
+        _exit(0);
+    }
+    fill(area, BYTES, 3);
+    if (evicts())
+        madvise(area, BYTES, MADV_PAGEOUT);
+    MUST(write(ends[1], "x", 1) == 1);
+    int status;
+    MUST(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == CANNOT_CHECK)
+        _exit(CANNOT_CHECK);
+    MUST(status == 0);
+    check(area, BYTES, 4);
+    /* And itself. */
+    evict(area, BYTES), evict(copy, BYTES);
+    struct iovec here = {copy, BYTES}, there = {area, BYTES};
+    MUST(process_vm_readv(parent, &here, 1, &there, 1, 0) == BYTES);
+    check(copy, BYTES, 4);
+}
+
+static void direct_io_uses_evicted_pages(void) {
+    const char *directory = getenv("TMPDIR");
+    char path[1000];
+    snprintf(path, sizeof path, "%s/terrace-direct-XXXXXX", directory ? directory : "/var/tmp");
+    int file = mkostemp(path, O_DIRECT);
+    if (file < 0)
+        cannot_check("no O_DIRECT in the temporary directory");
+    unlink(path);
+    char *area = cold_mapping(BYTES, 1), *target = cold_mapping(BYTES, 2);
+    if (pwrite(file, area, PAGE, 0) == -1 && errno == EINVAL)
+        cannot_check("no O_DIRECT in the temporary directory");
+    for (int round = 0; round < 4; round++) {
+        MUST(pwrite(file, area, BYTES, 0) == BYTES);
+        if (evicts())
+            madvise(target, BYTES, MADV_PAGEOUT);
+        for (int p = 0; p < PAGES; p += 64)
+            MUST(pread(file, AT(target, p), 64 * PAGE, (off_t)p * PAGE) == 64 * PAGE);
+        check(target, BYTES, round ? 2 + (uint64_t)round : 1);
+        fill(area, BYTES, 3 + (uint64_t)round);
+        fill(target, BYTES, 2);
+        if (evicts())
+            madvise(area, BYTES, MADV_PAGEOUT);
+    }
+    check(area, BYTES, 6);
+}
+
+static void reallocated_memory_keeps_its_contents(void) {
+    char *block = NULL;
+    size_t have = 0;
+    for (size_t step = 0; step < 40; step++) {
+        size_t want = step < 20 ? (step + 1) * 1500 * KIB : (41 - step) * 700 * KIB;
+        block = realloc(block, want);
+        MUST(block);
+        size_t kept = have < want ? have : want;
+        for (size_t w = 0; w < kept / 8; w += 61)
+            MUST(((uint64_t *)block)[w] == mix(w) >> 40);
+        for (size_t w = kept / 8; w < want / 8; w++)
+            ((uint64_t *)block)[w] = mix(w) >> 40;
+        have = want;
+        uintptr_t from = ((uintptr_t)block + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+        if (evicts())
+            MUST(madvise((void *)from, (have - PAGE) & ~(size_t)(PAGE - 1), MADV_PAGEOUT) == 0);
+    }
+    for (size_t w = 0; w < have / 8; w++)
+        MUST(((uint64_t *)block)[w] == mix(w) >> 40);
+    free(block);
+}
+
+static char *signal_stack;
+static volatile int handled;
+enum { SIGNAL_STACK_BYTES = 1 << 20 };
+static void on_signal(int number) {
+    char frame[50000];
+    memset(frame, number, sizeof frame);
+    MUST(frame > signal_stack && frame < signal_stack + SIGNAL_STACK_BYTES);
+    handled += frame[sizeof frame / 2] == number;
+}
+
+static void signal_handlers_run_on_evicted_stacks(void) {
+    signal_stack = cold_heap(SIGNAL_STACK_BYTES, 1);
+    stack_t stack = {.ss_sp = signal_stack, .ss_size = SIGNAL_STACK_BYTES};
+    MUST(sigaltstack(&stack, NULL) == 0);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    MUST(sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int n = 1; n <= 30; n++) {
+        fill(signal_stack, SIGNAL_STACK_BYTES, 1);
+        evict(signal_stack, SIGNAL_STACK_BYTES);
+        MUST(raise(SIGUSR1) == 0);
+        MUST(handled == n);
+        check_pages(signal_stack, 0, (SIGNAL_STACK_BYTES - 100 * KIB) / PAGE, 1);
+    }
+}
+
+static void reservations_are_opened_in_parts(void) {
+    char *reserved = mmap(NULL, GIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    MUST(reserved != MAP_FAILED);
+    enum { PART = 300 << 10, PARTS = 40 };
+    size_t part_bytes = PART / PAGE * PAGE;
+    for (int round = 0; round < 2; round++) {
+        for (size_t n = 0; n < PARTS; n++) {
+            char *part = reserved + n * 20 * MIB + 5 * PAGE;
+            MUST(mprotect(part, part_bytes, PROT_READ | PROT_WRITE) == 0);
+            check_zeros(part, part_bytes);
+            fill(part, part_bytes, n + 1);
+            evict(part, part_bytes);
+        }
+        for (size_t n = 0; n < PARTS; n++) {
+            char *part = reserved + n * 20 * MIB + 5 * PAGE;
+            check(part, part_bytes, n + 1);
+            MUST(touch(part - PAGE, false) == SIGSEGV);
+            evict(part, part_bytes);
+            /* Given back as heaps do it: no access, and discarded. */
+            MUST(n % 2 ? mprotect(part, part_bytes, PROT_NONE) == 0 && madvise(part, part_bytes, MADV_DONTNEED) == 0
+                       : madvise(part, part_bytes, MADV_DONTNEED) == 0 && mprotect(part, part_bytes, PROT_NONE) == 0);
+        }
+    }
+    MUST(munmap(reserved, GIB) == 0);
+}
+
+static void populated_pages_keep_their_contents(void) {
+    char *area = cold_mapping(BYTES, 1);
+    if (madvise(area, BYTES, MADV_POPULATE_READ) != 0 && errno == EINVAL)
+        cannot_check("this kernel has no MADV_POPULATE_READ");
+    MUST(absent_pages(area, BYTES) < PAGES / 2);
+    check(area, BYTES, 1);
+    evict(area, BYTES);
+    MUST(madvise(area, BYTES, MADV_POPULATE_WRITE) == 0);
+    MUST(absent_pages(area, BYTES) < PAGES / 2);
+    check(area, BYTES, 1);
+    evict(area, BYTES);
+    char *populated = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    MUST(populated != MAP_FAILED);
+    check_zeros(populated, BYTES);
+    fill(populated, BYTES, 2);
+    evict(populated, BYTES);
+    check(populated, BYTES, 2);
+    check(area, BYTES, 1);
+}
+
+static void other_advice_changes_nothing(void) {
+    static const int advice[] = {MADV_NORMAL,     MADV_RANDOM,   MADV_SEQUENTIAL, MADV_WILLNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE,
+                                 MADV_COLLAPSE,   MADV_DONTDUMP, MADV_DODUMP,     MADV_COLD,     MADV_MERGEABLE, MADV_UNMERGEABLE};
+    char *area = cold_mapping(BYTES, 1);
+    for (size_t n = 0; n < COUNT(advice); n++) {
+        madvise(area, BYTES, advice[n]);
+        check(area, BYTES, 1);
+        fill(area, BYTES, 1);
+        if (evicts())
+            madvise(area, BYTES, MADV_PAGEOUT);
+    }
+    check(area, BYTES, 1);
+    MUST(madvise(area, BYTES, 12345) == -1 && errno == EINVAL);
+    MUST(madvise(area + 1, BYTES, MADV_DONTNEED) == -1 && errno == EINVAL);
+    check(area, BYTES, 1);
+    if (madvise(AT(area, 500), 100 * PAGE, MADV_GUARD_INSTALL) == 0) {
+        MUST(touch(AT(area, 550), false) == SIGSEGV);
+        MUST(madvise(AT(area, 500), 100 * PAGE, MADV_GUARD_REMOVE) == 0);
+        check_zeros(AT(area, 500), 100 * PAGE);
+        check_pages(area, 0, 500, 1);
+        check_pages(area, 600, PAGES, 1);
+    }
+}
+
+static void calls_by_number(void) {
+    char *area = cold_mapping(BYTES, 1);
+    MUST(syscall(SYS_madvise, AT(area, 100), 100 * PAGE, MADV_DONTNEED) == 0);
+    check_zeros(AT(area, 100), 100 * PAGE);
+    check_pages(area, 0, 100, 1);
+    MUST(syscall(SYS_munmap, AT(area, 200), 100 * PAGE) == 0);
+    MUST(syscall(SYS_mmap, AT(area, 200), 50 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L) == (long)AT(area, 200));
+    check_zeros(AT(area, 200), 50 * PAGE);
+    MUST(syscall(SYS_mmap, AT(area, 250), 150 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) ==
+         (long)AT(area, 250));
+    check_zeros(AT(area, 250), 150 * PAGE);
+    check_pages(area, 400, 1000, 1);
+    MUST(syscall(SYS_mprotect, AT(area, 1000), 200 * PAGE, PROT_NONE) == 0);
+    MUST(touch(AT(area, 1100), false) == SIGSEGV);
+    MUST(syscall(SYS_mprotect, AT(area, 1000), 200 * PAGE, PROT_READ | PROT_WRITE) == 0);
+    check_pages(area, 1000, 1500, 1);
+    long moved = syscall(SYS_mremap, AT(area, 1024), 512 * PAGE, 1024 * PAGE, MREMAP_MAYMOVE, 0L);
+    MUST(moved != -1);
+    for (size_t p = 0; p < 512; p++)
+        for (size_t w = 0; w < 512; w++)
+            MUST(((uint64_t *)moved)[p * 512 + w] == word_of(1, p + 1024, w));
+    check_zeros((char *)moved + 512 * PAGE, 512 * PAGE);
+    check_pages(area, 1536, PAGES, 1);
+    MUST(syscall(SYS_madvise, area, 77 * PAGE, 999) == -1 && errno == EINVAL);
+}
+
+static size_t resident_bytes(void) {
+    char text[200] = "";
+    int file = open("/proc/self/statm", O_RDONLY);
+    MUST(file >= 0 && read(file, text, sizeof text - 1) > 0);
+    close(file);
+    return strtoul(strchr(text, ' '), NULL, 10) * PAGE;
+}
+
+static void sparse_reservations_cost_little(void) {
+    mapping(2 * MIB);
+    size_t before = resident_bytes();
+    char *none = mmap(NULL, 1024 * GIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *sparse = mmap(NULL, 64 * GIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    MUST(none != MAP_FAILED && sparse != MAP_FAILED);
+    for (int round = 0; round < 3; round++) {
+        for (size_t n = 0; n < 64; n++)
+            if (round)
+                check_pages(sparse + n * GIB, 0, 4, n);
+            else
+                fill(sparse + n * GIB, 4 * PAGE, n);
+        if (evicts())
+            for (size_t n = 0; n < 64; n++)
+                MUST(madvise(sparse + n * GIB, 4 * PAGE, MADV_PAGEOUT) == 0);
+    }
+    MUST(mprotect(none + 512 * GIB, 4 * MIB, PROT_READ | PROT_WRITE) == 0);
+    fill(none + 512 * GIB, 4 * MIB, 99);
+    evict(none + 512 * GIB, 4 * MIB);
+    /* The mover has looked around meanwhile. */
+    usleep(300000);
+    size_t after = resident_bytes();
+    dprintf(2, "resident %zu KiB, %zu KiB with the reservations\n", before / KIB, after / KIB);
+    MUST(after < before + 40 * MIB);
+    check(none + 512 * GIB, 4 * MIB, 99);
+    MUST(madvise(sparse, 64 * GIB, MADV_DONTNEED) == 0);
+    check_zeros(sparse + 7 * GIB, 4 * PAGE);
+    MUST(mprotect(sparse, 64 * GIB, PROT_NONE) == 0);
+    MUST(munmap(sparse, 64 * GIB) == 0 && munmap(none, 1024 * GIB) == 0);
+}
+
+static void *come_and_go(void *argument) {
+    uint64_t state = (uint64_t)(uintptr_t)argument + 1;
+    for (int n = 0; n < 60; n++) {
+        state = mix(state * 31 + 7);
+        size_t bytes = (1 + state % 4) * MIB;
+        char *area = mapping(bytes);
+        check_zeros(area, bytes);
+        fill(area, bytes, state % 100);
+        if (evicts())
+            MUST(madvise(area, bytes, MADV_PAGEOUT) == 0);
+        if (state & 1024) {
+            MUST(munmap(area + bytes / 2, bytes / 2) == 0);
+            bytes /= 2;
+        } else if (state & 2048) {
+            area = mremap(area, bytes, bytes, MREMAP_MAYMOVE);
+            MUST(area != MAP_FAILED);
+        }
+        check(area, bytes, state % 100);
+        MUST(munmap(area, bytes) == 0);
+    }
+    return NULL;
+}
+
+static void mappings_come_and_go_in_threads(void) {
+    pthread_t threads[4];
+    for (size_t n = 0; n < COUNT(threads); n++)
+        MUST(pthread_create(&threads[n], NULL, come_and_go, (void *)n) == 0);
+    for (size_t n = 0; n < COUNT(threads); n++)
+        pthread_join(threads[n], NULL);
+}
+
+/* A handler that may interrupt any of the calls touches evicted memory. */
+static char *touched_by_handler;
+static atomic_long ticks;
+static void on_tick(int number) {
+    int saved = errno;
+    size_t page = (size_t)(ticks++ * 37 % PAGES);
+    check_pages(touched_by_handler, page, page + 1, 1);
+    errno = saved;
+}
+
+static void signals_arrive_during_memory_calls(void) {
+    touched_by_handler = cold_mapping(BYTES, 1);
+    char *area = mapping(BYTES);
+    struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    pid_t parent = getpid(), sender = fork();
+    if (sender == 0) {
+        signal(SIGUSR1, SIG_IGN);
+        while (getppid() == parent) {
+            kill(parent, SIGUSR1);
+            usleep(200);
+        }
+        _exit(0);
+    }
+    for (int round = 0; round < 40; round++) {
+        fill(area, BYTES, (uint64_t)round);
+        if (evicts()) {
+            MUST(madvise(area, BYTES, MADV_PAGEOUT) == 0);
+            MUST(madvise(touched_by_handler, BYTES, MADV_PAGEOUT) == 0);
+        }
+        MUST(mprotect(area, BYTES, PROT_READ) == 0 && mprotect(area, BYTES, PROT_READ | PROT_WRITE) == 0);
+        MUST(madvise(area, BYTES / 2, MADV_DONTNEED) == 0);
+        check_zeros(area, BYTES / 2);
+        area = mremap(area, BYTES, BYTES + BYTES / 2 * (round % 2), MREMAP_MAYMOVE);
+        MUST(area != MAP_FAILED);
+        check_pages(area, PAGES / 2, PAGES, (uint64_t)round);
+        MUST(munmap(area, BYTES + BYTES / 2 * (size_t)(round % 2)) == 0);
+        area = mapping(BYTES);
+    }
+    signal(SIGUSR1, SIG_IGN);
+    kill(sender, SIGKILL);
+    waitpid(sender, NULL, 0);
+    check(touched_by_handler, BYTES, 1);
+}
+
+int main(int count, char **words) {
+    static const struct a_case cases[] = {
+        CASE(discarded_pages_are_zeros),
+        CASE(unmapped_addresses_are_zeros_when_mapped_again),
+        CASE(mapped_over_evicted_memory),
+        CASE(remapped_memory_keeps_its_contents),
+        CASE(partly_evicted_memory_is_remapped),
+        CASE(remapped_memory_can_stay_mapped),
+        CASE(protection_comes_and_goes),
+        CASE(lazily_freed_pages_are_old_or_zero),
+        CASE(children_get_what_they_may),
+        CASE(locked_pages_are_resident),
+        CASE(everything_locked),
+        CASE(mincore_works),
+        CASE(system_calls_take_evicted_buffers),
+        CASE(spliced_pages_keep_their_contents),
+        CASE(other_processes_read_and_write),
+        CASE(direct_io_uses_evicted_pages),
+        CASE(reallocated_memory_keeps_its_contents),
+        CASE(signal_handlers_run_on_evicted_stacks),
+        CASE(reservations_are_opened_in_parts),
+        CASE(populated_pages_keep_their_contents),
+        CASE(other_advice_changes_nothing),
+        CASE(calls_by_number),
+        CASE(sparse_reservations_cost_little),
+        CASE(mappings_come_and_go_in_threads),
+        CASE(signals_arrive_during_memory_calls),
+    };
+    return run_case(count, words, cases, COUNT(cases));
+}

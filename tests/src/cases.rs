@@ -1,0 +1,61 @@
+//! Programs of `programs/` that hold many cases, one of which a process runs: see `programs/cold.h`.
+
+use crate::{Program, Terrace, skip};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `CANNOT_CHECK` of `cold.h`.
+const CANNOT_CHECK: i32 = 77;
+/// Of `wait_for` and of hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Such a program, and the ways in which each of its cases is run.
+pub struct Cases {
+    /// The compiled program.
+    pub program: PathBuf,
+    /// What it is told behind the case's name.
+    pub arguments: Vec<PathBuf>,
+    /// How Terrace is there, besides once without it, which proves that the case itself is right.
+    pub ways: Vec<Terrace>,
+}
+
+impl Cases {
+    /// A case whose checks hold in every way, in processes that stay managed.
+    #[track_caller]
+    pub fn hold(&self, case: &str) {
+        self.hold_as_described(case, 0, "", true);
+    }
+
+    /// Like [`Cases::hold`], where it is right that Terrace retires when it can no longer do its work.
+    #[track_caller]
+    pub fn hold_managed_or_not(&self, case: &str) {
+        self.hold_as_described(case, 0, "", false);
+    }
+
+    /// A case that ends with an exit status and exactly this output.
+    #[track_caller]
+    pub fn end_with(&self, case: &str, status: i32, stdout: &str) {
+        self.hold_as_described(case, status, stdout, true);
+    }
+
+    #[track_caller]
+    fn hold_as_described(&self, case: &str, status: i32, stdout: &str, managed: bool) {
+        for terrace in std::iter::once(None).chain(self.ways.iter().cloned().map(Some)) {
+            let under_terrace = terrace.is_some();
+            let finished = self.start(case).under(terrace).time_limit(TIME_LIMIT).run();
+            if finished.status.code() == Some(CANNOT_CHECK) {
+                let reason = finished.stderr.lines().find_map(|line| line.strip_prefix("cannot check: ")).unwrap_or("no reason given");
+                return skip(case, reason);
+            }
+            assert_eq!(finished.status.code(), Some(status), "{}", finished.account("failed"));
+            assert_eq!(String::from_utf8_lossy(&finished.stdout), stdout, "{}", finished.account("printed something else"));
+            if under_terrace && managed {
+                finished.report().expect_managed();
+            }
+        }
+    }
+
+    fn start(&self, case: &str) -> Program {
+        Program::new(&self.program).arg(case).args(self.arguments.iter().map(|path: &PathBuf| -> &Path { path }))
+    }
+}

@@ -1,0 +1,96 @@
+//! The malloc family and C++'s operators do what programs rely on: alone, observed, and with random pages evicted all the time.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use terrace_tests::{Cases, Program, Terrace, compiled, machine};
+
+fn ways() -> Vec<Terrace> {
+    vec![Terrace::observing(), Terrace::stressed()]
+}
+
+static FROM_C: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("allocator_torture.c", &[]),
+    arguments: vec![compiled("allocating_library.c", &["-shared", "-fPIC"])],
+    ways: ways(),
+});
+
+static FROM_CXX: LazyLock<Cases> =
+    LazyLock::new(|| Cases { program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]), arguments: Vec::new(), ways: ways() });
+
+static WRAPPED: LazyLock<Cases> = LazyLock::new(|| Cases { program: compiled("wraps_malloc.c", &[]), arguments: Vec::new(), ways: ways() });
+
+macro_rules! cases {
+    ($program:ident: $($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            $program.hold(stringify!($case));
+        }
+    )*};
+}
+
+cases! { FROM_C:
+    threads_share_blocks
+    destructors_of_thread_values_allocate
+    children_allocate_whatever_threads_held
+    edges_of_sizes
+    errno_is_kept
+    alignments
+    usable_size_is_usable
+    calloc_gives_zeros_and_realloc_keeps
+    statistics_and_trimming
+    jemallocs_own_interface
+    libraries_come_and_go
+    a_thousand_threads_come_and_go
+    signals_arrive_during_malloc
+}
+
+cases! { FROM_CXX:
+    every_operator
+    memory_runs_out
+    in_one_thread
+    in_many_threads
+    evicted_containers_grow
+}
+
+/// Its malloc family wraps the one behind it, found by dlsym in the first call.
+#[test]
+fn a_program_with_a_malloc_of_its_own() {
+    WRAPPED.hold("works");
+}
+
+#[test]
+fn a_process_lives_on_after_its_main_thread_and_ends_with_the_last() {
+    FROM_C.end_with("main_leaves_before_another_thread", 0, "main leaves, finished later, at exit, ");
+}
+
+#[test]
+fn a_process_ends_when_its_only_thread_leaves() {
+    FROM_C.end_with("main_leaves_as_the_last", 0, "main leaves, at exit, ");
+}
+
+#[test]
+fn any_thread_can_exit_with_a_status() {
+    FROM_C.end_with("a_thread_calls_exit", 3, "a thread exits, at exit, ");
+}
+
+/// The compatibility torture of the research behind Terrace, where it is at hand.
+#[test]
+fn the_compatibility_torture() {
+    let _machine = machine();
+    let shared = std::env::var_os("TERRACE_SHARED")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).join("shared"), PathBuf::from);
+    let source = shared.join("tools/malloc-compat.c");
+    if !source.is_file() {
+        println!("not run: {} is not there (TERRACE_SHARED names its directory)", source.display());
+        return;
+    }
+    let program = compiled(&source, &["-w"]);
+    for terrace in [None, Some(Terrace::observing()), Some(Terrace::within("1M")), Some(Terrace::stressed())] {
+        let managed = terrace.is_some();
+        let finished = Program::new(&program).under(terrace).succeed();
+        assert_eq!(String::from_utf8_lossy(&finished.stdout), "compat: ok\n", "{}", finished.account("found something"));
+        if managed {
+            finished.report().expect_managed();
+        }
+    }
+}

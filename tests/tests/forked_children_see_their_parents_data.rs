@@ -1,0 +1,89 @@
+//! However a process is forked, and whatever it did before, its child sees exactly its data, evicted or not.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, mpsc};
+use std::time::Duration;
+use terrace_tests::{Cases, Terrace, compiled, terrace_command};
+
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
+static FORKS: LazyLock<Cases> = LazyLock::new(|| {
+    let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
+    let library = library.to_str().expect("the target directory's name is text");
+    Cases {
+        program: compiled("forked_children_see_their_parents_data.c", &[library]),
+        arguments: Vec::new(),
+        ways: vec![Terrace::within("4G"), Terrace::stressed()],
+    }
+});
+
+macro_rules! cases {
+    ($($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            FORKS.hold(stringify!($case));
+        }
+    )*};
+}
+
+cases! {
+    children_and_grandchildren
+    several_children_at_a_time
+    threads_fault_while_one_forks
+    threads_fork_at_the_same_time
+    daemons
+    everything_closed
+    descriptor_numbers_are_the_programs
+    fork_without_handlers
+    fork_by_number
+    clone_by_number
+    clone_on_another_stack
+    clone_that_shares_memory
+    the_last_thread_exits_alone
+    spawned_with_evicted_arguments
+    vforked_with_evicted_arguments
+    commands_through_system_and_popen
+    open_streams_with_buffered_data
+    parent_writes_while_child_reads
+    a_thread_forks_whose_stack_was_evicted
+    fork_handlers_of_a_library_touch_evicted_memory
+    a_closed_pipe_ends
+    signals_while_forking
+    signal_handlers_fork
+}
+
+/// setuid to nobody while pages are out: a child can still bring them back.
+#[test]
+fn privileges_dropped_between() {
+    FORKS.hold_managed_or_not("privileges_dropped_between");
+}
+
+/// chroot to where there is no /proc and no /dev.
+#[test]
+fn jailed_between() {
+    FORKS.hold_managed_or_not("jailed_between");
+}
+
+/// Neither Terrace's threads nor `terrace run` keep a pipe open that the program has closed.
+#[test]
+fn who_reads_a_programs_output_sees_its_end_when_the_program_closes_it() {
+    let mut command = Command::new(terrace_command());
+    command.args(["run", "--dram", "4G", "--"]).arg(&FORKS.program).arg("closes_its_output");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn().expect("terrace can be started");
+    let mut output = child.stdout.take().expect("the output is piped");
+    let (sender, receiver) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let result = output.read_to_string(&mut text).map(|_| text);
+        let _ = sender.send(result);
+    });
+    let seen = receiver.recv_timeout(Duration::from_secs(30));
+    // SAFETY: no memory is involved; the group is the one made here.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.wait();
+    let _ = reader.join();
+    let text = seen.expect("the end of the output was not seen while the program lived on").expect("a pipe can be read");
+    assert_eq!(text, "said\n");
+}

@@ -1,0 +1,48 @@
+//! What a program tells the kernel about its memory means the same for pages that are evicted.
+
+use std::sync::LazyLock;
+use terrace_tests::{Cases, Terrace, compiled};
+
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
+static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("memory_calls_keep_their_meaning.c", &[]),
+    arguments: Vec::new(),
+    ways: vec![Terrace::within("4G"), Terrace::stressed()],
+});
+
+macro_rules! cases {
+    ($($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            CALLS.hold(stringify!($case));
+        }
+    )*};
+}
+
+cases! {
+    discarded_pages_are_zeros
+    unmapped_addresses_are_zeros_when_mapped_again
+    mapped_over_evicted_memory
+    remapped_memory_keeps_its_contents
+    partly_evicted_memory_is_remapped
+    remapped_memory_can_stay_mapped
+    protection_comes_and_goes
+    lazily_freed_pages_are_old_or_zero
+    children_get_what_they_may
+    locked_pages_are_resident
+    everything_locked
+    mincore_works
+    system_calls_take_evicted_buffers
+    spliced_pages_keep_their_contents
+    other_processes_read_and_write
+    direct_io_uses_evicted_pages
+    reallocated_memory_keeps_its_contents
+    signal_handlers_run_on_evicted_stacks
+    reservations_are_opened_in_parts
+    populated_pages_keep_their_contents
+    other_advice_changes_nothing
+    calls_by_number
+    sparse_reservations_cost_little
+    mappings_come_and_go_in_threads
+    signals_arrive_during_memory_calls
+}
