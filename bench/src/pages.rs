@@ -15,6 +15,9 @@ struct Figures {
     share: f64,
 }
 
+/// One of them.
+type Get = fn(&Figures) -> f64;
+
 fn figures(flags: Option<&[&str]>) -> anyhow::Result<Figures> {
     let own = std::env::current_exe()?;
     let output = pinned(flags, &[&own.to_string_lossy(), "touch-pages"])?.output()?;
@@ -50,8 +53,8 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
             }
         }
     }
-    let of = |side: &[Figures], get: fn(&Figures) -> f64| median(&side.iter().map(get).collect::<Vec<_>>());
-    let rows: [(&str, fn(&Figures) -> f64); 3] =
+    let of = |side: &[Figures], get: Get| median(&side.iter().map(get).collect::<Vec<_>>());
+    let rows: [(&str, Get); 3] =
         [("fault, median", |f| f.fault_p50), ("fault, p99", |f| f.fault_p99), ("eviction, batches of 512", |f| f.page_out)];
     let mut json = json!({ "repeats": repeats, "restore_p50_us": median(&restores) });
     println!("{:28}{:>10}{:>10}{:>10}", "", "Terrace", "zram lz4", "ratio");

@@ -180,7 +180,10 @@ impl Pager {
                         Some(State::Evicted) => self.drop_evicted(entry, address),
                         // Being restored: its handler will be done in microseconds.
                         Some(State::Restoring | State::Moving) => false,
-                        None => self.check(false, "page words hold known states") || true,
+                        None => {
+                            self.freeze(&format!("damaged page word at {address:#x}"));
+                            true
+                        }
                     };
                     if dropped {
                         break;
