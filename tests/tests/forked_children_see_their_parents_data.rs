@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
-use terrace_tests::{Cases, Terrace, compiled, terrace_command};
+use terrace_tests::{Cases, Terrace, compiled, terrace_command, terrace_library};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
@@ -65,13 +65,25 @@ fn jailed_between() {
     FORKS.hold_managed_or_not("jailed_between");
 }
 
-/// Neither Terrace's threads nor `terrace run` keep a pipe open that the program has closed.
+/// Terrace's threads do not keep a pipe open that the program has closed.
+#[test]
+fn who_reads_a_preloaded_programs_output_sees_its_end_when_the_program_closes_it() {
+    let mut command = Command::new(&FORKS.program);
+    command.env("LD_PRELOAD", terrace_library()).env("TERRACE_STRESS", "1").arg("closes_its_output");
+    expect_end_of_output(command);
+}
+
+/// Nor does `terrace run`, which waits for the program.
 #[test]
 fn who_reads_a_programs_output_sees_its_end_when_the_program_closes_it() {
     let mut command = Command::new(terrace_command());
     command.args(["run", "--dram", "4G", "--"]).arg(&FORKS.program).arg("closes_its_output");
+    expect_end_of_output(command);
+}
+
+fn expect_end_of_output(mut command: Command) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-    let mut child = command.spawn().expect("terrace can be started");
+    let mut child = command.spawn().expect("the command can be started");
     let mut output = child.stdout.take().expect("the output is piped");
     let (sender, receiver) = mpsc::channel();
     let reader = std::thread::spawn(move || {

@@ -45,4 +45,5 @@ cases! {
     sparse_reservations_cost_little
     mappings_come_and_go_in_threads
     signals_arrive_during_memory_calls
+    signal_handlers_touch_neighbours_of_discarded_pages
 }

@@ -110,7 +110,10 @@ pub(crate) struct Measure {
     unmanaged: Mean,
     tiers: Vec<(Mean, Mean)>,
     over_budget_s: f64,
+    /// The same by more than [`TOUCHING`].
+    far_over_budget_s: f64,
     floor_s: f64,
+    /// Least physical bytes since memory was last within the budget.
     floor_bytes: u64,
     peak_physical_bytes: u64,
     published_ns: u64,
@@ -126,6 +129,11 @@ const SCAN_SHARE: u64 = 64;
 const SCAN_EVERY_NS: u64 = 200_000_000;
 /// The budget counts as kept if the floor stood in its way for less than this share of the time.
 const FLOOR_TOLERANCE: f64 = 0.02;
+/// A program that works right at its budget goes over it by a page or a batch all the time: less than this share is not far.
+const TOUCHING: f64 = 0.02;
+/// Far above the budget for at most this share of the time, or so many seconds in all, counts as bursts.
+const BURST_TOLERANCE: f64 = 0.1;
+const BURSTS_S: f64 = 0.5;
 
 impl Measure {
     pub fn new(pager: &Pager) -> Self {
@@ -144,8 +152,9 @@ impl Measure {
             unmanaged: Mean::default(),
             tiers: pager.tiers.iter().map(|_| Default::default()).collect(),
             over_budget_s: 0.0,
+            far_over_budget_s: 0.0,
             floor_s: 0.0,
-            floor_bytes: 0,
+            floor_bytes: u64::MAX,
             peak_physical_bytes: 0,
             published_ns: 0,
             cpu_files: Vec::new(),
@@ -257,10 +266,15 @@ impl Measure {
         self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
         if physical > budget {
             self.over_budget_s += seconds;
+            if physical - budget > (budget as f64 * TOUCHING) as u64 {
+                self.far_over_budget_s += seconds;
+            }
+            self.floor_bytes = self.floor_bytes.min(physical);
+        } else {
+            self.floor_bytes = u64::MAX;
         }
         if pager.mover.at_floor.load(Relaxed) {
             self.floor_s += seconds;
-            self.floor_bytes = self.floor_bytes.max(physical);
         }
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
@@ -273,10 +287,12 @@ impl Measure {
         let Some(page) = pager.stats() else { return };
         let account = &pager.account;
         let seconds = self.seconds;
-        let missed = pager.mode() == Mode::Active && self.floor_s > seconds * FLOOR_TOLERANCE;
+        let burst = self.far_over_budget_s <= BURSTS_S.max(seconds * BURST_TOLERANCE);
+        let missed = pager.mode() == Mode::Active && (self.floor_s > seconds * FLOOR_TOLERANCE || !burst);
+        let floor_bytes = if self.floor_bytes < u64::MAX { self.floor_bytes } else { physical };
         page.budget_bytes.store(budget, Relaxed);
         page.budget_met.store(u32::from(!missed), Relaxed);
-        page.floor_bytes.store(if missed { self.floor_bytes } else { 0 }, Relaxed);
+        page.floor_bytes.store(if missed { floor_bytes } else { 0 }, Relaxed);
         page.mean_window_ms.store((seconds * 1000.0) as u64, Relaxed);
         page.mean_logical_bytes.store(self.logical.over(seconds), Relaxed);
         page.mean_physical_bytes.store(self.physical.over(seconds), Relaxed);

@@ -29,6 +29,18 @@ pub(crate) struct Wish {
     pub from: usize,
 }
 
+impl Wish {
+    /// Whether a resident page may be taken.
+    fn includes(&self, word: Snapshot, now_ms: u64) -> bool {
+        if self.anything {
+            return true;
+        }
+        // No pressure makes a page compressible; only time may, by changing it.
+        let stay = if word.is_incompressible() { INCOMPRESSIBLE_MS } else { stay_ms(word.returns(), self.pressure) };
+        word.age_ms(now_ms) >= stay || word.returns() == 0 && !word.is_incompressible()
+    }
+}
+
 /// What became of an attempt.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Taken {
@@ -71,6 +83,8 @@ pub(crate) struct Evictor {
 
 /// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
 const PROBE_NS: u64 = 100_000_000;
+/// How long a page that did not compress is left alone, ms.
+const INCOMPRESSIBLE_MS: u64 = 10_000;
 const MADV_POPULATE_WRITE: i32 = 23;
 /// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
 const REFUSED_MS: u64 = 100;
@@ -101,9 +115,7 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = self.claim(pager, &entry, limit, from, |word| {
-                wish.anything || word.returns() == 0 || word.age_ms(now_ms) >= stay_ms(word.returns(), wish.pressure)
-            });
+            let (claimed, next) = self.claim(pager, &entry, limit, from, |word| wish.includes(word, now_ms));
             from = next;
             taken.eligible += claimed.len() as u32;
             let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
@@ -127,7 +139,7 @@ impl Evictor {
         // Four runs of four pages, at four places: hot spots are seldom spread evenly.
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
-            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from, |word| word.returns() == 0);
+            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from, |word| word.returns() == 0 && !word.is_incompressible());
             let mut taken = Taken::default();
             staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
         }
@@ -307,9 +319,7 @@ impl Evictor {
             if self.store_page(pager, entry, page, wish, now_ms) {
                 stored += 1;
             } else {
-                // Incompressible here: left alone as long as the hottest pages are.
-                let to = Snapshot::new(State::Resident, 7, tick_of(now_ms), 0);
-                pager.put_back(entry, page.address, page.word, to);
+                pager.put_back(entry, page.address, page.word, page.word.incompressible_at(tick_of(now_ms)));
             }
         }
         // A handler may still be copying out of a slot.

@@ -26,6 +26,11 @@ const HEADROOM_MIN: u64 = 2 << 20;
 const HEADROOM_MAX: u64 = 64 << 20;
 /// The ranking is renewed after this time, ns.
 const RANK_EVERY_NS: u64 = 200_000_000;
+/// A look at memory so shortly before the ranking is fresh, ns.
+const FRESH_NS: u64 = 20_000_000;
+/// Rest after walks that found next to nothing, ns; doubles each time.
+const REST_MIN_NS: u64 = 20_000_000;
+const REST_MAX_NS: u64 = 1_000_000_000;
 /// Pressure goes down a step after so long without need, ns.
 const EASE_EVERY_NS: u64 = 500_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
@@ -41,8 +46,11 @@ struct Mover {
     order: Vec<Choice>,
     cursor: usize,
     ranked_ns: u64,
-    /// Whether the present walk through the order moved anything.
-    walk_moved: bool,
+    /// Bytes of pages that the present walk through the order moved out.
+    walk_moved_bytes: u64,
+    /// No walk before this time: the last one found next to nothing.
+    rest_until_ns: u64,
+    rest_ns: u64,
     random: u64,
     stress_due: f64,
     stress_ns: u64,
@@ -61,7 +69,9 @@ pub(crate) fn run(pager: &'static Pager) {
         order: Vec::new(),
         cursor: 0,
         ranked_ns: 0,
-        walk_moved: false,
+        walk_moved_bytes: 0,
+        rest_until_ns: 0,
+        rest_ns: REST_MIN_NS,
         random: now_ns | 1,
         stress_due: 0.0,
         stress_ns: now_ns,
@@ -167,7 +177,7 @@ impl Mover {
             }
             return BUSY_TICK;
         }
-        pager.mover.at_floor.store(false, Relaxed);
+        self.met();
         if self.pressure > 0 && now_ns - self.eased_ns > EASE_EVERY_NS {
             self.pressure -= 1;
             self.eased_ns = now_ns;
@@ -186,7 +196,12 @@ impl Mover {
         let pager = self.pager;
         let budget = pager.account.budget_bytes.load(Relaxed);
         let deadline = now_ns + SLICE_NS;
-        if self.cursor >= self.order.len() || now_ns - self.ranked_ns > RANK_EVERY_NS {
+        if now_ns < self.rest_until_ns {
+            return false;
+        }
+        // A walk that finds something is cut short when its order is old; one that finds nothing goes on to its end, which draws the
+        // conclusions.
+        if self.cursor >= self.order.len() || now_ns - self.ranked_ns > RANK_EVERY_NS && self.walk_moved_bytes > 0 {
             self.rank(now_ns);
         }
         while pager.physical_bytes() > target {
@@ -205,7 +220,7 @@ impl Mover {
             }
             if choice.action == Action::Probe && pager.physical_bytes() <= budget {
                 let salt = self.next_random();
-                self.walk_moved |= self.evictor.probe(pager, entry, salt);
+                self.walk_moved_bytes += u64::from(self.evictor.probe(pager, entry, salt));
                 continue;
             }
             // A page gives back about half of itself.
@@ -214,35 +229,53 @@ impl Mover {
             let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from: 0 });
             if taken.evicted > 0 {
                 self.policy.evicted(choice.region, taken.evicted, now_ms);
-                self.walk_moved = true;
+                self.walk_moved_bytes += u64::from(taken.evicted) * PAGE as u64;
             }
             note_refusals(&entry, &taken);
         }
         self.eased_ns = now_ns;
-        pager.mover.at_floor.store(false, Relaxed);
+        self.met();
         false
     }
 
-    /// The whole order was walked and it was not enough: denser tiers, then more pressure, then the floor.
+    /// Memory is within the budget.
+    fn met(&mut self) {
+        self.pager.mover.at_floor.store(false, Relaxed);
+        self.rest_until_ns = 0;
+        self.rest_ns = REST_MIN_NS;
+    }
+
+    /// The whole order was walked and it was not enough: a fresh look, denser tiers, more pressure, and then the floor. True if there is more
+    /// to do at once.
     fn walk_ended(&mut self, budget: u64) -> bool {
         let pager = self.pager;
-        let short = pager.physical_bytes() > budget;
-        if short && self.pressure >= 2 && self.densify() {
+        let now_ns = sys::now_ns();
+        let excess = pager.physical_bytes().saturating_sub(budget);
+        let found = self.walk_moved_bytes > excess / 4;
+        let looked_ns = self.measure.scanned_ns;
+        let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
+        if !found && looked_ns + FRESH_NS < ranked_ns {
+            // What was allocated since the last look is not in the order.
+            self.measure.scan(pager);
             return true;
         }
-        if self.pressure < PRESSURE_MAX && (short || !self.walk_moved) {
+        if excess > 0 && self.pressure >= 2 && self.densify() {
+            return true;
+        }
+        if self.pressure < PRESSURE_MAX && (excess > 0 || !found) {
             self.pressure += 1;
-            self.eased_ns = sys::now_ns();
-            self.ranked_ns = 0;
+            self.eased_ns = now_ns;
             return true;
         }
-        if short && !self.walk_moved {
-            pager.mover.at_floor.store(true, Relaxed);
-            // Whoever waits for room waits in vain.
-            sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
+        if found || excess == 0 {
+            return excess > 0;
         }
-        self.ranked_ns = 0;
-        short && self.walk_moved
+        // Whoever waits for room waits in vain.
+        pager.mover.at_floor.store(true, Relaxed);
+        sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
+        self.rest_until_ns = now_ns + self.rest_ns;
+        self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
+        false
     }
 
     /// Recompresses what is out already; true if that gained something.
@@ -284,7 +317,7 @@ impl Mover {
         }
         self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
         self.cursor = 0;
-        self.walk_moved = false;
+        self.walk_moved_bytes = 0;
         self.ranked_ns = now_ns;
     }
 

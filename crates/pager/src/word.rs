@@ -6,6 +6,7 @@
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: an old page may then look young
 //!              once, which only delays its eviction)
 //! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot
+//! bit  59      the page did not compress when it was last tried
 //! ```
 //!
 //! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched memory is therefore
@@ -52,6 +53,7 @@ impl std::fmt::Debug for Snapshot {
 const RETURNS_SHIFT: u32 = 3;
 const TICK_SHIFT: u32 = 6;
 const PAYLOAD_SHIFT: u32 = 22;
+const INCOMPRESSIBLE: u64 = 1 << 59;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 /// Milliseconds of one tick, as a shift.
 pub const TICK_MS_SHIFT: u32 = 4;
@@ -99,7 +101,17 @@ impl Snapshot {
 
     /// The same history in another state.
     pub fn with(self, state: State, payload: u64) -> Self {
-        Snapshot::new(state, self.returns(), self.tick(), payload)
+        Snapshot(Snapshot::new(state, self.returns(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE)
+    }
+
+    /// The same, marked as incompressible at `tick`.
+    pub fn incompressible_at(self, tick: u16) -> Self {
+        Snapshot(Snapshot::new(State::Resident, self.returns(), tick, 0).0 | INCOMPRESSIBLE)
+    }
+
+    /// Whether the page did not compress when it was last tried.
+    pub fn is_incompressible(self) -> bool {
+        self.0 & INCOMPRESSIBLE != 0
     }
 
     /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module).
