@@ -88,8 +88,9 @@ const INCOMPRESSIBLE_MS: u64 = 10_000;
 const MADV_POPULATE_WRITE: i32 = 23;
 /// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
 const REFUSED_MS: u64 = 100;
-/// Registered ranges beyond this share of `vm.max_map_count` are registered in long runs (`facts/traps.md`, Scale).
-const MAPPINGS_TIGHT: usize = 65_530 / 4;
+/// Beyond this share of `vm.max_map_count`, ranges are registered in long runs (`facts/traps.md`, Scale). Each of ours may be two of the
+/// kernel's: half of the limit is a quarter here.
+const MAPPINGS_SHARE: usize = 4;
 const LONG_RUN: usize = 64 << 20;
 
 impl Evictor {
@@ -468,7 +469,7 @@ fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {
 fn register(pager: &Pager, start: usize, end: usize) -> bool {
     let mut ranges = pager.ranges.lock();
     let (mut from, mut to) = (start, end);
-    if ranges.len() > MAPPINGS_TIGHT {
+    if ranges.len() > pager.mappings_max.load(Relaxed) / MAPPINGS_SHARE {
         // Few mappings are left: take the whole neighbourhood that is managed alike.
         let run = start / LONG_RUN * LONG_RUN;
         let pieces = ranges.overlapping(run, run + LONG_RUN);

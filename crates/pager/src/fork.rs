@@ -127,7 +127,8 @@ impl Pager {
 
     /// Brings all evicted pages back. The mover must be paused.
     fn restore_everything(&self) {
-        for range in self.ranges.lock().all() {
+        let all = self.ranges.lock().all();
+        for range in all {
             self.restore_range(range.start, range.end);
         }
     }

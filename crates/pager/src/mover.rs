@@ -35,6 +35,12 @@ const REST_MAX_NS: u64 = 1_000_000_000;
 const EASE_EVERY_NS: u64 = 500_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
+/// If more than this share of the data would have to leave to the first tier, it goes to the densest. The demo at 60 % (lz4 1.75 times, zstd
+/// 2.15 times): 41 MiB resident and 10.8k operations a second with lz4 first, 87 MiB and 17.0k with zstd alone.
+const LEAVE_BY_FIRST_MAX: f64 = 0.6;
+/// A tier's ratio is believed from this much data on; before, [`RATIO_ASSUMED`].
+const RATIO_FROM_BYTES: u64 = 4 << 20;
+const RATIO_ASSUMED: f64 = 0.5;
 
 struct Mover {
     pager: &'static Pager,
@@ -225,7 +231,7 @@ impl Mover {
             }
             // A page gives back about half of itself.
             let pages = (over as usize / PAGE * 2 + 1).clamp(16, REGION / PAGE);
-            let tier = if self.pressure >= PRESSURE_DENSE { pager.tiers.len() - 1 } else { 1 };
+            let tier = self.tier();
             let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from: 0 });
             if taken.evicted > 0 {
                 self.policy.evicted(choice.region, taken.evicted, now_ms);
@@ -236,6 +242,27 @@ impl Mover {
         self.eased_ns = now_ns;
         self.met();
         false
+    }
+
+    /// Into which tier to evict: the first (fastest) compressed one, or the densest where the first could not leave enough in DRAM.
+    ///
+    /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the data must leave to meet the budget. The
+    /// more must leave, the hotter is what leaves, and the more a denser tier's slower restore is outweighed by the
+    /// pages that may stay. A fixed limit until placement by cost decides.
+    fn tier(&self) -> usize {
+        let pager = self.pager;
+        let densest = pager.tiers.len() - 1;
+        if self.pressure >= PRESSURE_DENSE {
+            return densest;
+        }
+        let stats = &pager.tiers[1].stats;
+        let known = stats.logical_bytes() >= RATIO_FROM_BYTES;
+        let ratio = if known { stats.physical_bytes() as f64 / stats.logical_bytes() as f64 } else { RATIO_ASSUMED };
+        let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
+        let logical = evicted + pager.account.resident_pages.load(Relaxed).max(0) as u64 * PAGE as u64;
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        let must_leave = (1.0 - budget as f64 / logical.max(1) as f64) / (1.0 - ratio).max(0.01);
+        if must_leave > LEAVE_BY_FIRST_MAX { densest } else { 1 }
     }
 
     /// Memory is within the budget.

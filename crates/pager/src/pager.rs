@@ -71,6 +71,8 @@ pub struct Pager {
     pub(crate) service: RangeLine,
     mode: AtomicU32,
     frozen: AtomicBool,
+    /// `vm.max_map_count`.
+    pub(crate) mappings_max: AtomicUsize,
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
     start_at: usize,
@@ -202,6 +204,7 @@ impl Pager {
             service: RangeLine::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
+            mappings_max: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
         };
@@ -435,6 +438,7 @@ impl Pager {
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         table.keeper.store(sys::thread_id(), Release);
         table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
+        self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
         let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted? All memory stays in DRAM"))?;
         table.pagemap.store(pagemap, Release);
@@ -475,7 +479,8 @@ impl Pager {
 
     /// In the keeper: registers what a fork's parent had registered.
     fn register_inherited(&self) -> Result<(), String> {
-        for range in self.ranges.lock().all().into_iter().filter(|r| r.attributes.registered) {
+        let all = self.ranges.lock().all();
+        for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
                 match sys::uffd_register(self.uffd_of(start), start, end - start) {
                     Ok(()) => {}
@@ -495,18 +500,19 @@ fn shard_pieces(start: usize, end: usize) -> impl Iterator<Item = (usize, usize)
     (start / step..end.div_ceil(step)).map(move |n| (start.max(n * step), end.min((n + 1) * step)))
 }
 
-/// Bytes of the machine's memory, from /proc/meminfo; 16 GiB if that cannot be read.
+/// Bytes of the machine's memory, from /proc/meminfo (its first line is MemTotal); 16 GiB if that cannot be read.
 fn machine_memory_bytes() -> u64 {
-    let read = || {
-        let fd = sys::open("/proc/meminfo\0", libc::O_RDONLY, 0).ok()?;
-        let mut text = [0u8; 256];
-        let len = sys::read_at(fd, &mut text, 0);
-        sys::close(fd);
-        let text = std::str::from_utf8(&text[..len.ok()?]).ok()?;
-        let kib: u64 = text.lines().find(|l| l.starts_with("MemTotal:"))?.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        Some(kib << 10)
-    };
-    read().unwrap_or(16 << 30)
+    first_number("/proc/meminfo\0").map_or(16 << 30, |kib| kib << 10)
+}
+
+/// The first number in a small file.
+fn first_number(path: &str) -> Option<u64> {
+    let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
+    let mut text = [0u8; 128];
+    let len = sys::read_at(fd, &mut text, 0);
+    sys::close(fd);
+    let digits = text[..len.ok()?].iter().skip_while(|b| !b.is_ascii_digit()).take_while(|b| b.is_ascii_digit());
+    digits.fold(None, |n: Option<u64>, b| Some(n.unwrap_or(0) * 10 + u64::from(b - b'0')))
 }
 
 /// Makes one of our threads. `libc::pthread_create` and not `std::thread`, because only its cost in allocations is known.
