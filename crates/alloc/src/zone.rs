@@ -92,6 +92,7 @@ pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
     if let Some(pager) = pager() {
         pager.make_room(size);
     }
+    let _signals = sys::SignalsBlocked::new();
     let mut used = zone.used.lock();
     let start = (base + used.bytes).next_multiple_of(align);
     let Some(end) = start.checked_add(size).filter(|end| *end <= base + zone.len.load(Relaxed)) else {

@@ -89,8 +89,20 @@ pub fn run(mut command: Command) -> io::Result<Ended> {
     }
     let started = Instant::now();
     let pid = command.spawn()?.id();
+    let_go_of_pipes();
     let end = supervise(pid as libc::pid_t, &signals);
     Ok(Ended { pid, end, elapsed: started.elapsed() })
+}
+
+/// The program's input and output are the program's: who reads its output must see the end of it when the program closes it, not when
+/// we do. What we have to say goes to standard error.
+fn let_go_of_pipes() {
+    use std::os::fd::AsRawFd;
+    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    for ours in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
+        // SAFETY: replaces descriptors that nothing else in this process owns.
+        unsafe { libc::dup2(nowhere.as_raw_fd(), ours) };
+    }
 }
 
 fn supervise(child: libc::pid_t, signals: &libc::sigset_t) -> End {

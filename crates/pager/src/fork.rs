@@ -46,6 +46,11 @@ impl ForkState {
         Ok(ForkState { notes: sys::reserve(NOTES * 8)?, noted: AtomicUsize::new(0), forking: Lock::new(()), device: AtomicI32::new(-1) })
     }
 
+    /// The notes, as an address range.
+    pub fn range(&self) -> (usize, usize) {
+        (self.notes, self.notes + NOTES * 8)
+    }
+
     fn slots(&self) -> &[AtomicU64] {
         // SAFETY: the reservation holds NOTES words, valid when zeroed, and lives for ever.
         unsafe { std::slice::from_raw_parts(self.notes as *const AtomicU64, NOTES) }
@@ -68,7 +73,7 @@ impl ForkState {
 }
 
 impl Pager {
-    /// Before a fork. Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`]. `touch_streams` touches what the C library
+    /// Before a fork, with signals blocked until it is over (a handler could touch a page, or fork). Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`]. `touch_streams` touches what the C library
     /// will touch in the child before our handler; it runs while nothing is evicted any more.
     pub fn fork_prepare(&self, touch_streams: impl FnOnce()) {
         // Also waits for a start under way on another thread.
@@ -208,7 +213,7 @@ impl Pager {
         }
     }
 
-    fn table_has_evicted(&self) -> bool {
+    pub(crate) fn table_has_evicted(&self) -> bool {
         (0..self.table.len()).any(|n| self.table.by_number(n).region.evicted.load(Relaxed) > 0)
     }
 

@@ -26,7 +26,10 @@ pub(crate) struct Tools {
 
 impl Tools {
     pub fn new() -> Self {
-        Tools { scratch: Scratch::new(), page: Box::new(PageBuffer([0; PAGE_BYTES])) }
+        let mut scratch = Scratch::new();
+        // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
+        let _ = scratch.prepare();
+        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])) }
     }
 }
 

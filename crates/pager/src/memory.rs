@@ -6,7 +6,7 @@
 
 use crate::pager::Pager;
 use crate::ranges::{Attributes, Range};
-use crate::sys::{self, Errno, PAGE};
+use crate::sys::{self, Errno, PAGE, SignalsBlocked};
 use crate::table::{Entry, REGION};
 use crate::word::{Snapshot, State};
 use std::sync::atomic::Ordering::*;
@@ -21,6 +21,7 @@ const WAIT_FROM: usize = 1 << 20;
 impl Pager {
     /// Takes a new private anonymous mapping under management. `evictable`: readable and writable.
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
+        let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         self.ranges.lock().insert(start, start + len, Attributes { evictable, registered: false });
         self.count_committed(if evictable { len as isize } else { 0 });
@@ -35,6 +36,7 @@ impl Pager {
 
     /// Whether anything in the range is managed.
     pub fn manages(&self, start: usize, len: usize) -> bool {
+        let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         self.ranges.lock().overlaps(start, start.saturating_add(len))
     }
@@ -76,7 +78,12 @@ impl Pager {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
-            let pieces = self.ranges.lock().remove(start, end);
+            let mut pieces = self.ranges.lock().remove(start, end);
+            if pieces.iter().any(|piece| piece.attributes.registered) {
+                // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
+                self.unregister_range(start, end);
+                pieces.iter_mut().for_each(|piece| piece.attributes.registered = false);
+            }
             let result = act();
             match result {
                 Ok(_) => self.uncount(&pieces),
@@ -100,19 +107,29 @@ impl Pager {
             return;
         }
         let all = {
+            let _signals = SignalsBlocked::new();
             let _inside = self.gate.worker();
             self.ranges.lock().all()
         };
         for range in all {
+            // Unregisters too: first touches must not need our threads any more either.
             self.unmanage(range.start, range.end - range.start);
-            if range.attributes.registered {
-                // First touches must not need our threads any more either.
-                self.unregister_range(range.start, range.end);
-            }
         }
         self.put_threads_to_sleep();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
+    }
+
+    /// After `mlockall`, which the pager retired before: gives back what that made resident of the reserved tables. They hold nothing any
+    /// more.
+    pub fn forget_tables(&self) {
+        let [(directory, directory_end), _, _] = self.table.footprint();
+        let (words, words_end) = self.table.all_words();
+        for (start, end) in [(directory, directory_end), (words, words_end), self.staging.range(), self.fork.range()] {
+            sys::unlock_memory(start, end - start);
+            // SAFETY: the pager is retired: every page is resident, which is what zeroed words say; regions are found anew.
+            unsafe { sys::empty(start, end - start) };
+        }
     }
 
     /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.
@@ -145,6 +162,7 @@ impl Pager {
     /// Runs `f` with the locks of the range's regions, in address order. A region that was never used is made where the mover
     /// could get to it meanwhile; before [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
     fn with_regions<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
+        let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         let managed = self.ranges.lock().overlapping(start, start + len);
         let mut entries: Vec<Entry> = Vec::new();

@@ -86,7 +86,6 @@ pub(crate) fn run(pager: &'static Pager) {
     loop {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
-        mover.exit_if_alone();
         pager.sleep_if_retired();
         mover.page_out();
         let sleep = mover.tick();
@@ -108,22 +107,6 @@ impl Mover {
         }
         while pause.load(SeqCst) == PAUSED {
             sys::futex_wait(pause, PAUSED, None);
-        }
-    }
-
-    /// See [`Pager::exit_when_alone`].
-    fn exit_if_alone(&self) {
-        if !self.pager.mover.exit_when_alone.load(Relaxed) {
-            return;
-        }
-        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
-        let others = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok()).filter(|thread| {
-            // The main thread stays as a zombie until the process ends.
-            *thread != sys::process_id() && !self.pager.account.is_ours(*thread)
-        });
-        if others.count() == 0 {
-            // SAFETY: what the C library does itself when its last thread leaves.
-            unsafe { libc::exit(0) }
         }
     }
 
@@ -411,10 +394,5 @@ impl Pager {
         }
         self.mover.page_out.ask(DO, start, start + len, || self.call_mover());
         true
-    }
-
-    /// The main thread leaves without ending the process: the last thread of the program shall.
-    pub fn exit_when_alone(&self) {
-        self.mover.exit_when_alone.store(true, Relaxed);
     }
 }

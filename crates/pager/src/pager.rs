@@ -11,7 +11,7 @@ use crate::ranges::Ranges;
 use crate::settings::{Dram, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, State, StatsPage};
-use crate::sys::{self, Errno, Fd, PAGE};
+use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -108,7 +108,6 @@ pub(crate) struct MoverLine {
     /// Nothing can be evicted at present; waiting for room is pointless.
     pub at_floor: AtomicBool,
     pub running: AtomicBool,
-    pub exit_when_alone: AtomicBool,
     /// Mover and keeper are to sleep for ever (see `Pager::retire`), and how many do.
     pub retired: AtomicBool,
     pub asleep: AtomicU32,
@@ -138,6 +137,7 @@ const UNREGISTER: u32 = 2;
 impl RangeLine {
     /// Asks for `what` and waits until it is done.
     pub fn ask(&self, what: u32, start: usize, end: usize, wake: impl FnOnce()) {
+        let _signals = SignalsBlocked::new();
         let _asking = self.asking.lock();
         self.start.store(start, Relaxed);
         self.end.store(end, Relaxed);
@@ -250,6 +250,7 @@ impl Pager {
     /// Makes our threads, unless somebody did. Called by a thread of the program, which must hold no lock that thread
     /// creation or an allocation needs. Returns when the threads are ready or it is known that they cannot be.
     pub fn start(&'static self) {
+        let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
         if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
@@ -439,11 +440,12 @@ impl Pager {
         table.keeper.store(sys::thread_id(), Release);
         table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
-        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
-            .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted? All memory stays in DRAM"))?;
-        table.pagemap.store(pagemap, Release);
-        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
-            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
+        match self.open_pagemap() {
+            Ok(pagemap) => table.pagemap.store(pagemap, Release),
+            // A forked child whose parent gave up its user id or /proc meanwhile: what is out must come back; nothing more leaves.
+            Err(problem) if self.table_has_evicted() => self.freeze(&problem),
+            Err(problem) => return Err(problem),
+        }
         if !self.moves() {
             return Ok(());
         }
@@ -475,6 +477,14 @@ impl Pager {
         }
         table.shards.store(shards, Release);
         Ok(())
+    }
+
+    fn open_pagemap(&self) -> Result<Fd, String> {
+        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
+            .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
+        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
+            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
+        Ok(pagemap)
     }
 
     /// In the keeper: registers what a fork's parent had registered.
@@ -576,6 +586,51 @@ extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
     pager.account.watch_thread(sys::thread_id());
     pager.handle_faults(shard);
     std::ptr::null_mut()
+}
+
+/// The one thread of ours that is the program's: it keeps the program's descriptors and ends the process as its last thread would have.
+extern "C" fn last_main(argument: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: the argument is the box made in `spawn`, used once.
+    let (pager, ending) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
+    let own = sys::thread_id();
+    while !pager.only_ours_left(own) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    match ending {
+        // SAFETY: what the C library does when its last thread leaves.
+        ENDS_BY_EXIT => unsafe { libc::exit(0) },
+        // SAFETY: what the kernel does when the last thread leaves.
+        status => unsafe { libc::_exit(status as i32) },
+    }
+}
+
+/// Of `last_main`: with the C library's exit handlers; any other value is a status for `_exit`.
+const ENDS_BY_EXIT: usize = usize::MAX;
+
+impl Pager {
+    /// The main thread is about to leave without ending the process. The last other thread of the program ends it, but ours would keep it
+    /// alive for ever: sees to it that it ends when only ours are left; with exit handlers, as after `pthread_exit`, or with this `status`,
+    /// as after a bare SYS_exit.
+    pub fn exit_when_alone(&'static self, status: Option<i32>) {
+        if self.mode() == Mode::Off || self.mode() == Mode::Failed {
+            return;
+        }
+        (self.host.enter_internal)();
+        spawn(self, last_main, status.map_or(ENDS_BY_EXIT, |status| status as u32 as usize));
+        (self.host.leave_internal)();
+    }
+
+    /// Whether no thread of the program runs but the main thread, which stays as a zombie, and `own`.
+    fn only_ours_left(&self, own: i32) -> bool {
+        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+        let mut threads = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
+        threads.all(|thread| thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && has_left(thread)))
+    }
+}
+
+fn has_left(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }
 
 extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {

@@ -51,7 +51,7 @@ impl Staging {
     pub fn empty(&self, slot: usize, count: usize) {
         debug_assert!(slot + count <= self.pages);
         // SAFETY: the area is ours, and the callers have made sure that nobody reads these slots any more.
-        let _ = unsafe { sys::advise(self.base + slot * PAGE, count * PAGE, libc::MADV_DONTNEED) };
+        unsafe { sys::empty(self.base + slot * PAGE, count * PAGE) };
     }
 
     /// The area as an address range.

@@ -41,6 +41,26 @@ pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
     unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) }
 }
 
+/// Lets go of the contents of an own reservation, locked in memory or not. They read as zeros afterwards.
+///
+/// # Safety
+/// Nobody may need them.
+pub unsafe fn empty(start: usize, len: usize) {
+    const MADV_DONTNEED_LOCKED: i32 = 24;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if advise(start, len, libc::MADV_DONTNEED).is_err() {
+            let _ = advise(start, len, MADV_DONTNEED_LOCKED);
+        }
+    }
+}
+
+/// Undoes `mlockall` for an own reservation.
+pub fn unlock_memory(start: usize, len: usize) {
+    // SAFETY: changes whether the range may leave memory, nothing else.
+    let _ = unsafe { syscall!(Sysno::munlock, start, len) };
+}
+
 /// Makes a part of an own reservation readable and writable.
 ///
 /// # Safety
@@ -85,14 +105,17 @@ pub fn leave_descriptor_table(keep: Option<Fd>) -> Result<()> {
         unsafe { syscall!(Sysno::close_range, first, last, 0) }.map(drop)
     };
     match keep.map(|fd| fd as u32) {
-        None => close(0, u32::MAX),
+        None => close(0, u32::MAX)?,
         Some(fd) => {
             if fd > 0 {
                 close(0, fd - 1)?;
             }
-            close(fd + 1, u32::MAX)
+            close(fd + 1, u32::MAX)?;
         }
     }
+    // 0, 1 and 2 lead nowhere: whatever the C library writes there from one of our threads must not reach a descriptor of ours.
+    while open("/dev/null\0", libc::O_RDWR, 0)? < 2 {}
+    Ok(())
 }
 
 /// Opens a file; `path` ends with a NUL.
@@ -192,11 +215,41 @@ pub fn yield_now() {
     let _ = unsafe { syscall!(Sysno::sched_yield) };
 }
 
-/// Blocks every signal for the calling thread but glibc's 32 and 33, which cancel threads and change user ids.
-pub fn block_signals() {
+/// Blocks every signal for the calling thread but glibc's 32 and 33, which cancel threads and change user ids. Returns what was blocked.
+pub fn block_signals() -> u64 {
     let mask: u64 = !(1 << 31 | 1 << 32);
-    // SAFETY: the kernel reads 8 bytes of mask.
+    let mut before = 0u64;
+    // SAFETY: the kernel reads 8 bytes of mask and writes 8.
+    let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, 8) };
+    before
+}
+
+/// Blocks exactly these signals.
+pub fn restore_signals(mask: u64) {
+    // SAFETY: as above.
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
+}
+
+/// While it lives, no signal handler of the program runs on this thread.
+///
+/// For every stretch in which a thread of the program holds a lock of ours: a handler that touched an evicted page there would wait for a
+/// fault handler, which may wait for that lock; and one that forks or maps memory would wait for itself.
+pub struct SignalsBlocked {
+    before: u64,
+}
+
+impl SignalsBlocked {
+    /// Blocks them.
+    #[allow(clippy::new_without_default)] // Reason: a default that acts on the thread would surprise.
+    pub fn new() -> Self {
+        SignalsBlocked { before: block_signals() }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        restore_signals(self.before);
+    }
 }
 
 /// A descriptor of another thread of this process (Linux 6.9 on: PIDFD_THREAD).
@@ -229,9 +282,9 @@ pub fn is_readable_and_writable(address: usize) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
     maps.lines().any(|line| {
         let parse = |text: &str| usize::from_str_radix(text, 16).ok();
-        let mut fields = line.split([' ', '-']);
-        let (Some(start), Some(end)) = (fields.next().and_then(parse), fields.next().and_then(parse)) else { return false };
-        (start..end).contains(&address) && fields.next().is_some_and(|prot| prot.starts_with("rw-p"))
+        let Some((range, rest)) = line.split_once(' ') else { return false };
+        let Some((start, end)) = range.split_once('-').and_then(|(start, end)| Some((parse(start)?, parse(end)?))) else { return false };
+        (start..end).contains(&address) && rest.starts_with("rw-p")
     })
 }
 

@@ -172,6 +172,11 @@ impl Table {
         ]
     }
 
+    /// The whole reservation for page words.
+    pub fn all_words(&self) -> (usize, usize) {
+        (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * self.capacity as usize)
+    }
+
     /// In a fork's child: opens every lock.
     ///
     /// # Safety

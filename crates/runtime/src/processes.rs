@@ -6,7 +6,7 @@
 
 use crate::{PROCESS, mappings, pager};
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use terrace_alloc::{unmanaged, zone};
 use terrace_pager::sys;
 
@@ -59,11 +59,16 @@ unsafe extern "C" {
     fn terrace_touch_streams();
 }
 
+/// What the forking thread had blocked; the zones' locks guard it.
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), the zones', the pager's, the unmanaged
 /// allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
     terrace_alloc::enter_internal();
+    let signals = sys::block_signals();
     zone::lock_for_fork();
+    SIGNALS.store(signals, Relaxed);
     if let Some(pager) = pager() {
         // SAFETY: walks the C library's list of streams under its lock.
         pager.fork_prepare(|| unsafe { terrace_touch_streams() });
@@ -77,8 +82,10 @@ extern "C" fn after_fork_in_parent() {
     if let Some(pager) = pager() {
         pager.fork_parent();
     }
+    let signals = SIGNALS.load(Relaxed);
     // SAFETY: as above.
     unsafe { zone::unlock_after_fork() };
+    sys::restore_signals(signals);
     terrace_alloc::leave_internal();
 }
 
@@ -92,6 +99,7 @@ extern "C" fn after_fork_in_child() {
     if let Some(pager) = pager() {
         pager.fork_child();
     }
+    sys::restore_signals(SIGNALS.load(Relaxed));
     terrace_alloc::leave_internal();
 }
 
@@ -131,7 +139,8 @@ extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
     after_fork_in_child();
-    (start.main)(start.argument)
+    // Not a return: the C library would end this thread only, and ours would live on.
+    exit_now((start.main)(start.argument))
 }
 
 /// `clone`. Without CLONE_VM it is a fork; with it the child shares our memory and our threads.
@@ -160,6 +169,20 @@ extern "C" fn clone(
     let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
     after_fork_in_parent();
     child
+}
+
+/// `mlockall`: a program that wants all its memory resident gets that.
+#[unsafe(no_mangle)]
+extern "C" fn mlockall(flags: i32) -> i32 {
+    if let Some(pager) = pager() {
+        pager.retire("the program locks all its memory (mlockall): it stays in DRAM from now on");
+    }
+    // SAFETY: the program's own call, passed on.
+    let locked = result(unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as i32;
+    if let Some(pager) = pager() {
+        pager.forget_tables();
+    }
+    locked
 }
 
 /// `prctl`: a seccomp filter may forbid what our threads need.
@@ -201,6 +224,12 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
             retire_before_filter();
             forward()
         }
+        libc::SYS_exit if sys::thread_id() == sys::process_id() => {
+            if let Some(pager) = pager() {
+                pager.exit_when_alone(Some(a as i32));
+            }
+            forward()
+        }
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
@@ -221,13 +250,13 @@ extern "C" fn __wrap_syscall(number: libc::c_long, a: usize, b: usize, c: usize,
 }
 
 /// `pthread_exit`. When the main thread leaves this way, the C library ends the process with the last other thread; ours would keep it
-/// alive for ever, so the mover looks out for the moment when only ours are left.
+/// alive for ever.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     if sys::thread_id() == sys::process_id()
         && let Some(pager) = pager()
     {
-        pager.exit_when_alone();
+        pager.exit_when_alone(None);
     }
     let real = next(c"pthread_exit");
     if real.is_null() {
