@@ -192,7 +192,7 @@ impl Measure {
         self.runs = runs;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
         let overhead =
-            pager.table.footprint().map(own).iter().sum::<u64>() + own(pager.staging.range()) + own((pager.host.unmanaged_range)());
+            pager.table.footprint().into_iter().map(own).sum::<u64>() + own(pager.staging.range()) + own((pager.host.unmanaged_range)());
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64, Relaxed);
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);

@@ -46,11 +46,6 @@ impl ForkState {
         Ok(ForkState { notes: sys::reserve(NOTES * 8)?, noted: AtomicUsize::new(0), forking: Lock::new(()), device: AtomicI32::new(-1) })
     }
 
-    /// The notes, as an address range.
-    pub fn range(&self) -> (usize, usize) {
-        (self.notes, self.notes + NOTES * 8)
-    }
-
     fn slots(&self) -> &[AtomicU64] {
         // SAFETY: the reservation holds NOTES words, valid when zeroed, and lives for ever.
         unsafe { std::slice::from_raw_parts(self.notes as *const AtomicU64, NOTES) }
@@ -91,7 +86,7 @@ impl Pager {
     }
 
     /// Stops evictions; returns when nothing is staged any more.
-    fn pause_mover(&self) {
+    pub(crate) fn pause_mover(&self) {
         self.mover.pause.store(PAUSE, SeqCst);
         while self.mover.running.load(Acquire) && self.mover.pause.load(SeqCst) == PAUSE {
             self.call_mover();
@@ -99,7 +94,7 @@ impl Pager {
         }
     }
 
-    fn resume_mover(&self) {
+    pub(crate) fn resume_mover(&self) {
         if self.mover.pause.load(SeqCst) == RUN {
             return;
         }

@@ -4,7 +4,7 @@
 //! Every call that changes a managed range holds the locks of the regions in it, so the mover is not at work there; faults
 //! are served meanwhile. No function here touches managed memory while it holds a lock.
 
-use crate::pager::Pager;
+use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
 use crate::ranges::{Attributes, Range};
 use crate::sys::{self, Errno, PAGE, SignalsBlocked};
 use crate::table::{Entry, REGION};
@@ -93,9 +93,24 @@ impl Pager {
         })
     }
 
-    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on.
-    pub fn unmanage(&self, start: usize, len: usize) {
+    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on. Returns what was managed of it.
+    pub fn unmanage(&self, start: usize, len: usize) -> Vec<Range> {
+        let pieces = self.ranges_within(start, start + len);
         let _ = self.restore_then(start, len, || Ok(()));
+        pieces
+    }
+
+    /// Undoes [`Pager::unmanage`].
+    pub fn manage_again(&self, pieces: Vec<Range>) {
+        for piece in pieces {
+            self.manage(piece.start, piece.end - piece.start, piece.attributes.evictable);
+        }
+    }
+
+    fn ranges_within(&self, start: usize, end: usize) -> Vec<Range> {
+        let _signals = SignalsBlocked::new();
+        let _inside = self.gate.worker();
+        self.ranges.lock().overlapping(start, end)
     }
 
     /// Restores everything, hands all memory back to the kernel and lets our threads sleep for ever: for a program that is about to forbid
@@ -106,12 +121,7 @@ impl Pager {
             self.set_mode(crate::Mode::Failed);
             return;
         }
-        let all = {
-            let _signals = SignalsBlocked::new();
-            let _inside = self.gate.worker();
-            self.ranges.lock().all()
-        };
-        for range in all {
+        for range in self.ranges_within(0, usize::MAX) {
             // Unregisters too: first touches must not need our threads any more either.
             self.unmanage(range.start, range.end - range.start);
         }
@@ -120,16 +130,27 @@ impl Pager {
         self.set_mode(crate::Mode::Failed);
     }
 
-    /// After `mlockall`, which the pager retired before: gives back what that made resident of the reserved tables. They hold nothing any
-    /// more.
-    pub fn forget_tables(&self) {
-        let [(directory, directory_end), _, _] = self.table.footprint();
-        let (words, words_end) = self.table.all_words();
-        for (start, end) in [(directory, directory_end), (words, words_end), self.staging.range(), self.fork.range()] {
-            sys::unlock_memory(start, end - start);
-            // SAFETY: the pager is retired: every page is resident, which is what zeroed words say; regions are found anew.
-            unsafe { sys::empty(start, end - start) };
+    /// `mlockall` (`act`): the kernel touches every page of every mapping.
+    ///
+    /// Staging must not be touched while it is registered (nobody answers there), and must not stay locked: the kernel then refuses to move
+    /// a locked page of the program into it (both sides must be alike), which is right, for locked memory is to stay resident. After
+    /// `munlockall` everything is as before.
+    pub fn lock_all<R>(&self, act: impl FnOnce() -> R) -> R {
+        let _signals = SignalsBlocked::new();
+        let _forking = self.fork.forking.lock();
+        let active = self.mode() == crate::Mode::Active;
+        if active {
+            self.pause_mover();
+            self.ask_keeper(LEND_STAGING, 0, 0);
         }
+        let result = act();
+        let (start, end) = self.staging.range();
+        sys::unlock_memory(start, end - start);
+        if active {
+            self.ask_keeper(TAKE_STAGING, 0, 0);
+            self.resume_mover();
+        }
+        result
     }
 
     /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.

@@ -133,6 +133,9 @@ pub(crate) const IDLE: u32 = 0;
 pub(crate) const DO: u32 = 1;
 /// Of the keeper: hand the range back to the kernel.
 const UNREGISTER: u32 = 2;
+/// Of the keeper: staging is the kernel's for a while, and ours again.
+pub(crate) const LEND_STAGING: u32 = 3;
+pub(crate) const TAKE_STAGING: u32 = 4;
 
 impl RangeLine {
     /// Asks for `what` and waits until it is done.
@@ -368,7 +371,7 @@ impl Pager {
         self.ask_keeper(UNREGISTER, start, end);
     }
 
-    fn ask_keeper(&self, what: u32, start: usize, end: usize) {
+    pub(crate) fn ask_keeper(&self, what: u32, start: usize, end: usize) {
         if self.mode() == Mode::Active {
             self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1));
         }
@@ -387,6 +390,17 @@ impl Pager {
                         for (from, to) in shard_pieces(start, end) {
                             let _ = sys::uffd_unregister(uffd.load(Relaxed), from, to - from);
                         }
+                    }
+                    self.service.done();
+                }
+                Some((LEND_STAGING, ..)) => {
+                    self.staging.unregister(self.descriptors.staging.load(Relaxed));
+                    self.service.done();
+                }
+                Some((TAKE_STAGING, ..)) => {
+                    let staging = self.descriptors.staging.load(Relaxed);
+                    if let Err(e) = self.staging.register(staging) {
+                        self.freeze(&format!("staging cannot be registered again ({e})"));
                     }
                     self.service.done();
                 }

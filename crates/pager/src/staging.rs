@@ -31,6 +31,11 @@ impl Staging {
         sys::uffd_register(uffd, self.base, self.pages * PAGE)
     }
 
+    /// Hands the (empty) area to the kernel.
+    pub fn unregister(&self, uffd: Fd) {
+        let _ = sys::uffd_unregister(uffd, self.base, self.pages * PAGE);
+    }
+
     /// A slot's address.
     pub fn address(&self, slot: usize) -> usize {
         assert!(slot < self.pages, "a staging slot is always one of ours");

@@ -1,7 +1,8 @@
 //! From an address to its region's record and page words, without a lock.
 //!
-//! Three reserved arrays, of which only what is used costs memory: a directory (one number for each 2 MiB of the 47-bit
-//! address space), region records, and 512 page words a region. A region's number is given at its first use and stays
+//! A directory of two levels (one number for each 2 MiB of the 47-bit address space, in leaves of 1 TiB made when first used), and two
+//! reserved arrays, made accessible as they grow: region records, and 512 page words a region. Nothing is accessible before it is used, so
+//! that neither `mlockall` nor strict overcommit makes it cost more than it does. A region's number is given at its first use and stays
 //! bound to that address for ever: a handler with a stale fault may hold it at any time.
 //!
 //! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes (0.006 %) for regions that were only
@@ -10,7 +11,7 @@
 use crate::lock::Lock;
 use crate::sys::{self, PAGE};
 use crate::word::PageWord;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use terrace_tiers::RegionStore;
 
 /// Bytes of a region.
@@ -19,6 +20,12 @@ pub const REGION: usize = 2 << 20;
 pub const REGION_PAGES: usize = REGION / PAGE;
 const REGION_SHIFT: u32 = 21;
 const ADDRESS_BITS: u32 = 47;
+/// Address space of a directory leaf: 2 MiB of region numbers.
+const LEAF_SHIFT: u32 = 40;
+const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_SHIFT);
+const LEAF_BYTES: usize = size_of::<AtomicU32>() << (LEAF_SHIFT - REGION_SHIFT);
+/// Regions by which the arrays grow: 1 MiB of words.
+const GROWTH: u32 = 256;
 
 /// One region's record.
 #[repr(C, align(128))]
@@ -66,7 +73,8 @@ impl<'a> Entry<'a> {
 
 /// The table.
 pub struct Table {
-    directory: usize,
+    /// Addresses of leaves; 0 where there is none yet.
+    directory: [AtomicUsize; LEAVES],
     records: usize,
     words: usize,
     capacity: u32,
@@ -74,23 +82,36 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table for at most `capacity` regions; needs address space of 256 MiB + 4.2 KiB a region.
+    /// A table for at most `capacity` regions (rounded up to whole growths); needs address space of 4.2 KiB a region.
     pub fn new(capacity: u32) -> Result<Table, sys::Errno> {
+        let capacity = capacity.next_multiple_of(GROWTH);
         Ok(Table {
-            directory: sys::reserve(size_of::<AtomicU32>() << (ADDRESS_BITS - REGION_SHIFT))?,
-            records: sys::reserve(size_of::<Region>() * capacity as usize)?,
-            words: sys::reserve(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
+            directory: [const { AtomicUsize::new(0) }; LEAVES],
+            records: sys::reserve_without_access(size_of::<Region>() * capacity as usize)?,
+            words: sys::reserve_without_access(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
             capacity,
             grown: Lock::new(0),
         })
     }
 
     fn slot(&self, address: usize) -> Option<&AtomicU32> {
-        if address >> ADDRESS_BITS != 0 {
+        let leaf = self.directory.get(address >> LEAF_SHIFT)?.load(Acquire);
+        if leaf == 0 {
             return None;
         }
-        // SAFETY: the directory has an entry for each region below 2^47; zeroed memory is a valid AtomicU32.
-        Some(unsafe { &*((self.directory as *const AtomicU32).add(address >> REGION_SHIFT)) })
+        let index = (address & ((1 << LEAF_SHIFT) - 1)) >> REGION_SHIFT;
+        // SAFETY: a leaf has a number for each region of its 1 TiB and is never unmapped; zeroed memory is a valid AtomicU32.
+        Some(unsafe { &*((leaf as *const AtomicU32).add(index)) })
+    }
+
+    /// Makes the next records and words accessible. Under `grown`.
+    fn grow(&self, from: u32) -> Result<(), sys::Errno> {
+        let part = |base: usize, size: usize| (base + size * from as usize, size * GROWTH as usize);
+        for (start, len) in [part(self.records, size_of::<Region>()), part(self.words, size_of::<[PageWord; REGION_PAGES]>())] {
+            // SAFETY: inside our own reservations, whose length is a multiple of the growth.
+            unsafe { sys::allow_access(start, len) }?;
+        }
+        Ok(())
     }
 
     fn entry(&self, number: u32) -> Entry<'_> {
@@ -119,10 +140,14 @@ impl Table {
         if let Some(entry) = self.get(address) {
             return Some(entry);
         }
-        let slot = self.slot(address)?;
+        let leaf = self.directory.get(address >> LEAF_SHIFT)?;
         let mut grown = self.grown.lock();
+        if leaf.load(Acquire) == 0 {
+            leaf.store(sys::reserve(LEAF_BYTES).ok()?, Release);
+        }
+        let slot = self.slot(address)?;
         if slot.load(Acquire) == 0 {
-            if *grown == self.capacity {
+            if *grown == self.capacity || grown.is_multiple_of(GROWTH) && self.grow(*grown).is_err() {
                 return None;
             }
             let record = Region {
@@ -162,19 +187,16 @@ impl Table {
         (start >> REGION_SHIFT..end.div_ceil(REGION)).filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
-    /// The reserved arrays, as address ranges, for measuring what they cost.
-    pub fn footprint(&self) -> [(usize, usize); 3] {
-        let len = self.len() as usize;
-        [
-            (self.directory, self.directory + (size_of::<AtomicU32>() << (ADDRESS_BITS - REGION_SHIFT))),
-            (self.records, self.records + (size_of::<Region>() * len).next_multiple_of(PAGE)),
-            (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * len),
-        ]
-    }
-
-    /// The whole reservation for page words.
-    pub fn all_words(&self) -> (usize, usize) {
-        (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * self.capacity as usize)
+    /// Everything that may cost memory, as address ranges.
+    pub fn footprint(&self) -> Vec<(usize, usize)> {
+        let len = self.len().next_multiple_of(GROWTH) as usize;
+        let leaves = self.directory.iter().map(|leaf| leaf.load(Acquire)).filter(|leaf| *leaf != 0).map(|leaf| (leaf, leaf + LEAF_BYTES));
+        leaves
+            .chain([
+                (self.records, self.records + size_of::<Region>() * len),
+                (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * len),
+            ])
+            .collect()
     }
 
     /// In a fork's child: opens every lock.
@@ -205,6 +227,9 @@ mod tests {
         assert_eq!(table.get_or_create(5 * REGION + 7).unwrap().number, 0);
         assert_eq!(table.get_or_create(9 * REGION).unwrap().number, 1);
         assert_eq!(table.get_or_create(6 * REGION - 1).unwrap().number, 0);
+        for n in 0..u64::from(GROWTH) - 2 {
+            assert!(table.get_or_create((100 + n as usize) * REGION).is_some());
+        }
         assert!(table.get_or_create(7 * REGION).is_none(), "full");
         assert!(table.get_or_create(1 << 47).is_none(), "beyond user space");
         assert_eq!(table.overlapping(5 * REGION, 9 * REGION).map(|e| e.number).collect::<Vec<_>>(), [0]);

@@ -116,15 +116,22 @@ fn unmap(address: *mut c_void, len: usize) -> i32 {
 extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i32, new: *mut c_void) -> *mut c_void {
     let (start, size) = (old as usize, whole_pages(old_len));
     let act = || kernel(libc::SYS_mremap, [start, old_len, new_len, flags as usize, new as usize, 0]);
-    if flags & libc::MREMAP_FIXED != 0
-        && let Some(pager) = manager_of(new as usize, whole_pages(new_len))
+    // The target is overwritten; should the call fail after all, its contents must still be there.
+    let target = manager_of(new as usize, whole_pages(new_len))
+        .filter(|_| flags & libc::MREMAP_FIXED != 0)
+        .map(|pager| (pager, pager.unmanage(new as usize, whole_pages(new_len))));
+    let source = manager_of(start, size);
+    let result = match source {
+        Some(pager) => pager.restore_then(start, size, act),
+        None => act(),
+    };
+    if result.is_err()
+        && let Some((pager, pieces)) = target
     {
-        // The target is overwritten; should the call fail after all, its contents must still be there.
-        pager.unmanage(new as usize, whole_pages(new_len));
+        pager.manage_again(pieces);
     }
-    let Some(pager) = manager_of(start, size) else { return pointer(act()) };
-    let result = pager.restore_then(start, size, act);
-    if let Ok(moved) = result
+    if let Some(pager) = source
+        && let Ok(moved) = result
         && whole_pages(new_len) >= MANAGED_FROM
         && sys::is_readable_and_writable(moved)
     {

@@ -171,18 +171,15 @@ extern "C" fn clone(
     child
 }
 
-/// `mlockall`: a program that wants all its memory resident gets that.
+/// `mlockall`: see [`terrace_pager::Pager::lock_all`].
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: i32) -> i32 {
-    if let Some(pager) = pager() {
-        pager.retire("the program locks all its memory (mlockall): it stays in DRAM from now on");
-    }
     // SAFETY: the program's own call, passed on.
-    let locked = result(unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as i32;
-    if let Some(pager) = pager() {
-        pager.forget_tables();
+    let act = || result(unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as i32;
+    match pager() {
+        Some(pager) => pager.lock_all(act),
+        None => act(),
     }
-    locked
 }
 
 /// `prctl`: a seccomp filter may forbid what our threads need.
@@ -230,6 +227,7 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
             }
             forward()
         }
+        libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
