@@ -73,6 +73,8 @@ pub struct Pager {
     frozen: AtomicBool,
     /// `vm.max_map_count`.
     pub(crate) mappings_max: AtomicUsize,
+    /// How the process is to end, once the main thread left (see `exit_when_alone`).
+    ending: AtomicUsize,
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
     start_at: usize,
@@ -208,6 +210,7 @@ impl Pager {
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
             mappings_max: AtomicUsize::new(0),
+            ending: AtomicUsize::new(NOT_ENDING),
             committed: AtomicUsize::new(0),
             start_at,
         };
@@ -266,6 +269,7 @@ impl Pager {
         while self.mode() == Mode::Starting && sys::now_ns() < deadline {
             sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
         }
+        self.spawn_last();
         (self.host.leave_internal)();
     }
 
@@ -452,7 +456,7 @@ impl Pager {
         sys::leave_descriptor_table(inherited)
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         table.keeper.store(sys::thread_id(), Release);
-        table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
+        table.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
@@ -494,7 +498,7 @@ impl Pager {
     }
 
     fn open_pagemap(&self) -> Result<Fd, String> {
-        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
+        let pagemap = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
         sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
             .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
@@ -620,18 +624,28 @@ extern "C" fn last_main(argument: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Of `last_main`: with the C library's exit handlers; any other value is a status for `_exit`.
 const ENDS_BY_EXIT: usize = usize::MAX;
+/// The main thread is there.
+const NOT_ENDING: usize = usize::MAX - 1;
 
 impl Pager {
     /// The main thread is about to leave without ending the process. The last other thread of the program ends it, but ours would keep it
     /// alive for ever: sees to it that it ends when only ours are left; with exit handlers, as after `pthread_exit`, or with this `status`,
     /// as after a bare SYS_exit.
     pub fn exit_when_alone(&'static self, status: Option<i32>) {
-        if self.mode() == Mode::Off || self.mode() == Mode::Failed {
-            return;
+        self.ending.store(status.map_or(ENDS_BY_EXIT, |status| status as u32 as usize), Release);
+        // Before our threads are there, nothing of ours keeps the process alive; `start` asks again.
+        if self.mode() == Mode::Active || self.mode() == Mode::Observing {
+            (self.host.enter_internal)();
+            self.spawn_last();
+            (self.host.leave_internal)();
         }
-        (self.host.enter_internal)();
-        spawn(self, last_main, status.map_or(ENDS_BY_EXIT, |status| status as u32 as usize));
-        (self.host.leave_internal)();
+    }
+
+    fn spawn_last(&'static self) {
+        let ending = self.ending.swap(NOT_ENDING, AcqRel);
+        if ending != NOT_ENDING {
+            spawn(self, last_main, ending);
+        }
     }
 
     /// Whether no thread of the program runs but the main thread, which stays as a zombie, and `own`.
