@@ -116,6 +116,8 @@ pub unsafe fn unlock_after_fork() {
 extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> *mut u8 {
     let gap = align.max(HEADER);
     let Some(total) = size.checked_add(gap) else { return std::ptr::null_mut() };
+    // A signal handler on this thread may need this very lock, or a thread of ours that waits for it.
+    let _signals = sys::SignalsBlocked::new();
     let mut heap = HEAP.lock();
     // SAFETY: total is not zero, and `gap` is a power of two as `align` is.
     let block = unsafe { if zero != 0 { heap.0.calloc(total, gap) } else { heap.0.malloc(total, gap) } };
@@ -133,6 +135,7 @@ extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_unmanaged_free(payload: *mut u8) {
+    let _signals = sys::SignalsBlocked::new();
     // SAFETY: the pointer came from `terrace_unmanaged_malloc` (its address says so), which wrote the header.
     unsafe {
         let [size, gap] = payload.cast::<[usize; 2]>().sub(1).read();

@@ -82,7 +82,6 @@ impl Pager {
             self.pause_mover();
         }
         self.gate.close();
-        self.fork.noted.store(0, Release);
     }
 
     /// Stops evictions; returns when nothing is staged any more.
@@ -235,7 +234,10 @@ impl Pager {
 fn touch_stack() {
     let here = 0u8;
     let first = &raw const here as usize & !(PAGE - 1);
-    for address in (first..first + STACK_WINDOW).step_by(PAGE) {
+    // SAFETY: no arguments; on Linux the handle is the address of the thread's control block, with its thread-locals before it.
+    let control = unsafe { libc::pthread_self() } as usize & !(PAGE - 1);
+    let thread = control - STACK_WINDOW / 4..control + 2 * PAGE;
+    for address in (first..first + STACK_WINDOW).chain(thread).step_by(PAGE) {
         sys::peek(address, &mut [0]);
     }
 }

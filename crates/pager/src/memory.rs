@@ -23,6 +23,11 @@ impl Pager {
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
+        if self.moves() {
+            // The kernel's move of a pinned huge page may never end, and moving single pages would split it anyway.
+            // SAFETY: changes no contents; kernels without huge pages refuse, which is as good.
+            let _ = unsafe { sys::advise(start, len, libc::MADV_NOHUGEPAGE) };
+        }
         self.ranges.lock().insert(start, start + len, Attributes { evictable, registered: false });
         self.count_committed(if evictable { len as isize } else { 0 });
     }
@@ -41,13 +46,19 @@ impl Pager {
         self.ranges.lock().overlaps(start, start.saturating_add(len))
     }
 
-    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's purge): stored copies go, then
-    /// `act` tells the kernel. Its result is handed back.
-    pub fn discard<R>(&self, start: usize, len: usize, act: impl FnOnce() -> R) -> R {
+    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's purge): `act` tells the
+    /// kernel, and unless that refuses, stored copies go too. Its result is handed back.
+    pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn() -> Result<R, Errno>) -> Result<R, Errno> {
         self.with_regions(start, len, |entries| {
-            // First the stored copies: a fault after the kernel's part must find none, or old contents would return.
-            self.drop_pages(entries, start, start + len);
-            act()
+            let out = entries.iter().any(|entry| self.has_pages_out(entry, start, start + len));
+            let result = act();
+            // Refused (locked memory, say): the contents stay, the stored ones too. ENOMEM means done but for holes in the range.
+            if out && matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
+                self.drop_pages(entries, start, start + len);
+                // A fault in between may have brought old contents back.
+                let _ = act();
+            }
+            result
         })
     }
 
@@ -117,6 +128,9 @@ impl Pager {
     /// system calls to all its threads.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
+        let _signals = SignalsBlocked::new();
+        // No fork and no start meanwhile: both talk to the threads that are put to sleep here.
+        let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
             self.set_mode(crate::Mode::Failed);
             return;

@@ -392,7 +392,7 @@ impl Pager {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;
         }
-        self.mover.page_out.ask(DO, start, start + len, || self.call_mover());
+        self.mover.page_out.ask(DO, start, start + len, || self.call_mover(), || !self.mover.retired.load(Acquire));
         true
     }
 }

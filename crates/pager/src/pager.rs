@@ -140,8 +140,8 @@ pub(crate) const LEND_STAGING: u32 = 3;
 pub(crate) const TAKE_STAGING: u32 = 4;
 
 impl RangeLine {
-    /// Asks for `what` and waits until it is done.
-    pub fn ask(&self, what: u32, start: usize, end: usize, wake: impl FnOnce()) {
+    /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
+    pub fn ask(&self, what: u32, start: usize, end: usize, wake: impl FnOnce(), alive: impl Fn() -> bool) {
         let _signals = SignalsBlocked::new();
         let _asking = self.asking.lock();
         self.start.store(start, Relaxed);
@@ -149,7 +149,11 @@ impl RangeLine {
         self.asked.store(what, Release);
         wake();
         while self.asked.load(Acquire) == what {
-            sys::futex_wait(&self.asked, what, None);
+            if !alive() {
+                self.asked.store(IDLE, Release);
+                return;
+            }
+            sys::futex_wait(&self.asked, what, Some(Duration::from_millis(100)));
         }
     }
 
@@ -249,7 +253,7 @@ impl Pager {
     }
 
     /// Whether pages are ever to be moved by these settings.
-    fn moves(&self) -> bool {
+    pub(crate) fn moves(&self) -> bool {
         !self.settings.observe && self.tiers.len() > 1 && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
     }
 
@@ -265,8 +269,8 @@ impl Pager {
         if !spawn(self, keeper_main, 0) {
             self.fail("cannot make a thread: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
         }
-        let deadline = sys::now_ns() + 5_000_000_000;
-        while self.mode() == Mode::Starting && sys::now_ns() < deadline {
+        // Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
+        while self.mode() == Mode::Starting {
             sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
         }
         self.spawn_last();
@@ -377,7 +381,7 @@ impl Pager {
 
     pub(crate) fn ask_keeper(&self, what: u32, start: usize, end: usize) {
         if self.mode() == Mode::Active {
-            self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1));
+            self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1), || true);
         }
     }
 
@@ -705,6 +709,8 @@ impl Pager {
         self.mover.pause.store(0, Relaxed);
         self.mover.waiting.store(0, Relaxed);
         self.mover.demand.store(0, Relaxed);
+        self.mover.retired.store(false, Relaxed);
+        self.mover.asleep.store(0, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
         self.service.asked.store(0, Relaxed);

@@ -379,7 +379,8 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
 /// # Safety
 /// Both ranges must be ours to change: claimed pages of the program and free staging slots.
 pub unsafe fn uffd_move(fd: Fd, dst: usize, src: usize, len: usize) -> (usize, Option<Errno>) {
-    let mut moved = 0;
+    const TRIES: u32 = 1000;
+    let (mut moved, mut tries) = (0, 0);
     while moved < len {
         let mut args = [(dst + moved) as u64, (src + moved) as u64, (len - moved) as u64, 0, 0];
         // SAFETY: struct uffdio_move, 40 bytes; the rest is the caller's promise.
@@ -390,7 +391,7 @@ pub unsafe fn uffd_move(fd: Fd, dst: usize, src: usize, len: usize) -> (usize, O
         }
         match result {
             Ok(_) => {}
-            Err(Errno::EAGAIN) if part > 0 || part == i64::from(-libc::EAGAIN) => {}
+            Err(Errno::EAGAIN) if tries < TRIES => tries += 1,
             Err(errno) => return (moved, Some(errno)),
         }
     }

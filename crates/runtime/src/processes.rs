@@ -64,6 +64,13 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), the zones', the pager's, the unmanaged
 /// allocator's, which the pager itself uses.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_peek(address: *const c_void, buffer: *mut u8, bytes: usize) -> i32 {
+    // SAFETY: the shim passes a buffer of its own of so many bytes.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, bytes) };
+    i32::from(sys::peek(address as usize, buffer))
+}
+
 extern "C" fn before_fork() {
     terrace_alloc::enter_internal();
     let signals = sys::block_signals();
