@@ -273,6 +273,11 @@ impl Evictor {
             // SAFETY: the pages are claimed (Moving), the slots free.
             let (bytes, stopped) = unsafe { sys::uffd_move(uffd, to, from, step.min(pages - done) * PAGE) };
             done += bytes / PAGE;
+            // The kernel may have moved a page and still not count it (seen on 6.18 beside forks and discards): a slot that is no longer
+            // empty proves it. Taken for refused, the page would read as zeros.
+            while done < pages && slot_is_filled(pager, slot + done) {
+                done += 1;
+            }
             if done == pages {
                 return done;
             }
@@ -442,6 +447,13 @@ impl Evictor {
         self.repack(pager, &entry);
         gained
     }
+}
+
+/// Whether a staging slot holds a page.
+fn slot_is_filled(pager: &Pager, slot: usize) -> bool {
+    let address = pager.staging.address(slot);
+    let mut run = [Run::default()];
+    sys::scan_present(pager.descriptors.pagemap.load(Relaxed), address, address + PAGE, &mut run).is_ok_and(|(count, _)| count > 0)
 }
 
 /// Stores one staged page; false if the store has no room or the page was touched meanwhile.
