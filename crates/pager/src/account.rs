@@ -56,11 +56,7 @@ impl Account {
 
     /// Whether all our threads are asleep in the kernel.
     pub fn threads_sleep(&self) -> bool {
-        let asleep = |thread: &i32| {
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
-        };
-        self.threads.lock().iter().all(asleep)
+        self.threads.lock().iter().all(|thread| sys::thread_state(*thread) == Some('S'))
     }
 
     /// In a fork's child: our threads are gone, and the child's story begins.

@@ -9,8 +9,10 @@
 //! 3. *Parent*: notes are worked off, the gate opens.
 //! 4. *Child*: locks are opened, a new keeper registers what was registered, notes are worked off, and only then does anything else run.
 //!
-//! Why notes suffice: filling needs the kernel's memory lock, which the fork holds while it copies. A page filled before the copy has its
-//! note in the child's copy of the notes; one filled after it is still evicted in the child, in states and page table alike.
+//! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the notes; one filled after it is still evicted
+//! in the child, in states and page table alike. With per-mapping locks a page can also be filled between the copies of the notes and of its
+//! own mapping: then it is present in the child, with the right contents, while its word says Evicted. That costs the child the stored copy,
+//! which nothing reads: only a missing page is ever filled from it.
 
 use crate::lock::Lock;
 use crate::pager::{Mode, Pager};

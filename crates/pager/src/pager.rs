@@ -656,13 +656,10 @@ impl Pager {
     fn only_ours_left(&self, own: i32) -> bool {
         let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
         let mut threads = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
-        threads.all(|thread| thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && has_left(thread)))
+        threads.all(|thread| {
+            thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && sys::thread_state(thread) == Some('Z'))
+        })
     }
-}
-
-fn has_left(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }
 
 extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {

@@ -165,6 +165,12 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The kernel's letter for a thread of this process (`S` asleep, `Z` gone but not forgotten); `None` if there is no such thread.
+pub fn thread_state(thread: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments.
