@@ -264,6 +264,7 @@ impl Evictor {
     /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is made our own and tried again.
     fn move_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
         let uffd = pager.descriptors.staging.load(Relaxed);
+        let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let mut done = 0;
         let mut unshared_at = usize::MAX;
         let mut step = pages;
@@ -271,13 +272,8 @@ impl Evictor {
             let from = address + done * PAGE;
             let to = pager.staging.address(slot + done);
             // SAFETY: the pages are claimed (Moving), the slots free.
-            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, to, from, step.min(pages - done) * PAGE) };
+            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, step.min(pages - done) * PAGE) };
             done += bytes / PAGE;
-            // The kernel may have moved a page and still not count it (seen on 6.18 beside forks and discards): a slot that is no longer
-            // empty proves it. Taken for refused, the page would read as zeros.
-            while done < pages && slot_is_filled(pager, slot + done) {
-                done += 1;
-            }
             if done == pages {
                 return done;
             }
@@ -289,7 +285,7 @@ impl Evictor {
                 // Copy-on-write: not movable until written, even when no other process is left. (Pinned for DMA looks the same,
                 // and stays so: hence one try.)
                 Some(Errno::EBUSY) if unshared_at != at => {
-                    if !sys::mapped_exclusively(pager.descriptors.pagemap.load(Relaxed), at) {
+                    if !sys::mapped_exclusively(pagemap, at) {
                         pager.account.shared_tries.fetch_add(1, Relaxed);
                         return done;
                     }
@@ -447,13 +443,6 @@ impl Evictor {
         self.repack(pager, &entry);
         gained
     }
-}
-
-/// Whether a staging slot holds a page.
-fn slot_is_filled(pager: &Pager, slot: usize) -> bool {
-    let address = pager.staging.address(slot);
-    let mut run = [Run::default()];
-    sys::scan_present(pager.descriptors.pagemap.load(Relaxed), address, address + PAGE, &mut run).is_ok_and(|(count, _)| count > 0)
 }
 
 /// Stores one staged page; false if the store has no room or the page was touched meanwhile.

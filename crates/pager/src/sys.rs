@@ -382,9 +382,13 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
 /// Moves present pages from `src` to missing ones at `dst`, which must be registered with `fd`. Returns how many bytes went,
 /// and what stopped it before `len`.
 ///
+/// Linux 6.18 counts wrongly: once a page had to be retried inside the kernel (its accessed or dirty bit changed under the call), what
+/// is moved next is not counted (`move_pages` keeps its −EAGAIN) but tried again, and that fails with EEXIST. A caller that believed the count
+/// would empty slots with live data in them. So an EEXIST is looked into: what is at `dst`, and no longer at `src`, has been moved.
+///
 /// # Safety
-/// Both ranges must be ours to change: claimed pages of the program and free staging slots.
-pub unsafe fn uffd_move(fd: Fd, dst: usize, src: usize, len: usize) -> (usize, Option<Errno>) {
+/// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of the program and free staging slots.
+pub unsafe fn uffd_move(fd: Fd, pagemap: Fd, dst: usize, src: usize, len: usize) -> (usize, Option<Errno>) {
     const TRIES: u32 = 1000;
     let (mut moved, mut tries) = (0, 0);
     while moved < len {
@@ -398,6 +402,15 @@ pub unsafe fn uffd_move(fd: Fd, dst: usize, src: usize, len: usize) -> (usize, O
         match result {
             Ok(_) => {}
             Err(Errno::EAGAIN) if tries < TRIES => tries += 1,
+            Err(Errno::EEXIST) => {
+                let counted = moved;
+                while moved < len && !is_mapped(pagemap, src + moved) && is_mapped(pagemap, dst + moved) {
+                    moved += PAGE;
+                }
+                if moved == counted {
+                    return (moved, Some(Errno::EEXIST));
+                }
+            }
             Err(errno) => return (moved, Some(errno)),
         }
     }
@@ -483,11 +496,21 @@ pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
     Ok((count, args[4] as usize))
 }
 
-/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry).
-pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
+/// The pagemap entry of a page; zero if it cannot be read.
+fn pagemap_entry(pagemap: Fd, address: usize) -> u64 {
     let mut entry = [0u8; 8];
     let offset = (address / PAGE * 8) as u64;
-    read_at(pagemap, &mut entry, offset) == Ok(8) && u64::from_ne_bytes(entry) >> 56 & 1 == 1
+    if read_at(pagemap, &mut entry, offset) == Ok(8) { u64::from_ne_bytes(entry) } else { 0 }
+}
+
+/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry).
+pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
+    pagemap_entry(pagemap, address) >> 56 & 1 == 1
+}
+
+/// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
+pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
+    pagemap_entry(pagemap, address) >> 62 != 0
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.
