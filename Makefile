@@ -2,7 +2,8 @@
 
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
-SOAK_SECONDS ?= 1800
+SOAK_SECONDS ?= 3600
+SIMULATION_STEPS ?= 1000000000
 
 export CARGO_TERM_COLOR ?= auto
 CARGO = scripts/toolchain.sh cargo
@@ -14,7 +15,7 @@ help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
 	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
 	@echo 'make test                       all tests'
-	@echo 'make soak [SOAK_SECONDS=1800]   the long stress'
+	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make install [PREFIX=/usr/local]'
 	@echo 'make clean'
@@ -37,6 +38,7 @@ test:
 soak:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
+	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost -- --nocapture
 
 bench:

@@ -24,23 +24,28 @@ const SHOWN_BYTES: usize = 8000;
 #[derive(Clone, Debug, Default)]
 pub struct Terrace {
     arguments: Vec<String>,
-    stress: Option<String>,
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Terrace {
     /// A budget: `--dram`.
     pub fn within(dram: &str) -> Self {
-        Terrace { arguments: vec!["--dram".into(), dram.into()], stress: None }
+        Terrace { arguments: vec!["--dram".into(), dram.into()], ..Terrace::default() }
     }
 
     /// `TERRACE_STRESS=full`: random pages are evicted all the time.
     pub fn stressed() -> Self {
-        Terrace { arguments: Vec::new(), stress: Some("full".into()) }
+        Terrace { environment: vec![("TERRACE_STRESS", "full")], ..Terrace::default() }
+    }
+
+    /// Stressed, and 30 of 1,000 of Terrace's kernel calls fail: `TERRACE_INJECT`.
+    pub fn failing() -> Self {
+        Terrace { environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")], ..Terrace::default() }
     }
 
     /// `--observe`: the library is there and moves nothing.
     pub fn observing() -> Self {
-        Terrace { arguments: vec!["--observe".into()], stress: None }
+        Terrace { arguments: vec!["--observe".into()], ..Terrace::default() }
     }
 
     /// With one more argument.
@@ -130,12 +135,10 @@ impl Program {
             }
         };
         // What surrounds this test must not decide what it tests.
-        for name in ["TERRACE_STRESS", "TERRACE_LIBRARY", "LD_PRELOAD", "PYTHONPATH", "PYENV_VERSION"] {
+        for name in ["TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_LIBRARY", "LD_PRELOAD", "PYTHONPATH", "PYENV_VERSION"] {
             command.env_remove(name);
         }
-        if let Some(stress) = self.terrace.as_ref().and_then(|terrace| terrace.stress.as_ref()) {
-            command.env("TERRACE_STRESS", stress);
-        }
+        command.envs(self.terrace.iter().flat_map(|terrace| terrace.environment.iter().copied()));
         command.args(&self.arguments).envs(self.environment).process_group(0);
         if let Some(directory) = &self.directory {
             command.current_dir(directory);

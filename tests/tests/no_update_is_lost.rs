@@ -3,18 +3,26 @@
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
 
-/// 3 writers, read(2) into pages and a fork loop against random evictions: 60 s; `make soak` sets 1,800.
-#[test]
-fn writers_readers_and_forks_against_random_evictions() {
+fn nothing_is_lost(terrace: Terrace, seconds: u64) {
     let _machine = machine();
-    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 60);
     let finished = Program::new(compiled("no_update_is_lost.c", &[]))
         .arg(seconds.to_string())
-        .under(Terrace::stressed())
+        .under(terrace)
         .time_limit(Duration::from_secs(seconds * 2 + 120))
         .run();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     println!("{stdout}");
     assert!(finished.status.success() && stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
     finished.report().expect_moves(10_000, 10_000);
+}
+
+/// 3 writers, read(2) into pages and a fork loop against random evictions: 60 s; `make soak` sets 1,800.
+#[test]
+fn writers_readers_and_forks_against_random_evictions() {
+    nothing_is_lost(Terrace::stressed(), number_from_environment("TERRACE_SOAK_SECONDS", 60));
+}
+
+#[test]
+fn the_same_while_kernel_calls_fail() {
+    nothing_is_lost(Terrace::failing(), number_from_environment("TERRACE_SOAK_SECONDS", 60) / 4);
 }

@@ -48,6 +48,7 @@ Signals:
 
 Environment:
   TERRACE_STRESS   for tests: evict random pages all the time, budget or not: off, full, or a number of pages a second
+  TERRACE_INJECT   for tests: kernel calls of Terrace fail, SEED[:PER_MILLE]
   TERRACE_LIBRARY  the libterrace.so to use, instead of the one installed with this command
 
 Exit status:

@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Settings, Stress};
 
 /// Set for every process of a run, and so the sign of being inside one.
@@ -30,6 +31,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let Effective { mut settings, report, .. } = Effective::of_command_line(arguments)?;
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
         stress.to_string_lossy().parse::<Stress>()?;
+    }
+    if let Some(injection) = std::env::var_os("TERRACE_INJECT").filter(|text| !text.is_empty()) {
+        injection.to_string_lossy().parse::<Injection>()?;
     }
     let report_file = report.as_deref().map(ReportFile::open).transpose()?;
     let library = library::locate()?;

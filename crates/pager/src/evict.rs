@@ -86,7 +86,6 @@ pub(crate) struct Evictor {
 const PROBE_NS: u64 = 100_000_000;
 /// How long a page that did not compress is left alone, ms.
 const INCOMPRESSIBLE_MS: u64 = 10_000;
-const MADV_POPULATE_WRITE: i32 = 23;
 /// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
 const REFUSED_MS: u64 = 100;
 /// Beyond this share of `vm.max_map_count`, ranges are registered in long runs (`facts/traps.md`, Scale). Each of ours may be two of the
@@ -290,8 +289,7 @@ impl Evictor {
                         return done;
                     }
                     unshared_at = at;
-                    // SAFETY: faults the page in for writing; contents stay.
-                    if unsafe { sys::advise(at, PAGE, MADV_POPULATE_WRITE) }.is_err() {
+                    if sys::populate_for_writing(at).is_err() {
                         return done;
                     }
                 }
@@ -467,7 +465,8 @@ fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {
     pager.check(word.transition(from, to).is_ok(), "a claimed page word is changed by its claimant only");
 }
 
-/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not have it; then it is not evictable.
+/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not have it: not now, or (then it is no longer
+/// evictable) not at all.
 fn register(pager: &Pager, start: usize, end: usize) -> bool {
     let mut ranges = pager.ranges.lock();
     let (mut from, mut to) = (start, end);
@@ -490,6 +489,8 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
     let done = sys::uffd_register(pager.uffd_of(start), from, to - from);
     ranges.update(from, to, |attributes| match done {
         Ok(()) => attributes.registered = true,
+        // Of memory or of mappings: another time perhaps.
+        Err(Errno::ENOMEM) => {}
         Err(_) => attributes.evictable = false,
     });
     done.is_ok()

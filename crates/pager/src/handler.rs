@@ -9,7 +9,7 @@ use crate::pager::{Pager, SHARDS_MAX};
 use crate::sys::{self, Errno, Fd, Message, PAGE};
 use crate::table::Entry;
 use crate::word::{Snapshot, State, tick_of};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 use terrace_policy::victims::returns_after;
 use terrace_tiers::{Location, PAGE_BYTES, Page, Scratch};
@@ -41,7 +41,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(5);
 pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;
 
 /// How an attempt to restore a page ended.
-enum Outcome {
+#[derive(PartialEq, Eq)]
+pub(crate) enum Outcome {
     /// The page is in place, or its mapping is gone.
     Done,
     /// Somebody else is at it; look again.
@@ -75,7 +76,7 @@ impl Pager {
                 Err(e) => {
                     // Without a reader, evicted pages of this shard would block for ever: the keeper's restore still works.
                     self.freeze(&format!("reading a userfaultfd failed ({e})"));
-                    std::thread::sleep(Duration::from_millis(100));
+                    sys::sleep(Duration::from_millis(100));
                 }
             }
         }
@@ -84,19 +85,19 @@ impl Pager {
     fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {
         let start_ns = sys::now_ns();
         self.wait_for_room(PAGE as u64, ROOM_WAIT);
-        loop {
-            let (entry, inside) = self.gate.handler();
-            let outcome = match entry {
-                GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns),
-                GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
-            };
-            drop(inside);
-            match outcome {
-                Outcome::Done => break,
-                Outcome::Busy => sys::yield_now(),
-            }
+        while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
+            sys::yield_now();
         }
         self.account.stall_ns.fetch_add(sys::now_ns() - start_ns + FAULT_OVERHEAD_NS, Relaxed);
+    }
+
+    /// One attempt at a fault that was taken at `start_ns`.
+    pub(crate) fn try_fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64) -> Outcome {
+        let (entry, _inside) = self.gate.handler();
+        match entry {
+            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns),
+            GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
+        }
     }
 
     /// Restores one page without a fault; for the keeper and the mover.
@@ -157,7 +158,7 @@ impl Pager {
             Some(State::Moving | State::Restoring) => Outcome::Busy,
             None => {
                 self.freeze(&format!("damaged page word at {address:#x}"));
-                std::thread::sleep(Duration::from_millis(10));
+                sys::sleep(Duration::from_millis(10));
                 Outcome::Busy
             }
         }
@@ -224,10 +225,10 @@ impl Pager {
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
     fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
-        let mut said = false;
+        static SAID: AtomicBool = AtomicBool::new(false);
         loop {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
-            match unsafe { sys::uffd_copy(uffd, address, source, PAGE) } {
+            match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Ok(()) => return Fill::Present,
                 Err(Errno::EEXIST) => {
                     sys::uffd_wake(uffd, address, PAGE);
@@ -238,11 +239,10 @@ impl Pager {
                 Err(Errno::ESRCH) => return Fill::Gone,
                 Err(e) => {
                     // Out of memory above all. The program's thread waits; nothing is lost.
-                    if !said {
-                        sys::complain(&format!("restoring a page waits: {e}"));
-                        said = true;
+                    if !SAID.swap(true, Relaxed) {
+                        sys::complain(&format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"));
                     }
-                    std::thread::sleep(Duration::from_millis(2));
+                    sys::sleep(Duration::from_millis(2));
                 }
             }
         }
@@ -256,7 +256,7 @@ impl Pager {
                 continue;
             }
             // SAFETY: as in `fill`.
-            match unsafe { sys::uffd_copy(uffd, address, source, PAGE) } {
+            match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Err(Errno::ENOENT) => {}
                 Ok(()) => return Fill::Present,
                 Err(Errno::EEXIST) => {

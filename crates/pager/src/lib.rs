@@ -11,6 +11,7 @@ mod account;
 mod evict;
 pub mod fork;
 mod handler;
+pub mod injection;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]
@@ -19,6 +20,8 @@ mod mover;
 pub mod pager;
 pub mod ranges;
 pub mod settings;
+#[cfg(test)]
+mod simulation;
 mod staging;
 pub mod stats;
 pub mod sys;

@@ -176,6 +176,9 @@ impl Pager {
     /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or the address space.
     pub fn create(settings: Settings, host: Host) -> Result<&'static Pager, String> {
         let specs = parse_tiers(&settings.tiers).map_err(|e| e.to_string())?;
+        if let Some(injection) = settings.inject {
+            injection.start();
+        }
         // Room for four times the machine's memory: managed memory beyond that stays in DRAM.
         let machine_bytes = machine_memory_bytes();
         let regions = (machine_bytes * 4 / crate::table::REGION as u64).clamp(4096, 1 << 22) as u32;
@@ -390,34 +393,35 @@ impl Pager {
         let mut tools = crate::handler::Tools::new();
         loop {
             self.sleep_if_retired();
-            match self.service.asked() {
-                None => sys::futex_wait(&self.service.asked, IDLE, None),
-                Some((UNREGISTER, start, end)) => {
-                    for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
-                        // A range of several shards is each one's in part only: asked for in pieces that are one's own.
-                        for (from, to) in shard_pieces(start, end) {
-                            let _ = sys::uffd_unregister(uffd.load(Relaxed), from, to - from);
-                        }
-                    }
-                    self.service.done();
-                }
-                Some((LEND_STAGING, ..)) => {
-                    self.staging.unregister(self.descriptors.staging.load(Relaxed));
-                    self.service.done();
-                }
-                Some((TAKE_STAGING, ..)) => {
-                    let staging = self.descriptors.staging.load(Relaxed);
-                    if let Err(e) = self.staging.register(staging) {
-                        self.freeze(&format!("staging cannot be registered again ({e})"));
-                    }
-                    self.service.done();
-                }
-                Some((_, start, end)) => {
-                    self.restore_all_of(start, end, &mut tools);
-                    self.service.done();
-                }
+            if !self.serve_one(&mut tools) {
+                sys::futex_wait(&self.service.asked, IDLE, None);
             }
         }
+    }
+
+    /// Does what the keeper was asked, if it was.
+    pub(crate) fn serve_one(&self, tools: &mut crate::handler::Tools) -> bool {
+        let Some((what, start, end)) = self.service.asked() else { return false };
+        let staging = self.descriptors.staging.load(Relaxed);
+        match what {
+            UNREGISTER => {
+                for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
+                    // A range of several shards is each one's in part only: asked for in pieces that are one's own.
+                    for (from, to) in shard_pieces(start, end) {
+                        let _ = sys::uffd_unregister(uffd.load(Relaxed), from, to - from);
+                    }
+                }
+            }
+            LEND_STAGING => self.staging.unregister(staging),
+            TAKE_STAGING => {
+                if let Err(e) = register_patiently(|| self.staging.register(staging)) {
+                    self.freeze(&format!("staging cannot be registered again ({e})"));
+                }
+            }
+            _ => self.restore_all_of(start, end, tools),
+        }
+        self.service.done();
+        true
     }
 
     /// Where mover and keeper end when the pager retires: in a system call begun before the program's filter is there.
@@ -434,7 +438,7 @@ impl Pager {
         self.call_mover();
         sys::futex_wake(&self.service.asked, 1);
         for _ in 0..1000 {
-            std::thread::sleep(Duration::from_millis(1));
+            sys::sleep(Duration::from_millis(1));
             if self.mover.asleep.load(Acquire) >= 2 && self.account.threads_sleep() {
                 return;
             }
@@ -489,7 +493,8 @@ impl Pager {
         };
         let staging = open()?;
         agree(staging)?;
-        self.staging.register(staging).map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
+        register_patiently(|| self.staging.register(staging))
+            .map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
         table.staging.store(staging, Release);
         let shards = sys::cpu_count().min(SHARDS_MAX);
         for slot in &table.uffds[..shards] {
@@ -514,16 +519,27 @@ impl Pager {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
-                match sys::uffd_register(self.uffd_of(start), start, end - start) {
+                match register_patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start)) {
                     Ok(()) => {}
                     // MADV_DONTFORK: the child has no such memory.
-                    Err(Errno::ENOMEM | Errno::EINVAL) => {}
+                    Err(Errno::EINVAL) => {}
                     Err(e) => return Err(format!("cannot register {start:#x}..{end:#x} in a forked child ({e})")),
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Registers what must be registered: a kernel short of memory is asked again for a second.
+fn register_patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    for _ in 0..100 {
+        match register() {
+            Err(Errno::ENOMEM) => sys::sleep(Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+    register()
 }
 
 /// Cuts a range at the borders between shards.
@@ -616,7 +632,7 @@ extern "C" fn last_main(argument: *mut libc::c_void) -> *mut libc::c_void {
     let (pager, ending) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
     let own = sys::thread_id();
     while !pager.only_ours_left(own) {
-        std::thread::sleep(Duration::from_millis(10));
+        sys::sleep(Duration::from_millis(10));
     }
     match ending {
         // SAFETY: what the C library does when its last thread leaves.

@@ -3,6 +3,7 @@
 //! The command validates everything before it starts the program; inside the program a bad value is said in one line
 //! and the program runs on unmanaged, because a library must never stop the program it lives in.
 
+use crate::injection::Injection;
 use std::fmt;
 use std::str::FromStr;
 
@@ -133,13 +134,23 @@ pub struct Settings {
     pub strict: bool,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
+    /// `TERRACE_INJECT`: see [`Injection`].
+    pub inject: Option<Injection>,
     /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics page.
     pub run_dir: Option<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { dram: Dram::Unlimited, tiers: DEFAULT_TIERS.into(), observe: false, strict: false, stress: Stress::Off, run_dir: None }
+        Settings {
+            dram: Dram::Unlimited,
+            tiers: DEFAULT_TIERS.into(),
+            observe: false,
+            strict: false,
+            stress: Stress::Off,
+            inject: None,
+            run_dir: None,
+        }
     }
 }
 
@@ -161,12 +172,15 @@ impl Settings {
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
+        if let Some(text) = get("TERRACE_INJECT").filter(|text| !text.is_empty()) {
+            settings.inject = Some(text.parse()?);
+        }
         settings.run_dir = get("TERRACE_RUN_DIR").filter(|dir| !dir.is_empty());
         Ok(settings)
     }
 
-    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS` is not
-    /// among them: it is the caller's own variable and is inherited as it is.
+    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS` and `TERRACE_INJECT` are not
+    /// among them: they are the caller's own variables and are inherited as they are.
     pub fn to_environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("TERRACE_DRAM", self.dram.to_string()),
@@ -212,6 +226,7 @@ mod tests {
             observe: true,
             strict: true,
             stress: Stress::Off,
+            inject: None,
             run_dir: Some("/x".into()),
         };
         let environment = settings.to_environment();

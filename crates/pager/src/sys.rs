@@ -4,6 +4,7 @@
 //! interposed `mmap` family. Constants and layouts are the kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out
 //! here because Debian 12's headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
 
+use crate::injection::{self, Call};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -18,6 +19,16 @@ type Result<T> = std::result::Result<T, Errno>;
 /// A file descriptor by number. Ours live in a descriptor table that only our threads share (`facts/traps.md`), so
 /// they are never owned by a value that a thread of the program could drop.
 pub type Fd = i32;
+
+/// Asks the simulation's kernel instead, on a thread that runs one.
+macro_rules! simulated {
+    ($kernel:ident => $answer:expr) => {
+        #[cfg(test)]
+        if let Some($kernel) = crate::simulation::kernel() {
+            return $answer;
+        }
+    };
+}
 
 /// Reserves `len` bytes of private address space, readable and writable, that cost nothing until touched.
 pub fn reserve(len: usize) -> Result<usize> {
@@ -47,10 +58,15 @@ pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
 /// Nobody may need them.
 pub unsafe fn empty(start: usize, len: usize) {
     const MADV_DONTNEED_LOCKED: i32 = 24;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if advise(start, len, libc::MADV_DONTNEED).is_err() {
-            let _ = advise(start, len, MADV_DONTNEED_LOCKED);
+    for attempt in 0u32.. {
+        let advice = if attempt % 2 == 0 { libc::MADV_DONTNEED } else { MADV_DONTNEED_LOCKED };
+        // SAFETY: the caller's promise.
+        if unsafe { advise_or_strike(Call::Empty, start, len, advice) }.is_ok() {
+            return;
+        }
+        // Short of memory for the kernel's bookkeeping: nothing may go on as if the slots were empty.
+        if attempt > 2 {
+            sleep(Duration::from_millis(1));
         }
     }
 }
@@ -85,12 +101,33 @@ pub unsafe fn forward(number: i64, args: [usize; 6]) -> Result<usize> {
 /// # Safety
 /// The advice may destroy contents (MADV_DONTNEED): the caller must own them or act for the program.
 pub unsafe fn advise(start: usize, len: usize, advice: i32) -> Result<()> {
+    simulated!(kernel => kernel.advise(start, len, advice));
     // SAFETY: the caller's promise.
     unsafe { syscall!(Sysno::madvise, start, len, advice) }.map(drop)
 }
 
+/// `madvise` for a purpose of ours.
+///
+/// # Safety
+/// As for [`advise`].
+unsafe fn advise_or_strike(call: Call, start: usize, len: usize, advice: i32) -> Result<()> {
+    match injection::strike(call) {
+        Some(errno) => Err(errno),
+        // SAFETY: the caller's promise.
+        None => unsafe { advise(start, len, advice) },
+    }
+}
+
+/// Faults a page in for writing (Linux 5.14): what a fork left shared becomes our own.
+pub fn populate_for_writing(page: usize) -> Result<()> {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: contents stay.
+    unsafe { advise_or_strike(Call::Populate, page, PAGE, MADV_POPULATE_WRITE) }
+}
+
 /// Closes a descriptor of the calling thread's table.
 pub fn close(fd: Fd) {
+    simulated!(kernel => kernel.close(fd));
     // SAFETY: callers pass descriptors that they opened.
     let _ = unsafe { syscall!(Sysno::close, fd) };
 }
@@ -141,6 +178,7 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
 /// One line to the program's standard error; errors are nobody's to handle. From any thread: the descriptor is fetched out of the
 /// program's table, because in our own threads' table 2 is something else.
 pub fn complain(line: &str) {
+    simulated!(kernel => kernel.complain(line));
     let text = format!("terrace: {line}\n");
     if let Ok(stderr) = descriptor_of(process_id(), 0, 2) {
         // SAFETY: the buffer outlives the call.
@@ -151,6 +189,7 @@ pub fn complain(line: &str) {
 
 /// CLOCK_MONOTONIC in ns.
 pub fn now_ns() -> u64 {
+    simulated!(kernel => kernel.now_ns());
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the vDSO function writes one timespec; it does not touch errno for a valid clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
@@ -191,6 +230,7 @@ pub fn set_thread_nice(nice: i32) -> bool {
 
 /// Sleeps on `word` while it holds `expected`, at most for `timeout`. Wakes spuriously.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    simulated!(kernel => kernel.wait(timeout));
     let time = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
     let pointer = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
@@ -200,6 +240,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
 
 /// Wakes up to `count` sleepers on `word`.
 pub fn futex_wake(word: &AtomicU32, count: u32) {
+    simulated!(_kernel => ());
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: only the address is used.
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), op, count) };
@@ -216,14 +257,22 @@ pub fn cpu_count() -> usize {
     mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 
+/// Sleeps so long.
+pub fn sleep(time: Duration) {
+    simulated!(kernel => kernel.wait(Some(time)));
+    std::thread::sleep(time);
+}
+
 /// Gives the CPU away for a moment.
 pub fn yield_now() {
+    simulated!(kernel => kernel.wait(Some(Duration::ZERO)));
     // SAFETY: no arguments.
     let _ = unsafe { syscall!(Sysno::sched_yield) };
 }
 
 /// Blocks every signal for the calling thread but glibc's 32 and 33, which cancel threads and change user ids. Returns what was blocked.
 pub fn block_signals() -> u64 {
+    simulated!(_kernel => 0);
     let mask: u64 = !(1 << 31 | 1 << 32);
     let mut before = 0u64;
     // SAFETY: the kernel reads 8 bytes of mask and writes 8.
@@ -233,6 +282,7 @@ pub fn block_signals() -> u64 {
 
 /// Blocks exactly these signals.
 pub fn restore_signals(mask: u64) {
+    simulated!(_kernel => ());
     // SAFETY: as above.
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, 0, 8) };
 }
@@ -276,6 +326,7 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
 
 /// Reads this process's own memory through the kernel; false where nothing is mapped. Faults are taken as by any system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
+    simulated!(_kernel => true);
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
@@ -305,17 +356,18 @@ const fn ioc(dir: u64, number: u64, size: u64) -> u64 {
     dir << 30 | size << 16 | 0xAA << 8 | number
 }
 const UFFDIO_API: u64 = ioc(3, 0x3F, 24);
-const UFFDIO_REGISTER: u64 = ioc(3, 0x00, 32);
-const UFFDIO_UNREGISTER: u64 = ioc(2, 0x01, 16);
-const UFFDIO_WAKE: u64 = ioc(2, 0x02, 16);
-const UFFDIO_COPY: u64 = ioc(3, 0x03, 40);
-const UFFDIO_ZEROPAGE: u64 = ioc(3, 0x04, 32);
-const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
+pub(crate) const UFFDIO_REGISTER: u64 = ioc(3, 0x00, 32);
+pub(crate) const UFFDIO_UNREGISTER: u64 = ioc(2, 0x01, 16);
+pub(crate) const UFFDIO_WAKE: u64 = ioc(2, 0x02, 16);
+pub(crate) const UFFDIO_COPY: u64 = ioc(3, 0x03, 40);
+pub(crate) const UFFDIO_ZEROPAGE: u64 = ioc(3, 0x04, 32);
+pub(crate) const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
 /// Opens a userfaultfd that also sees faults in the kernel. Tries `device` (an open /dev/userfaultfd) first, then the system
 /// call. Never user-mode only: with that, `read(2)` into an evicted page would fail.
 pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
+    simulated!(kernel => Ok(kernel.userfaultfd()));
     if let Some(device) = device {
         // SAFETY: the ioctl takes flags by value.
         if let Ok(fd) = unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) } {
@@ -330,7 +382,7 @@ pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
 pub fn uffd_api(fd: Fd, features: u64) -> Result<u64> {
     let mut args = [UFFD_API, features, 0];
     // SAFETY: struct uffdio_api, 24 bytes, written back.
-    unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_API, args.as_mut_ptr()) }?;
+    unsafe { uffd_ioctl(None, fd, UFFDIO_API, &mut args) }?;
     Ok(args[1])
 }
 
@@ -338,30 +390,49 @@ pub fn uffd_api(fd: Fd, features: u64) -> Result<u64> {
 pub fn uffd_register(fd: Fd, start: usize, len: usize) -> Result<()> {
     let mut args = [start as u64, len as u64, REGISTER_MODE_MISSING, 0];
     // SAFETY: struct uffdio_register, 32 bytes; registration changes no contents.
-    unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_REGISTER, args.as_mut_ptr()) }.map(drop)
+    unsafe { uffd_ioctl(Some(Call::Register), fd, UFFDIO_REGISTER, &mut args) }
 }
 
 /// From now on the kernel fills missing pages in the range itself again. Fails where `fd` has nothing registered.
 pub fn uffd_unregister(fd: Fd, start: usize, len: usize) -> Result<()> {
     let mut args = [start as u64, len as u64];
     // SAFETY: struct uffdio_range, 16 bytes; callers have nothing evicted in the range.
-    unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_UNREGISTER, args.as_mut_ptr()) }.map(drop)
+    unsafe { uffd_ioctl(Some(Call::Unregister), fd, UFFDIO_UNREGISTER, &mut args) }
 }
 
 /// Wakes threads that wait for the range.
 pub fn uffd_wake(fd: Fd, start: usize, len: usize) {
     let mut args = [start as u64, len as u64];
     // SAFETY: struct uffdio_range, 16 bytes.
-    let _ = unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_WAKE, args.as_mut_ptr()) };
+    let _ = unsafe { uffd_ioctl(None, fd, UFFDIO_WAKE, &mut args) };
 }
 
-/// Fills missing pages at `dst` with a copy and wakes the waiting. On success all of it was done.
+/// One ioctl of a userfaultfd. `call`: as which it may be made to fail.
 ///
 /// # Safety
-/// `src` must be readable for `len` bytes; the pages at `dst` must be ours to fill (see `word`).
-pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize, len: usize) -> Result<()> {
-    // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
-    unsafe { uffd_whole(fd, UFFDIO_COPY, dst, src, len) }
+/// `args` is the request's structure; what the request does to memory is the caller's to answer for.
+unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64]) -> Result<()> {
+    if let Some(errno) = call.and_then(injection::strike) {
+        return Err(errno);
+    }
+    simulated!(kernel => kernel.uffd_ioctl(fd, request, args));
+    // SAFETY: the caller's promise; the kernel writes within the structure.
+    unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) }.map(drop)
+}
+
+/// Fills the missing page at `dst` with a copy of `src` and wakes the waiting.
+///
+/// # Safety
+/// `src` must be readable memory of ours. `dst` must be claimed (or a fork keeps its state from changing).
+pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
+    loop {
+        let mut args = [dst as u64, src as u64, PAGE as u64, 0, 0];
+        // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
+        match unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) } {
+            Err(Errno::EAGAIN) => yield_now(),
+            result => return result,
+        }
+    }
 }
 
 /// Fills a missing page with the kernel's zero page and wakes the waiting.
@@ -369,12 +440,12 @@ pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize, len: usize) -> Result<()
 /// # Safety
 /// As for [`uffd_copy`].
 pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
-    let mut args = [dst as u64, PAGE as u64, 0, 0];
     loop {
-        // SAFETY: struct uffdio_zeropage, 32 bytes.
-        match unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_ZEROPAGE, args.as_mut_ptr()) } {
+        let mut args = [dst as u64, PAGE as u64, 0, 0];
+        // SAFETY: struct uffdio_zeropage, 32 bytes; the rest is the caller's promise.
+        match unsafe { uffd_ioctl(Some(Call::Zero), fd, UFFDIO_ZEROPAGE, &mut args) } {
             Err(Errno::EAGAIN) => yield_now(),
-            result => return result.map(drop),
+            result => return result,
         }
     }
 }
@@ -383,8 +454,8 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
 /// and what stopped it before `len`.
 ///
 /// Linux 6.18 counts wrongly: once a page had to be retried inside the kernel (its accessed or dirty bit changed under the call), what
-/// is moved next is not counted (`move_pages` keeps its −EAGAIN) but tried again, and that fails with EEXIST. A caller that believed the count
-/// would empty slots with live data in them. So an EEXIST is looked into: what is at `dst`, and no longer at `src`, has been moved.
+/// is moved next is not counted (`move_pages` keeps its −EAGAIN) but tried again, and that fails, mostly with EEXIST. A caller that believed the
+/// count would empty slots with live data in them. So every failure is looked into: what is at `dst`, and no longer at `src`, has been moved.
 ///
 /// # Safety
 /// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of the program and free staging slots.
@@ -392,9 +463,10 @@ pub unsafe fn uffd_move(fd: Fd, pagemap: Fd, dst: usize, src: usize, len: usize)
     const TRIES: u32 = 1000;
     let (mut moved, mut tries) = (0, 0);
     while moved < len {
-        let mut args = [(dst + moved) as u64, (src + moved) as u64, (len - moved) as u64, 0, 0];
+        let part = injection::shorten(len - moved);
+        let mut args = [(dst + moved) as u64, (src + moved) as u64, part as u64, 0, 0];
         // SAFETY: struct uffdio_move, 40 bytes; the rest is the caller's promise.
-        let result = unsafe { syscall!(Sysno::ioctl, fd, UFFDIO_MOVE, args.as_mut_ptr()) };
+        let result = unsafe { uffd_ioctl(Some(Call::Move), fd, UFFDIO_MOVE, &mut args) };
         let part = args[4] as i64;
         if part > 0 {
             moved += part as usize;
@@ -402,38 +474,18 @@ pub unsafe fn uffd_move(fd: Fd, pagemap: Fd, dst: usize, src: usize, len: usize)
         match result {
             Ok(_) => {}
             Err(Errno::EAGAIN) if tries < TRIES => tries += 1,
-            Err(Errno::EEXIST) => {
+            Err(errno) => {
                 let counted = moved;
                 while moved < len && !is_mapped(pagemap, src + moved) && is_mapped(pagemap, dst + moved) {
                     moved += PAGE;
                 }
                 if moved == counted {
-                    return (moved, Some(Errno::EEXIST));
+                    return (moved, Some(errno));
                 }
             }
-            Err(errno) => return (moved, Some(errno)),
         }
     }
     (moved, None)
-}
-
-unsafe fn uffd_whole(fd: Fd, request: u64, dst: usize, src: usize, len: usize) -> Result<()> {
-    let mut done = 0;
-    while done < len {
-        let mut args = [(dst + done) as u64, (src + done) as u64, (len - done) as u64, 0, 0];
-        // SAFETY: the caller's promise.
-        let result = unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) };
-        let part = args[4] as i64;
-        if part > 0 {
-            done += part as usize;
-        }
-        match result {
-            Ok(_) => {}
-            Err(Errno::EAGAIN) => yield_now(),
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// One message of a userfaultfd.
@@ -491,26 +543,42 @@ pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
     args[6] = runs.len() as u64;
     args[8] = FILE | PFNZERO;
     args[9] = FILE | PRESENT | PFNZERO;
+    if let Some(errno) = injection::strike(Call::Scan) {
+        return Err(errno);
+    }
+    simulated!(kernel => kernel.scan_present(start, end, runs));
     // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
     let count = unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) }?;
     Ok((count, args[4] as usize))
 }
 
-/// The pagemap entry of a page; zero if it cannot be read.
-fn pagemap_entry(pagemap: Fd, address: usize) -> u64 {
+/// The pagemap entry of a page.
+fn pagemap_entry(pagemap: Fd, address: usize) -> Result<u64> {
+    if let Some(errno) = injection::strike(Call::Entry) {
+        return Err(errno);
+    }
+    simulated!(kernel => kernel.pagemap_entry(address));
     let mut entry = [0u8; 8];
-    let offset = (address / PAGE * 8) as u64;
-    if read_at(pagemap, &mut entry, offset) == Ok(8) { u64::from_ne_bytes(entry) } else { 0 }
+    match read_at(pagemap, &mut entry, (address / PAGE * 8) as u64)? {
+        8 => Ok(u64::from_ne_bytes(entry)),
+        _ => Err(Errno::EIO),
+    }
 }
 
-/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry).
+/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry). False if that cannot be known now.
 pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
-    pagemap_entry(pagemap, address) >> 56 & 1 == 1
+    pagemap_entry(pagemap, address).is_ok_and(|entry| entry >> 56 & 1 == 1)
 }
 
 /// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
+/// Waits until the kernel answers: with a guess, a page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
-    pagemap_entry(pagemap, address) >> 62 != 0
+    loop {
+        match pagemap_entry(pagemap, address) {
+            Ok(entry) => return entry >> 62 != 0,
+            Err(_) => sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.

@@ -1,0 +1,831 @@
+//! The pager's state machine against a simulated kernel: the real code of eviction, faults, discards and forks, every kernel call failing
+//! at every point, other threads at work inside every call; all settled by a seed. A shadow copy proves every byte.
+//!
+//! One thread plays all parts. Whenever the pager makes a kernel call, waits or yields, the kernel here may first let others go on, to a
+//! depth of [`DEPTH`]: the program's threads touch pages, handlers serve faults, and the mover evicts (unless it is the mover who called).
+//! What it does not play: two threads inside the pager between kernel calls (the stress tests do), and the child's side of a
+//! fork (`model_test` does; here it is checked that the child could find everything).
+//!
+//! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED` on, [`WORLD_STEPS`] for each.
+
+use crate::evict::{Evictor, Wish};
+use crate::handler::{Outcome, Tools};
+use crate::injection::Call;
+use crate::pager::{Host, Mode, Pager};
+use crate::settings::{Dram, Settings};
+use crate::sys::{self, Errno, Fd, PAGE, Run};
+use crate::table::REGION;
+use crate::word::State;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_policy::victims::PRESSURE_MAX;
+use terrace_tiers::Location;
+
+const WORLD_STEPS: u64 = 1 << 21;
+const DEPTH: u32 = 3;
+const THREADS: usize = 4;
+/// Two regions with this many pages in use each, on both sides of a border between userfaultfds.
+const REGIONS: usize = 2;
+const USED: usize = 96;
+const PAGES: usize = REGIONS * USED;
+/// Every so-many-th kernel call fails, where it can.
+const FAIL_ONE_IN: u64 = 12;
+const SHARD_BYTES: usize = 64 << 20;
+const UFFDS: [Fd; 2] = [100, 101];
+const STAGING_FD: Fd = 102;
+const PAGEMAP_FD: Fd = 103;
+/// What memory holds that nobody may read.
+const POISON: u8 = 0xDB;
+
+type PageBytes = [u8; PAGE];
+
+thread_local! {
+    static KERNEL: RefCell<Option<Rc<Kernel>>> = const { RefCell::new(None) };
+}
+
+/// The kernel that this thread's calls go to instead of the real one.
+pub(crate) fn kernel() -> Option<Rc<Kernel>> {
+    KERNEL.with_borrow(Clone::clone)
+}
+
+/// A page table entry of the program.
+#[derive(Clone, Copy)]
+struct Pte {
+    present: bool,
+    /// The shared page of zeros.
+    zero: bool,
+    /// Copy-on-write since a fork.
+    shared: bool,
+    registered: Option<Fd>,
+    writable: bool,
+    /// Pinned for DMA: cannot be moved.
+    pinned: bool,
+}
+
+/// What a thread of the program does.
+#[derive(Clone, Copy, PartialEq)]
+enum Thread {
+    Runs,
+    /// Waits in the kernel for a page.
+    Waits {
+        page: usize,
+        write: bool,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Message {
+    page: usize,
+    write: bool,
+}
+
+/// The simulated kernel, with the program in it.
+pub(crate) struct Kernel {
+    seed: u64,
+    random: Cell<u64>,
+    clock_ns: Cell<u64>,
+    steps: Cell<u64>,
+    depth: Cell<u32>,
+    /// Waits without anybody getting on.
+    idle: Cell<u32>,
+    base: usize,
+    pager: &'static Pager,
+    staging: (usize, usize),
+    table: RefCell<Vec<Pte>>,
+    staged: RefCell<Vec<bool>>,
+    shadow: RefCell<Vec<PageBytes>>,
+    threads: RefCell<[Thread; THREADS]>,
+    messages: RefCell<Vec<Message>>,
+    tools: RefCell<Vec<Tools>>,
+    keeper_tools: RefCell<Tools>,
+    evictor: RefCell<Evictor>,
+    /// Regions that are locked further down on this stack, or in which a handler is at work there: the mover would wait.
+    busy: RefCell<Vec<usize>>,
+    /// Pages whose contents another thread of the program is giving up: until it is told that they are gone, whoever looks may find
+    /// either, and may lose what it writes.
+    vanishing: RefCell<std::ops::Range<usize>>,
+    children: Cell<u32>,
+    failures: RefCell<BTreeMap<(Call, i32), u64>>,
+    moved: Cell<u64>,
+    miscounts: Cell<u64>,
+    restored: Cell<u64>,
+    forks: Cell<u64>,
+}
+
+impl Kernel {
+    fn new(seed: u64) -> Rc<Kernel> {
+        let host = Host { enter_internal: || (), leave_internal: || (), start_soon: || (), unmanaged_range: || (0, 0) };
+        let settings = Settings { dram: Dram::Bytes(1 << 40), ..Settings::default() };
+        let pager = Pager::create(settings, host).unwrap();
+        let reserved = sys::reserve(2 * SHARD_BYTES).unwrap();
+        let base = (reserved + REGION).next_multiple_of(SHARD_BYTES) - REGION;
+        let unused = Pte { present: false, zero: false, shared: false, registered: None, writable: true, pinned: false };
+        let staging = pager.staging.range();
+        let kernel = Rc::new(Kernel {
+            seed,
+            random: Cell::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            clock_ns: Cell::new(1_000_000_000),
+            steps: Cell::new(0),
+            depth: Cell::new(0),
+            idle: Cell::new(0),
+            base,
+            pager,
+            staging,
+            table: RefCell::new(vec![unused; PAGES]),
+            staged: RefCell::new(vec![false; (staging.1 - staging.0) / PAGE]),
+            shadow: RefCell::new(vec![[0; PAGE]; PAGES]),
+            threads: RefCell::new([Thread::Runs; THREADS]),
+            messages: RefCell::default(),
+            tools: RefCell::new((0..=DEPTH).map(|_| Tools::new()).collect()),
+            keeper_tools: RefCell::new(Tools::new()),
+            evictor: RefCell::new(Evictor::new(pager)),
+            busy: RefCell::default(),
+            vanishing: RefCell::new(0..0),
+            children: Cell::new(0),
+            failures: RefCell::default(),
+            moved: Cell::new(0),
+            miscounts: Cell::new(0),
+            restored: Cell::new(0),
+            forks: Cell::new(0),
+        });
+        KERNEL.set(Some(kernel.clone()));
+        for page in 0..PAGES {
+            kernel.poison(kernel.address(page));
+        }
+        let descriptors = &pager.descriptors;
+        descriptors.staging.store(STAGING_FD, Relaxed);
+        descriptors.pagemap.store(PAGEMAP_FD, Relaxed);
+        descriptors.uffds.iter().zip(UFFDS).for_each(|(slot, fd)| slot.store(fd, Relaxed));
+        descriptors.shards.store(UFFDS.len(), Relaxed);
+        pager.mappings_max.store(1 << 16, Relaxed);
+        pager.set_mode(Mode::Active);
+        for region in 0..REGIONS {
+            pager.manage(base + region * REGION, USED * PAGE, true);
+        }
+        kernel
+    }
+
+    // ---- small helpers ----
+
+    fn next(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 8
+    }
+
+    fn below(&self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn one_in(&self, times: u64) -> bool {
+        self.next().is_multiple_of(times)
+    }
+
+    fn address(&self, page: usize) -> usize {
+        self.base + page / USED * REGION + page % USED * PAGE
+    }
+
+    /// The page at an address, if it is one in use.
+    fn page(&self, address: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.base)?;
+        let (region, page) = (offset / REGION, offset % REGION / PAGE);
+        (region < REGIONS && page < USED).then_some(region * USED + page)
+    }
+
+    fn slot(&self, address: usize) -> Option<usize> {
+        (self.staging.0..self.staging.1).contains(&address).then(|| (address - self.staging.0) / PAGE)
+    }
+
+    #[track_caller]
+    fn wrong(&self, what: &str) -> ! {
+        panic!("seed {} step {}: {what}", self.seed, self.steps.get());
+    }
+
+    fn bytes(&self, address: usize) -> &PageBytes {
+        // SAFETY: pages of this simulation's reservations, which live for ever; only this thread changes them, and no reference outlives
+        // the expression that made it.
+        unsafe { &*(address as *const PageBytes) }
+    }
+
+    fn put(&self, address: usize, bytes: &PageBytes) {
+        // SAFETY: as above.
+        unsafe { *(address as *mut PageBytes) = *bytes }
+    }
+
+    fn poison(&self, address: usize) {
+        self.put(address, &[POISON; PAGE]);
+    }
+
+    /// Whether this call fails, and how.
+    fn strike(&self, call: Call) -> Option<Errno> {
+        if !self.one_in(FAIL_ONE_IN) {
+            return None;
+        }
+        let errors = call.errors();
+        let errno = errors[self.below(errors.len())];
+        *self.failures.borrow_mut().entry((call, errno.into_raw())).or_default() += 1;
+        Some(errno)
+    }
+
+    // ---- what the pager calls ----
+
+    pub fn now_ns(&self) -> u64 {
+        self.clock_ns.set(self.clock_ns.get() + 1_000);
+        self.clock_ns.get()
+    }
+
+    pub fn close(&self, _fd: Fd) {}
+
+    pub fn userfaultfd(&self) -> Fd {
+        110
+    }
+
+    pub fn complain(&self, line: &str) {
+        // Out of memory for a moment is part of the game.
+        if !line.starts_with("the kernel cannot put a page back yet") {
+            self.wrong(line);
+        }
+    }
+
+    /// Somebody sleeps or yields: the others go on.
+    pub fn wait(&self, time: Option<Duration>) {
+        self.clock_ns.set(self.clock_ns.get() + time.map_or(0, |t| t.as_nanos() as u64));
+        self.idle.set(self.idle.get() + 1);
+        if self.idle.get() > 100_000 {
+            self.wrong("somebody waits for ever");
+        }
+        if let Ok(mut tools) = self.keeper_tools.try_borrow_mut()
+            && self.pager.service.asked().is_some()
+        {
+            // The keeper is ours alone: no nested keeper.
+            self.pager.serve_one(&mut tools);
+            return;
+        }
+        self.others();
+    }
+
+    pub fn advise(&self, start: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        const POPULATE_WRITE: i32 = 23;
+        const DONTNEED_LOCKED: i32 = 24;
+        self.others();
+        if let Some(slot) = self.slot(start) {
+            assert!(matches!(advice, libc::MADV_DONTNEED | DONTNEED_LOCKED));
+            if let Some(errno) = self.strike(Call::Empty) {
+                return Err(errno);
+            }
+            for slot in slot..slot + len / PAGE {
+                if std::mem::replace(&mut self.staged.borrow_mut()[slot], false) {
+                    self.poison(self.staging.0 + slot * PAGE);
+                }
+            }
+            return Ok(());
+        }
+        match advice {
+            libc::MADV_NOHUGEPAGE => Ok(()),
+            POPULATE_WRITE => {
+                if let Some(errno) = self.strike(Call::Populate) {
+                    return Err(errno);
+                }
+                let page = self.page(start).unwrap_or_else(|| self.wrong("populating what is not the program's"));
+                let mut table = self.table.borrow_mut();
+                if !table[page].present {
+                    drop(table);
+                    self.wrong("populating would fault, in the mover");
+                }
+                table[page].shared = false;
+                Ok(())
+            }
+            _ => self.wrong("unexpected advice"),
+        }
+    }
+
+    pub fn scan_present(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), Errno> {
+        self.others();
+        if let Some(errno) = self.strike(Call::Scan) {
+            return Err(errno);
+        }
+        let table = self.table.borrow();
+        let mut count = 0;
+        for address in (start..end).step_by(PAGE) {
+            let present = self.page(address).is_some_and(|page| table[page].present && !table[page].zero);
+            if !present {
+                continue;
+            }
+            if count > 0 && runs[count - 1].end == address as u64 {
+                runs[count - 1].end += PAGE as u64;
+                continue;
+            }
+            if count == runs.len() {
+                return Ok((count, address));
+            }
+            runs[count].start = address as u64;
+            runs[count].end = (address + PAGE) as u64;
+            count += 1;
+        }
+        Ok((count, end))
+    }
+
+    pub fn pagemap_entry(&self, address: usize) -> Result<u64, Errno> {
+        if let Some(errno) = self.strike(Call::Entry) {
+            return Err(errno);
+        }
+        let bits = |present: bool, exclusive: bool| u64::from(present) << 63 | u64::from(exclusive) << 56;
+        if let Some(slot) = self.slot(address) {
+            return Ok(bits(self.staged.borrow()[slot], true));
+        }
+        let page = self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
+        let pte = self.table.borrow()[page];
+        Ok(bits(pte.present, !pte.shared || self.children.get() == 0))
+    }
+
+    pub fn uffd_ioctl(&self, fd: Fd, request: u64, args: &mut [u64]) -> Result<(), Errno> {
+        self.others();
+        let (start, second, len) = (args[0] as usize, args[1] as usize, args.get(2).copied().unwrap_or(0) as usize);
+        let result = match request {
+            sys::UFFDIO_REGISTER => self.set_registered(start, second, Some(fd)),
+            sys::UFFDIO_UNREGISTER => self.set_registered(start, second, None),
+            sys::UFFDIO_WAKE => {
+                self.wake(start, second);
+                Ok(())
+            }
+            sys::UFFDIO_COPY => self.copy(fd, start, second, len),
+            sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
+            sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
+            _ => self.wrong("unexpected ioctl"),
+        };
+        self.others();
+        result
+    }
+
+    // ---- the ioctls ----
+
+    fn set_registered(&self, start: usize, len: usize, fd: Option<Fd>) -> Result<(), Errno> {
+        let call = if fd.is_some() { Call::Register } else { Call::Unregister };
+        if let Some(errno) = self.strike(call) {
+            return Err(errno);
+        }
+        let pages = (start..start + len).step_by(PAGE).filter_map(|address| self.page(address));
+        pages.for_each(|page| self.table.borrow_mut()[page].registered = fd);
+        if fd.is_none() {
+            self.wake(start, len);
+        }
+        Ok(())
+    }
+
+    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize) -> Result<(), Errno> {
+        assert_eq!(len, PAGE);
+        if self.slot(src).is_some_and(|slot| !self.staged.borrow()[slot]) {
+            self.wrong("an empty staging slot is read");
+        }
+        let bytes = *self.bytes(src);
+        self.fill(Call::Copy, fd, dst, &bytes)
+    }
+
+    fn fill(&self, call: Call, fd: Fd, dst: usize, bytes: &PageBytes) -> Result<(), Errno> {
+        if let Some(errno) = self.strike(call) {
+            return Err(errno);
+        }
+        let page = self.page(dst).unwrap_or_else(|| self.wrong("filling what is not the program's"));
+        let mut table = self.table.borrow_mut();
+        let pte = &mut table[page];
+        if pte.registered != Some(fd) {
+            return Err(Errno::ENOENT);
+        }
+        if pte.present {
+            return Err(Errno::EEXIST);
+        }
+        (pte.present, pte.zero, pte.shared, pte.pinned) = (true, call == Call::Zero, false, false);
+        drop(table);
+        self.put(dst, bytes);
+        if *self.bytes(dst) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
+            self.wrong(&format!("page {page} comes back with other contents"));
+        }
+        self.restored.set(self.restored.get() + 1);
+        self.wake(dst, PAGE);
+        Ok(())
+    }
+
+    /// In the kernel's order, page by page; what comes first decides.
+    fn move_out(&self, fd: Fd, dst: usize, src: usize, len: usize, moved: &mut u64) -> Result<(), Errno> {
+        if let Some(errno) = self.strike(Call::Move) {
+            return Err(errno);
+        }
+        assert_eq!(fd, STAGING_FD);
+        let first = self.page(src).unwrap_or_else(|| self.wrong("moving what is not the program's"));
+        let alike = |a: Pte, b: Pte| a.registered == b.registered && a.writable == b.writable;
+        let mut uncounted = 0;
+        for page in 0..len / PAGE {
+            let (from, to) = (src + page * PAGE, dst + page * PAGE);
+            let slot = self.slot(to).unwrap_or_else(|| self.wrong("moving to what is not staging"));
+            let source = self.page(from).filter(|source| alike(self.table.borrow()[*source], self.table.borrow()[first]));
+            let stop = match source.map(|source| self.table.borrow()[source]) {
+                None => Some(Errno::EINVAL),
+                Some(pte) if !pte.writable => Some(Errno::EINVAL),
+                Some(_) if self.staged.borrow()[slot] => Some(Errno::EEXIST),
+                Some(pte) if !pte.present => Some(Errno::ENOENT),
+                Some(pte) if pte.pinned || pte.shared => Some(Errno::EBUSY),
+                // Enough for now.
+                Some(_) if page > 0 && self.one_in(24) => Some(Errno::EAGAIN),
+                Some(_) => None,
+            };
+            if let Some(errno) = stop {
+                let errno = if uncounted > 0 { Errno::EEXIST } else { errno };
+                let done = page - uncounted;
+                *moved = if done > 0 { (done * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
+                return Err(if done > 0 { Errno::EAGAIN } else { errno });
+            }
+            let source = source.unwrap_or_else(|| self.wrong("decided above"));
+            self.table.borrow_mut()[source].present = false;
+            self.staged.borrow_mut()[slot] = true;
+            self.put(to, self.bytes(from));
+            self.poison(from);
+            self.moved.set(self.moved.get() + 1);
+            if uncounted > 0 || self.one_in(200) {
+                uncounted += 1;
+            }
+        }
+        if uncounted > 0 {
+            self.miscounts.set(self.miscounts.get() + 1);
+            let done = len / PAGE - uncounted;
+            *moved = if done > 0 { (done * PAGE) as u64 } else { -(Errno::EEXIST.into_raw() as i64) as u64 };
+            return Err(if done > 0 { Errno::EAGAIN } else { Errno::EEXIST });
+        }
+        *moved = len as u64;
+        Ok(())
+    }
+
+    fn wake(&self, start: usize, len: usize) {
+        let mut threads = self.threads.borrow_mut();
+        for thread in threads.iter_mut() {
+            if let Thread::Waits { page, .. } = *thread
+                && (start..start + len).contains(&self.address(page))
+            {
+                *thread = Thread::Runs;
+            }
+        }
+    }
+
+    // ---- the program, the handlers, the mover ----
+
+    /// Others get on for a while, inside whatever is under way.
+    fn others(&self) {
+        if self.depth.get() >= DEPTH || !self.one_in(3) {
+            return;
+        }
+        self.depth.set(self.depth.get() + 1);
+        for _ in 0..1 + self.below(3) {
+            self.steps.set(self.steps.get() + 1);
+            match self.below(8) {
+                0..4 => self.touch(),
+                4..7 => self.serve_fault(),
+                _ => self.evict_elsewhere(),
+            }
+        }
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    /// A thread of the program reads or writes a page.
+    fn touch(&self) {
+        let who = self.below(THREADS);
+        if self.threads.borrow()[who] != Thread::Runs {
+            return;
+        }
+        // Some pages are hot.
+        let page = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
+        let pte = self.table.borrow()[page];
+        let write = pte.writable && self.one_in(2);
+        if !pte.present && pte.registered.is_some() {
+            self.threads.borrow_mut()[who] = Thread::Waits { page, write };
+            self.messages.borrow_mut().push(Message { page, write });
+            return;
+        }
+        self.idle.set(0);
+        let address = self.address(page);
+        if !pte.present {
+            // Nobody but the kernel: a page of zeros.
+            self.put(address, &[0; PAGE]);
+            let mut table = self.table.borrow_mut();
+            (table[page].present, table[page].zero, table[page].shared) = (true, true, false);
+        }
+        if *self.bytes(address) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
+            self.wrong(&format!("page {page} reads wrong"));
+        }
+        if write {
+            let contents = self.contents();
+            self.put(address, &contents);
+            self.shadow.borrow_mut()[page] = contents;
+            let mut table = self.table.borrow_mut();
+            (table[page].zero, table[page].shared) = (false, false);
+            table[page].pinned = self.one_in(64);
+        }
+    }
+
+    /// Contents of four kinds: one byte repeated, compressible, barely compressible, random.
+    fn contents(&self) -> PageBytes {
+        let mut page = [self.next() as u8; PAGE];
+        let noise = [0, 64, PAGE * 7 / 8, PAGE][self.below(4).min(if self.one_in(8) { 3 } else { 1 })];
+        page[..noise].chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]));
+        page[PAGE - 8..].copy_from_slice(&self.next().to_le_bytes());
+        if noise == 0 { [page[0]; PAGE] } else { page }
+    }
+
+    /// A handler takes a message and makes one attempt.
+    fn serve_fault(&self) {
+        let count = self.messages.borrow().len();
+        if count == 0 {
+            return;
+        }
+        let message = self.messages.borrow_mut().swap_remove(self.below(count));
+        let Some(mut tools) = self.tools.borrow_mut().pop() else {
+            self.messages.borrow_mut().push(message);
+            return;
+        };
+        let address = self.address(message.page);
+        let region = message.page / USED;
+        let now_ns = self.now_ns();
+        let outcome = self
+            .keeping_out(region..=region, || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns));
+        self.tools.borrow_mut().push(tools);
+        match outcome {
+            Outcome::Busy => self.messages.borrow_mut().push(message),
+            Outcome::Done => self.idle.set(0),
+        }
+    }
+
+    /// The mover evicts from a region in which no handler is at work further down on this stack, unless it is the mover who called.
+    fn evict_elsewhere(&self) {
+        let region = self.below(REGIONS);
+        if self.busy.borrow().contains(&region) || self.pager.mover.pause.load(Relaxed) != 0 {
+            return;
+        }
+        if let Ok(mut evictor) = self.evictor.try_borrow_mut() {
+            self.evict(&mut evictor, region);
+        }
+    }
+
+    fn evict(&self, evictor: &mut Evictor, region: usize) {
+        let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else { self.wrong("the table is full") };
+        let wish = Wish {
+            pages: 1 + self.below(USED),
+            pressure: PRESSURE_MAX,
+            anything: !self.one_in(4),
+            tier: 1 + self.below(self.pager.tiers.len() - 1),
+            from: self.below(USED),
+        };
+        evictor.evict(self.pager, entry, wish);
+    }
+
+    // ---- what is done with nothing else under way ----
+
+    fn step(&self) {
+        self.steps.set(self.steps.get() + 1);
+        match self.below(100) {
+            0..55 => self.touch(),
+            55..75 => self.serve_fault(),
+            75..85 => self.with_evictor(|evictor| self.evict(evictor, self.below(REGIONS))),
+            85..88 => self.with_evictor(|evictor| {
+                let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
+                evictor.probe(self.pager, entry, self.next());
+            }),
+            88..90 => self.with_evictor(|evictor| {
+                self.clock_ns.set(self.clock_ns.get() + 150_000_000);
+                evictor.end_probes(self.pager, self.clock_ns.get(), |_, _, _, _| ());
+            }),
+            90 => self.with_evictor(|evictor| {
+                let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
+                evictor.densify(self.pager, entry);
+            }),
+            91..93 => self.on_a_span(Self::discard),
+            93 => self.on_a_span(Self::replace),
+            94 => self.on_a_span(Self::protect),
+            95 => self.on_a_span(Self::resize),
+            96 => self.children.set(self.children.get().saturating_sub(1)),
+            97 => self.table.borrow_mut().iter_mut().for_each(|pte| pte.pinned = false),
+            98 if self.one_in(8) => self.keeping_out(0..=REGIONS - 1, || self.fork()),
+            99 if self.one_in(64) => self.check_everything(),
+            _ => self.clock_ns.set(self.clock_ns.get() + 20_000_000),
+        }
+    }
+
+    /// Runs `act` with the mover kept out of these regions.
+    fn keeping_out<R>(&self, regions: std::ops::RangeInclusive<usize>, act: impl FnOnce() -> R) -> R {
+        let kept_out = self.busy.borrow().len();
+        self.busy.borrow_mut().extend(regions);
+        let result = act();
+        self.busy.borrow_mut().truncate(kept_out);
+        result
+    }
+
+    fn with_evictor(&self, act: impl FnOnce(&mut Evictor)) {
+        act(&mut self.evictor.borrow_mut());
+    }
+
+    /// Does something to a few pages of one region, as a thread of the program that locks it.
+    fn on_a_span(&self, act: impl FnOnce(&Self, std::ops::Range<usize>, usize, usize)) {
+        let from = self.below(PAGES);
+        let until = (from + 1 + self.below(24)).min((from / USED + 1) * USED);
+        let region = from / USED;
+        self.keeping_out(region..=region, || act(self, from..until, self.address(from), (until - from) * PAGE));
+    }
+
+    /// The program's MADV_DONTNEED, which the kernel may refuse.
+    fn discard(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        let refused = self.one_in(8);
+        if !refused {
+            self.vanishing.replace(pages.clone());
+        }
+        let given_up = self.pager.discard(start, len, || {
+            self.others();
+            if refused {
+                return Err(Errno::EINVAL);
+            }
+            pages.clone().for_each(|page| self.vanish(page));
+            self.others();
+            Ok(())
+        });
+        self.vanishing.replace(0..0);
+        if let Err(errno) = given_up {
+            assert!(refused && errno == Errno::EINVAL);
+        }
+    }
+
+    /// Its contents are gone for the kernel.
+    fn vanish(&self, page: usize) {
+        let mut table = self.table.borrow_mut();
+        (table[page].present, table[page].zero, table[page].shared, table[page].pinned) = (false, false, false, false);
+        drop(table);
+        self.poison(self.address(page));
+        self.shadow.borrow_mut()[page] = [0; PAGE];
+    }
+
+    /// mmap(MAP_FIXED) over a part.
+    fn replace(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        let done = self.pager.unmap(start, len, || {
+            for page in pages.clone() {
+                self.vanish(page);
+                let mut table = self.table.borrow_mut();
+                (table[page].registered, table[page].writable) = (None, true);
+            }
+            // The kernel tells those who wait that there is nothing to wait for.
+            self.wake(start, len);
+            Ok(())
+        });
+        assert_eq!(done, Ok(()));
+        self.pager.manage(start, len, true);
+    }
+
+    fn protect(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        let writable = self.one_in(2);
+        let done = self.pager.protect(start, len, writable, || {
+            pages.clone().for_each(|page| self.table.borrow_mut()[page].writable = writable);
+            Ok(())
+        });
+        assert_eq!(done, Ok(()));
+    }
+
+    /// mremap in place: everything must be there, and registered no longer.
+    fn resize(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        let writable: Vec<bool> = pages.clone().map(|page| self.table.borrow()[page].writable).collect();
+        let done = self.pager.restore_then(start, len, || {
+            for page in pages.clone() {
+                let pte = self.table.borrow()[page];
+                if !pte.present && self.shadow.borrow()[page] != [0; PAGE] {
+                    self.wrong("a page is not back before its mapping is moved");
+                }
+            }
+            Ok(())
+        });
+        assert_eq!(done, Ok(()));
+        for (page, writable) in pages.zip(writable) {
+            self.pager.manage(self.address(page), PAGE, writable);
+        }
+    }
+
+    fn fork(&self) {
+        self.evictor.borrow_mut().cancel_probes(self.pager);
+        self.pager.fork_prepare(|| ());
+        for _ in 0..self.below(4) {
+            self.others();
+        }
+        self.check_child();
+        self.table.borrow_mut().iter_mut().filter(|pte| pte.present && !pte.zero).for_each(|pte| pte.shared = true);
+        self.children.set(self.children.get() + 1);
+        self.forks.set(self.forks.get() + 1);
+        for _ in 0..self.below(6) {
+            self.others();
+        }
+        self.pager.fork_parent();
+    }
+
+    /// Whether a child forked now would find everything: present, or in its copy of the stores.
+    fn check_child(&self) {
+        let mut tools = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("a handler is inside a fork"));
+        for page in 0..PAGES {
+            let address = self.address(page);
+            if self.table.borrow()[page].present {
+                continue;
+            }
+            let word = self.pager.table.get(address).map(|entry| entry.word(address).load());
+            let found = match word.map(|word| (word.state(), word.payload())) {
+                None | Some((Some(State::Resident), _)) => [0; PAGE],
+                Some((Some(State::Evicted), payload)) => self.decode(address, Location::from_bits(payload), &mut tools),
+                Some((state, _)) => self.wrong(&format!("a child would find page {page} {state:?}")),
+            };
+            if found != self.shadow.borrow()[page] {
+                self.wrong(&format!("a child would find other contents in page {page}"));
+            }
+        }
+        self.tools.borrow_mut().push(tools);
+    }
+
+    fn decode(&self, address: usize, location: Location, tools: &mut Tools) -> PageBytes {
+        let entry = self.pager.table.get(address).unwrap_or_else(|| self.wrong("an evicted page without a region"));
+        let store = entry.region.store.lock();
+        let tier = store.tier_of(location).unwrap_or_else(|| self.wrong("an evicted page without an extent"));
+        let bytes = store.bytes(location).unwrap_or_else(|e| self.wrong(&e.to_string()));
+        let mut page = [0; PAGE];
+        let decoded = self.pager.tiers[tier as usize].decode(location.encoding, bytes, &mut page, &mut tools.scratch);
+        decoded.unwrap_or_else(|e| self.wrong(&e.to_string()));
+        page
+    }
+
+    /// Everything that waits is served; then states, stores and page table must agree, and every page must read right.
+    fn check_everything(&self) {
+        self.evictor.borrow_mut().cancel_probes(self.pager);
+        for _ in 0..100_000 {
+            if self.messages.borrow().is_empty() {
+                break;
+            }
+            self.serve_fault();
+        }
+        if self.threads.borrow().iter().any(|thread| *thread != Thread::Runs) {
+            self.wrong("a thread was not woken");
+        }
+        if let Some(slot) = self.staged.borrow().iter().position(|staged| *staged) {
+            self.wrong(&format!("staging slot {slot} was not emptied"));
+        }
+        for region in 0..REGIONS {
+            let Some(entry) = self.pager.table.get(self.base + region * REGION) else { continue };
+            let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
+            assert_eq!(evicted, entry.region.evicted.load(Relaxed) as usize, "seed {} step {}", self.seed, self.steps.get());
+            assert_eq!(evicted == 0, entry.region.store.lock().is_empty(), "seed {} step {}", self.seed, self.steps.get());
+        }
+        self.check_child();
+        for page in 0..PAGES {
+            if self.table.borrow()[page].present && *self.bytes(self.address(page)) != self.shadow.borrow()[page] {
+                self.wrong(&format!("page {page} differs"));
+            }
+        }
+        if self.pager.is_frozen() {
+            self.wrong("frozen");
+        }
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}=`{text}` is not a number")),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn every_byte_survives_every_failure() {
+    let steps = number("TERRACE_SIMULATION_STEPS", 10_000_000);
+    let first = number("TERRACE_SIMULATION_SEED", 1);
+    let (mut done, mut seed) = (0, first);
+    let mut failures: BTreeMap<(Call, i32), u64> = BTreeMap::new();
+    let (mut moved, mut miscounts, mut restored, mut forks) = (0, 0, 0, 0);
+    while done < steps {
+        let kernel = Kernel::new(seed);
+        while kernel.steps.get() < WORLD_STEPS.min(steps - done) {
+            kernel.step();
+        }
+        kernel.check_everything();
+        for (failure, count) in kernel.failures.borrow().iter() {
+            *failures.entry(*failure).or_default() += count;
+        }
+        moved += kernel.moved.get();
+        miscounts += kernel.miscounts.get();
+        restored += kernel.restored.get();
+        forks += kernel.forks.get();
+        done += kernel.steps.get();
+        seed += 1;
+        KERNEL.set(None);
+    }
+    println!("seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {miscounts} miscounts, {forks} forks");
+    for ((call, errno), count) in &failures {
+        println!("  {call:?} failed with {} {count} times", Errno::new(*errno));
+    }
+    for call in Call::ALL {
+        for errno in call.errors() {
+            assert!(failures.contains_key(&(call, errno.into_raw())), "{call:?} never failed with {errno}");
+        }
+    }
+}
