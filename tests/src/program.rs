@@ -43,6 +43,11 @@ impl Terrace {
         Terrace { environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")], ..Terrace::default() }
     }
 
+    /// Stressed, in the way of old kernels: `--evict wp`.
+    pub fn write_protecting() -> Self {
+        Terrace::stressed().and("--evict").and("wp")
+    }
+
     /// `--observe`: the library is there and moves nothing.
     pub fn observing() -> Self {
         Terrace { arguments: vec!["--observe".into()], ..Terrace::default() }

@@ -26,3 +26,8 @@ fn writers_readers_and_forks_against_random_evictions() {
 fn the_same_while_kernel_calls_fail() {
     nothing_is_lost(Terrace::failing(), number_from_environment("TERRACE_SOAK_SECONDS", 60) / 4);
 }
+
+#[test]
+fn the_same_by_write_protection() {
+    nothing_is_lost(Terrace::write_protecting(), number_from_environment("TERRACE_SOAK_SECONDS", 60) / 4);
+}

@@ -4,7 +4,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::Dram;
+use terrace_pager::settings::{Dram, Eviction};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
 #[derive(Parser, Debug)]
@@ -83,6 +83,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub strict: Option<bool>,
+
+    /// How pages leave the page table: move (UFFDIO_MOVE, Linux 6.8), or wp (write-protect and discard, Linux 5.7; not beside O_DIRECT,
+    /// io_uring, VFIO or RDMA: where one is seen, nothing more is evicted) [default: move]
+    #[arg(long, value_name = "move|wp")]
+    pub evict: Option<Eviction>,
 
     /// Write the report as JSON to this file as well
     #[arg(long, value_name = "FILE.json")]

@@ -5,14 +5,14 @@ use crate::args;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use terrace_pager::settings::Dram;
+use terrace_pager::settings::{Dram, Eviction};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 5] = ["dram", "tiers", "observe", "strict", "report"];
+const RUN_KEYS: [&str; 6] = ["dram", "tiers", "observe", "strict", "evict", "report"];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -27,6 +27,8 @@ pub struct FileSettings {
     pub observe: Option<bool>,
     /// `run.strict`.
     pub strict: Option<bool>,
+    /// `run.evict`.
+    pub evict: Option<Eviction>,
     /// `run.report`; a relative path is relative to the current directory, as on the command line.
     pub report: Option<PathBuf>,
 }
@@ -139,6 +141,10 @@ impl Reader<'_> {
                 }
                 "observe" => settings.observe = self.boolean("observe", value),
                 "strict" => settings.strict = self.boolean("strict", value),
+                "evict" => {
+                    let text = self.string("evict", "\"move\" or \"wp\"", value);
+                    settings.evict = text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
+                }
                 "report" => match self.string("report", "a file name in quotes", value) {
                     Some("") => self.mistake(value.span().start, "`report` is empty: write a file name, or leave it out".into()),
                     text => settings.report = text.map(PathBuf::from),
@@ -221,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -229,6 +235,7 @@ mod tests {
                 tiers: Some("dram,lz4".into()),
                 observe: Some(true),
                 strict: Some(false),
+                evict: Some(Eviction::WriteProtect),
                 report: Some("r.json".into()),
             })
         );
@@ -239,7 +246,10 @@ mod tests {
     fn an_unknown_key_is_told_with_its_line_and_the_nearest_match() {
         assert_eq!(mistakes("version = 1\n\n[run]\ndrma = \"60%\"\n"), ["4:1: unknown key `drma` in [run]; did you mean `dram`?"]);
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
-        assert_eq!(mistakes("[run]\nzzz = 1"), ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, report"]);
+        assert_eq!(
+            mistakes("[run]\nzzz = 1"),
+            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, report"]
+        );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
     }
 

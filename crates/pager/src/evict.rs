@@ -1,4 +1,5 @@
-//! Moving pages out of DRAM, a batch at a time: claim, move into staging, compress, store.
+//! Moving pages out of DRAM, a batch at a time: claim, move into staging (or, on old kernels, write-protect, copy there and discard),
+//! compress, store.
 //!
 //! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
 //! that is touched while it is staged goes straight back.
@@ -6,12 +7,14 @@
 use crate::handler::Tools;
 use crate::pager::Pager;
 use crate::ranges::Range;
+use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
 use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State, tick_of};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 use terrace_policy::victims::stay_ms;
 use terrace_tiers::{Encoded, Encoding, Location, PAGE_BYTES, Page};
 
@@ -80,8 +83,13 @@ pub(crate) struct Evictor {
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
+    /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
+    look_ns: u64,
 }
 
+/// Least time between looks for pinned pages, ns; and how many times the cost of one.
+const LOOK_EVERY_NS: u64 = 5_000_000;
+const LOOK_SHARE: u64 = 20;
 /// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
 const PROBE_NS: u64 = 100_000_000;
 /// How long a page that did not compress is left alone, ms.
@@ -101,13 +109,30 @@ impl Evictor {
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
+            look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
+    }
+
+    /// Freezes the pager when the program may have pages pinned that this way of evicting would tear from under a device.
+    fn look_for_pins(&mut self, pager: &Pager) {
+        let start_ns = sys::now_ns();
+        if start_ns < self.look_ns {
+            return;
+        }
+        if let Some(sign) = sys::pins_pages() {
+            pager.freeze(&format!(
+                "the program uses {sign}, which may pin pages: write-protect and discard (--evict wp) is not safe beside it"
+            ));
+        }
+        let now_ns = sys::now_ns();
+        self.look_ns = now_ns + LOOK_EVERY_NS.max((now_ns - start_ns) * LOOK_SHARE);
     }
 
     /// Evicts pages of a region.
     pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
         let mut taken = Taken::default();
         let mut from = wish.from;
+        self.look_for_pins(pager);
         let now_ms = sys::now_ns() / 1_000_000;
         while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
             let _inside = pager.gate.worker();
@@ -134,6 +159,7 @@ impl Evictor {
     pub fn probe(&mut self, pager: &Pager, entry: Entry, salt: u64) -> bool {
         let Some(chunk) = self.free_chunks.pop() else { return false };
         let slot = pager.staging.probe_slot(chunk);
+        self.look_for_pins(pager);
         let _inside = pager.gate.worker();
         let _region = entry.region.lock.lock();
         let mut staged = Vec::with_capacity(PROBE);
@@ -238,7 +264,10 @@ impl Evictor {
         while index < claimed.len() {
             let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();
             let slot = slot + staged.len();
-            let moved = self.move_run(pager, claimed[index].address, slot, run);
+            let moved = match pager.settings.evict {
+                Eviction::Move => self.move_run(pager, claimed[index].address, slot, run),
+                Eviction::WriteProtect => self.copy_run(pager, claimed[index].address, slot, run),
+            };
             for (i, page) in claimed[index..index + moved].iter().enumerate() {
                 let word = page.before.with(State::Staged, (slot + i) as u64);
                 settle(pager, entry.word(page.address), page.before, word);
@@ -301,6 +330,37 @@ impl Evictor {
                 Some(_) => return done,
             }
         }
+    }
+
+    /// Write-protect, copy, discard; returns how many pages went. Writers wait from the first step on: their fault finds the page claimed.
+    fn copy_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
+        let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let uffd = pager.uffd_of(address);
+        // Copying would touch a missing page, and one that a child shares frees nothing.
+        let exclusive = (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
+        if exclusive == 0 {
+            pager.account.shared_tries.fetch_add(1, Relaxed);
+            return 0;
+        }
+        let mut copied = 0;
+        if sys::uffd_write_protect(uffd, address, exclusive * PAGE, true).is_ok() {
+            copied = sys::copy_pages(address, pager.staging.address(slot), exclusive);
+        }
+        // SAFETY: claimed, write-protected, and their contents are in the slots.
+        let dropped = copied == 0 || unsafe { sys::drop_copied(address, copied * PAGE) }.is_ok();
+        // The kernel works in the order of addresses and may have failed half-way.
+        let gone = if dropped { copied } else { (0..copied).take_while(|i| !sys::is_mapped(pagemap, address + i * PAGE)).count() };
+        if gone < exclusive {
+            // Those stay. A page left protected would stop its writers for ever.
+            let (start, len) = (address + gone * PAGE, (exclusive - gone) * PAGE);
+            while matches!(sys::uffd_write_protect(uffd, start, len, false), Err(Errno::ENOMEM)) {
+                sys::sleep(Duration::from_millis(1));
+            }
+            if gone < copied {
+                pager.staging.empty(slot + gone, copied - gone);
+            }
+        }
+        gone
     }
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
@@ -486,7 +546,7 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
             (from, to) = (piece.start, piece.end);
         }
     }
-    let done = sys::uffd_register(pager.uffd_of(start), from, to - from);
+    let done = sys::uffd_register(pager.uffd_of(start), from, to - from, pager.settings.evict == Eviction::WriteProtect);
     ranges.update(from, to, |attributes| match done {
         Ok(()) => attributes.registered = true,
         // Of memory or of mappings: another time perhaps.

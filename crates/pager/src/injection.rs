@@ -14,6 +14,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub enum Call {
     /// UFFDIO_MOVE out of the page table. May also end early, its work in part done.
     Move,
+    /// UFFDIO_WRITEPROTECT before a page is copied, and to end that.
+    Protect,
+    /// Reading pages that are write-protected. May also end early.
+    Read,
+    /// MADV_DONTNEED of pages that were copied.
+    Drop,
     /// UFFDIO_COPY into place.
     Copy,
     /// UFFDIO_ZEROPAGE into place.
@@ -41,6 +47,9 @@ impl Call {
     pub fn errors(self) -> &'static [Errno] {
         match self {
             Call::Move => &[Errno::EAGAIN, Errno::EBUSY, Errno::ENOMEM, Errno::EINVAL],
+            Call::Protect => &[Errno::EAGAIN, Errno::ENOMEM],
+            Call::Read => &[Errno::ENOMEM, Errno::EFAULT],
+            Call::Drop => &[Errno::EAGAIN, Errno::EINVAL, Errno::ENOMEM],
             Call::Copy | Call::Zero => &[Errno::EAGAIN, Errno::ENOMEM],
             Call::Register | Call::Unregister => &[Errno::ENOMEM],
             Call::Populate => &[Errno::ENOMEM, Errno::EAGAIN, Errno::EFAULT],

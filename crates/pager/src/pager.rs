@@ -8,7 +8,7 @@ use crate::account::Account;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::ranges::Ranges;
-use crate::settings::{Dram, MIN_BUDGET_BYTES, Settings, Stress};
+use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, State, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
@@ -412,6 +412,8 @@ impl Pager {
                     }
                 }
             }
+            // Plain memory: see `open_descriptors`.
+            LEND_STAGING | TAKE_STAGING if staging < 0 => self.staging.empty(0, STAGING_PAGES),
             LEND_STAGING => self.staging.unregister(staging),
             TAKE_STAGING => {
                 if let Err(e) = register_patiently(|| self.staging.register(staging)) {
@@ -487,15 +489,27 @@ impl Pager {
             })
         };
         let agree = |fd: Fd| {
-            sys::uffd_api(fd, sys::FEATURE_MOVE)
-                .map(drop)
-                .map_err(|_| "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM".to_string())
+            let (feature, problem) = match self.settings.evict {
+                Eviction::Move => (
+                    sys::FEATURE_MOVE,
+                    "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM. To change that: a newer kernel, or \
+                     --evict wp if the program uses neither O_DIRECT nor io_uring",
+                ),
+                Eviction::WriteProtect => (
+                    sys::FEATURE_WRITE_PROTECT,
+                    "this kernel's userfaultfd cannot write-protect (needs Linux 5.7): all memory stays in DRAM",
+                ),
+            };
+            sys::uffd_api(fd, feature).map(drop).map_err(|_| problem.to_string())
         };
-        let staging = open()?;
-        agree(staging)?;
-        register_patiently(|| self.staging.register(staging))
-            .map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
-        table.staging.store(staging, Release);
+        // What is copied lands in plain memory.
+        if self.settings.evict == Eviction::Move {
+            let staging = open()?;
+            agree(staging)?;
+            register_patiently(|| self.staging.register(staging))
+                .map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
+            table.staging.store(staging, Release);
+        }
         let shards = sys::cpu_count().min(SHARDS_MAX);
         for slot in &table.uffds[..shards] {
             let fd = open()?;
@@ -509,8 +523,12 @@ impl Pager {
     fn open_pagemap(&self) -> Result<Fd, String> {
         let pagemap = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
-        sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
-            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
+        let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
+        // A kernel short of memory is asked again.
+        (0..10)
+            .find_map(|_| scan().ok())
+            .map_or_else(scan, Ok)
+            .map_err(|e| format!("cannot read /proc/self/pagemap ({e}): all memory stays in DRAM"))?;
         Ok(pagemap)
     }
 
@@ -519,7 +537,8 @@ impl Pager {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
-                match register_patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start)) {
+                let write_protect = self.settings.evict == Eviction::WriteProtect;
+                match register_patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, write_protect)) {
                     Ok(()) => {}
                     // MADV_DONTFORK: the child has no such memory.
                     Err(Errno::EINVAL) => {}

@@ -121,6 +121,37 @@ impl FromStr for Stress {
     }
 }
 
+/// How a page leaves the page table (`--evict`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// UFFDIO_MOVE (Linux 6.8): the kernel refuses pages that a device may write to.
+    Move,
+    /// Write-protect, copy, discard (Linux 5.7). What a device writes into a page meanwhile is lost, so it is opt-in and ends for good
+    /// when a sign of such input and output is seen (`facts/traps.md`).
+    WriteProtect,
+}
+
+impl FromStr for Eviction {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "move" => Ok(Eviction::Move),
+            "wp" => Ok(Eviction::WriteProtect),
+            other => Err(SettingError(format!("`{other}` is no way to evict: write move (Linux 6.8) or wp (older kernels)"))),
+        }
+    }
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Eviction::Move => "move",
+            Eviction::WriteProtect => "wp",
+        })
+    }
+}
+
 /// Everything one process's Terrace is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -132,6 +163,8 @@ pub struct Settings {
     pub observe: bool,
     /// `--strict`, as `TERRACE_STRICT=1`: refuse to run (exit status 125) where the memory cannot be managed.
     pub strict: bool,
+    /// `--evict`, as `TERRACE_EVICT`.
+    pub evict: Eviction,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
     /// `TERRACE_INJECT`: see [`Injection`].
@@ -147,6 +180,7 @@ impl Default for Settings {
             tiers: DEFAULT_TIERS.into(),
             observe: false,
             strict: false,
+            evict: Eviction::Move,
             stress: Stress::Off,
             inject: None,
             run_dir: None,
@@ -169,6 +203,9 @@ impl Settings {
         }
         settings.observe = flag("TERRACE_OBSERVE", get("TERRACE_OBSERVE"))?;
         settings.strict = flag("TERRACE_STRICT", get("TERRACE_STRICT"))?;
+        if let Some(text) = get("TERRACE_EVICT") {
+            settings.evict = text.parse()?;
+        }
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
@@ -187,6 +224,7 @@ impl Settings {
             ("TERRACE_TIERS", self.tiers.clone()),
             ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
+            ("TERRACE_EVICT", self.evict.to_string()),
         ];
         if let Some(dir) = &self.run_dir {
             variables.push(("TERRACE_RUN_DIR", dir.clone()));
@@ -225,6 +263,7 @@ mod tests {
             tiers: "dram,lz4".into(),
             observe: true,
             strict: true,
+            evict: Eviction::WriteProtect,
             stress: Stress::Off,
             inject: None,
             run_dir: Some("/x".into()),

@@ -12,7 +12,7 @@ use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
 use crate::pager::{Host, Mode, Pager};
-use crate::settings::{Dram, Settings};
+use crate::settings::{Dram, Eviction, Settings};
 use crate::sys::{self, Errno, Fd, PAGE, Run};
 use crate::table::REGION;
 use crate::word::State;
@@ -61,8 +61,10 @@ struct Pte {
     shared: bool,
     registered: Option<Fd>,
     writable: bool,
-    /// Pinned for DMA: cannot be moved.
+    /// Pinned for DMA: cannot be moved. (Write-protect and discard must not be used beside that.)
     pinned: bool,
+    /// Writers wait.
+    protected: bool,
 }
 
 /// What a thread of the program does.
@@ -116,13 +118,15 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
+    /// Odd seeds evict by moving, even ones by write-protecting.
     fn new(seed: u64) -> Rc<Kernel> {
         let host = Host { enter_internal: || (), leave_internal: || (), start_soon: || (), unmanaged_range: || (0, 0) };
-        let settings = Settings { dram: Dram::Bytes(1 << 40), ..Settings::default() };
+        let evict = if seed.is_multiple_of(2) { Eviction::WriteProtect } else { Eviction::Move };
+        let settings = Settings { dram: Dram::Bytes(1 << 40), evict, ..Settings::default() };
         let pager = Pager::create(settings, host).unwrap();
         let reserved = sys::reserve(2 * SHARD_BYTES).unwrap();
         let base = (reserved + REGION).next_multiple_of(SHARD_BYTES) - REGION;
-        let unused = Pte { present: false, zero: false, shared: false, registered: None, writable: true, pinned: false };
+        let unused = Pte { present: false, zero: false, shared: false, registered: None, writable: true, pinned: false, protected: false };
         let staging = pager.staging.range();
         let kernel = Rc::new(Kernel {
             seed,
@@ -288,6 +292,7 @@ impl Kernel {
         }
         match advice {
             libc::MADV_NOHUGEPAGE => Ok(()),
+            libc::MADV_DONTNEED => self.drop_copied(start, len),
             POPULATE_WRITE => {
                 if let Some(errno) = self.strike(Call::Populate) {
                     return Err(errno);
@@ -303,6 +308,63 @@ impl Kernel {
             }
             _ => self.wrong("unexpected advice"),
         }
+    }
+
+    /// The mover's discard of pages that it copied; may fail half-way.
+    fn drop_copied(&self, start: usize, len: usize) -> Result<(), Errno> {
+        for address in (start..start + len).step_by(PAGE) {
+            if let Some(errno) = self.strike(Call::Drop) {
+                return Err(errno);
+            }
+            let page = self.page(address).unwrap_or_else(|| self.wrong("discarding what is not the program's"));
+            let pte = self.table.borrow()[page];
+            if !pte.present || !pte.protected {
+                self.wrong("discarding a page that may have changed since it was copied");
+            }
+            self.table.borrow_mut()[page].present = false;
+            self.table.borrow_mut()[page].protected = false;
+            self.poison(address);
+            self.moved.set(self.moved.get() + 1);
+            self.others();
+        }
+        Ok(())
+    }
+
+    pub fn copy_pages(&self, from: usize, to: usize, pages: usize) -> usize {
+        self.others();
+        let copied = if self.strike(Call::Read).is_some() { self.below(pages) } else { pages };
+        for i in 0..copied {
+            let (from, to) = (from + i * PAGE, to + i * PAGE);
+            let page = self.page(from).unwrap_or_else(|| self.wrong("copying what is not the program's"));
+            if !self.table.borrow()[page].present {
+                self.wrong("copying would fault, in the mover");
+            }
+            let slot = self.slot(to).unwrap_or_else(|| self.wrong("copying to what is not staging"));
+            if std::mem::replace(&mut self.staged.borrow_mut()[slot], true) {
+                self.wrong("a slot is used twice");
+            }
+            self.put(to, self.bytes(from));
+        }
+        self.others();
+        copied
+    }
+
+    fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        for address in (start..start + len).step_by(PAGE) {
+            if let Some(errno) = self.strike(Call::Protect) {
+                return Err(errno);
+            }
+            let page = self.page(address).unwrap_or_else(|| self.wrong("protecting what is not the program's"));
+            let mut table = self.table.borrow_mut();
+            if table[page].registered.is_none() {
+                return Err(Errno::ENOENT);
+            }
+            table[page].protected = on && table[page].present;
+        }
+        if !on {
+            self.wake(start, len);
+        }
+        Ok(())
     }
 
     pub fn scan_present(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), Errno> {
@@ -356,6 +418,7 @@ impl Kernel {
             }
             sys::UFFDIO_COPY => self.copy(fd, start, second, len),
             sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
+            sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
             sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
             _ => self.wrong("unexpected ioctl"),
         };
@@ -371,7 +434,11 @@ impl Kernel {
             return Err(errno);
         }
         let pages = (start..start + len).step_by(PAGE).filter_map(|address| self.page(address));
-        pages.for_each(|page| self.table.borrow_mut()[page].registered = fd);
+        for page in pages {
+            let mut table = self.table.borrow_mut();
+            table[page].registered = fd;
+            table[page].protected &= fd.is_some();
+        }
         if fd.is_none() {
             self.wake(start, len);
         }
@@ -400,7 +467,7 @@ impl Kernel {
         if pte.present {
             return Err(Errno::EEXIST);
         }
-        (pte.present, pte.zero, pte.shared, pte.pinned) = (true, call == Call::Zero, false, false);
+        (pte.present, pte.zero, pte.shared, pte.pinned, pte.protected) = (true, call == Call::Zero, false, false, false);
         drop(table);
         self.put(dst, bytes);
         if *self.bytes(dst) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
@@ -500,7 +567,7 @@ impl Kernel {
         let page = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
-        if !pte.present && pte.registered.is_some() {
+        if (!pte.present || write && pte.protected) && pte.registered.is_some() {
             self.threads.borrow_mut()[who] = Thread::Waits { page, write };
             self.messages.borrow_mut().push(Message { page, write });
             return;
@@ -658,7 +725,7 @@ impl Kernel {
     /// Its contents are gone for the kernel.
     fn vanish(&self, page: usize) {
         let mut table = self.table.borrow_mut();
-        (table[page].present, table[page].zero, table[page].shared, table[page].pinned) = (false, false, false, false);
+        table[page] = Pte { present: false, zero: false, shared: false, pinned: false, protected: false, ..table[page] };
         drop(table);
         self.poison(self.address(page));
         self.shadow.borrow_mut()[page] = [0; PAGE];
@@ -769,6 +836,9 @@ impl Kernel {
         }
         if let Some(slot) = self.staged.borrow().iter().position(|staged| *staged) {
             self.wrong(&format!("staging slot {slot} was not emptied"));
+        }
+        if let Some(page) = self.table.borrow().iter().position(|pte| pte.protected) {
+            self.wrong(&format!("page {page} was left write-protected"));
         }
         for region in 0..REGIONS {
             let Some(entry) = self.pager.table.get(self.base + region * REGION) else { continue };

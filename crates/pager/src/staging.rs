@@ -28,7 +28,7 @@ impl Staging {
     /// Registers the (empty) area.
     pub fn register(&self, uffd: Fd) -> Result<(), Errno> {
         self.empty(0, self.pages);
-        sys::uffd_register(uffd, self.base, self.pages * PAGE)
+        sys::uffd_register(uffd, self.base, self.pages * PAGE, false)
     }
 
     /// Hands the (empty) area to the kernel.

@@ -4,8 +4,9 @@
 //! interposed `mmap` family. Constants and layouts are the kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out
 //! here because Debian 12's headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
 
+use crate::dma;
 use crate::injection::{self, Call};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use syscalls::Errno;
@@ -116,6 +117,15 @@ unsafe fn advise_or_strike(call: Call, start: usize, len: usize, advice: i32) ->
         // SAFETY: the caller's promise.
         None => unsafe { advise(start, len, advice) },
     }
+}
+
+/// Takes pages out of the page table whose contents have been copied. An error may come when part of them is gone.
+///
+/// # Safety
+/// The pages are claimed and write-protected, and their contents are ours.
+pub unsafe fn drop_copied(start: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { advise_or_strike(Call::Drop, start, len, libc::MADV_DONTNEED) }
 }
 
 /// Faults a page in for writing (Linux 5.14): what a fork left shared becomes our own.
@@ -334,6 +344,27 @@ pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     copied == Ok(buffer.len())
 }
 
+/// See [`dma::sign`].
+pub fn pins_pages() -> Option<&'static str> {
+    simulated!(_kernel => None);
+    dma::sign()
+}
+
+/// Copies claimed pages of the program into staging slots; returns how many. Through the kernel, which answers with an error where the
+/// program has meanwhile forbidden to read.
+pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
+    if injection::strike(Call::Read).is_some() {
+        return 0;
+    }
+    let len = injection::shorten(pages * PAGE);
+    simulated!(kernel => kernel.copy_pages(from, to, len / PAGE));
+    let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
+    let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
+    // SAFETY: the kernel checks `remote`; `local` is free slots of staging.
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, process_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    copied.unwrap_or(0) / PAGE
+}
+
 /// Whether the page at `address` is mapped readable and writable, without touching it: MADV_POPULATE_WRITE over nothing would touch; the
 /// kernel's own list says it.
 pub fn is_readable_and_writable(address: usize) -> bool {
@@ -348,10 +379,13 @@ pub fn is_readable_and_writable(address: usize) -> bool {
 
 // ---- userfaultfd ----
 
+/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7).
+pub const FEATURE_WRITE_PROTECT: u64 = 1;
 /// UFFDIO_MOVE is there (Linux 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;
 const UFFD_API: u64 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_WP: u64 = 2;
 const fn ioc(dir: u64, number: u64, size: u64) -> u64 {
     dir << 30 | size << 16 | 0xAA << 8 | number
 }
@@ -362,6 +396,7 @@ pub(crate) const UFFDIO_WAKE: u64 = ioc(2, 0x02, 16);
 pub(crate) const UFFDIO_COPY: u64 = ioc(3, 0x03, 40);
 pub(crate) const UFFDIO_ZEROPAGE: u64 = ioc(3, 0x04, 32);
 pub(crate) const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
+pub(crate) const UFFDIO_WRITEPROTECT: u64 = ioc(3, 0x06, 24);
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
 /// Opens a userfaultfd that also sees faults in the kernel. Tries `device` (an open /dev/userfaultfd) first, then the system
@@ -386,9 +421,10 @@ pub fn uffd_api(fd: Fd, features: u64) -> Result<u64> {
     Ok(args[1])
 }
 
-/// From now on, missing pages in the range are `fd`'s to fill.
-pub fn uffd_register(fd: Fd, start: usize, len: usize) -> Result<()> {
-    let mut args = [start as u64, len as u64, REGISTER_MODE_MISSING, 0];
+/// From now on, missing pages in the range are `fd`'s to fill; and present ones may be write-protected.
+pub fn uffd_register(fd: Fd, start: usize, len: usize, write_protect: bool) -> Result<()> {
+    let mode = REGISTER_MODE_MISSING | if write_protect { REGISTER_MODE_WP } else { 0 };
+    let mut args = [start as u64, len as u64, mode, 0];
     // SAFETY: struct uffdio_register, 32 bytes; registration changes no contents.
     unsafe { uffd_ioctl(Some(Call::Register), fd, UFFDIO_REGISTER, &mut args) }
 }
@@ -418,6 +454,18 @@ unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64])
     simulated!(kernel => kernel.uffd_ioctl(fd, request, args));
     // SAFETY: the caller's promise; the kernel writes within the structure.
     unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) }.map(drop)
+}
+
+/// Has writes to the range's pages wait (`on`), or lets them go on. Pages that are missing are passed over.
+pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<()> {
+    loop {
+        let mut args = [start as u64, len as u64, u64::from(on)];
+        // SAFETY: struct uffdio_writeprotect, 24 bytes; no contents change.
+        match unsafe { uffd_ioctl(Some(Call::Protect), fd, UFFDIO_WRITEPROTECT, &mut args) } {
+            Err(Errno::EAGAIN) => yield_now(),
+            result => return result,
+        }
+    }
 }
 
 /// Fills the missing page at `dst` with a copy of `src` and wakes the waiting.
@@ -547,9 +595,52 @@ pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
         return Err(errno);
     }
     simulated!(kernel => kernel.scan_present(start, end, runs));
+    if PLAIN_PAGEMAP.load(Relaxed) {
+        return read_present(pagemap, start, end, runs);
+    }
     // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
-    let count = unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) }?;
-    Ok((count, args[4] as usize))
+    match unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) } {
+        Err(Errno::ENOTTY) => {
+            PLAIN_PAGEMAP.store(true, Relaxed);
+            read_present(pagemap, start, end, runs)
+        }
+        count => Ok((count?, args[4] as usize)),
+    }
+}
+
+/// The kernel has no PAGEMAP_SCAN (before Linux 6.7).
+static PLAIN_PAGEMAP: AtomicBool = AtomicBool::new(false);
+
+/// As [`scan_present`], entry by entry: slower, and the shared zero page looks like any other.
+fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    const PRESENT: u64 = 1 << 63;
+    let mut entries = [0u64; 512];
+    let (mut count, mut address) = (0, start);
+    while address < end {
+        let wanted = ((end - address) / PAGE).min(entries.len());
+        // SAFETY: plain integers, as bytes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), wanted * 8) };
+        let read = read_at(pagemap, bytes, (address / PAGE * 8) as u64)? / 8;
+        if read == 0 {
+            break;
+        }
+        for entry in &entries[..read] {
+            let at = address as u64;
+            address += PAGE;
+            if entry & (PRESENT | FILE_OR_SHARED) != PRESENT {
+                continue;
+            }
+            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at) {
+                run.end += PAGE as u64;
+                continue;
+            }
+            let Some(run) = runs.get_mut(count) else { return Ok((count, at as usize)) };
+            *run = Run { start: at, end: at + PAGE as u64, categories: 0 };
+            count += 1;
+        }
+    }
+    Ok((count, address))
 }
 
 /// The pagemap entry of a page.

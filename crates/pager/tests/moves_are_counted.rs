@@ -61,8 +61,8 @@ fn moves_are_counted() {
         // SAFETY: our own reservation; written once so that no page is missing when the writers begin.
         unsafe { ((base + page * PAGE) as *mut u8).write(0) };
     }
-    sys::uffd_register(home, base, PAGES * PAGE).unwrap();
-    sys::uffd_register(away, staging, PAGES * PAGE).unwrap();
+    sys::uffd_register(home, base, PAGES * PAGE, false).unwrap();
+    sys::uffd_register(away, staging, PAGES * PAGE, false).unwrap();
     let stop = AtomicBool::new(false);
     let (mut rounds, mut pages) = (0u64, 0);
     let started = Instant::now();
