@@ -479,17 +479,21 @@ impl Pager {
         table.device.store(device.unwrap_or(-1), Release);
         let open = || {
             sys::userfaultfd(device).map_err(|e| match e {
-                Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: \
-                    run as root, or give access to /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1"
+                Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: run as root, or give access to \
+                    /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1; in a container, allow it in the seccomp profile"
                     .to_string(),
-                Errno::ENOSYS => "this kernel has no userfaultfd: all memory stays in DRAM".to_string(),
+                Errno::ENOSYS => {
+                    "no userfaultfd in this kernel, or a seccomp filter (of a container?) hides it: all memory stays in DRAM. \
+                    terrace doctor says more"
+                        .to_string()
+                }
                 e => format!("userfaultfd failed ({e}): all memory stays in DRAM"),
             })
         };
         let agree = |fd: Fd| {
             sys::uffd_api(fd, sys::FEATURE_MOVE)
                 .map(drop)
-                .map_err(|_| "this kernel has no UFFDIO_MOVE (needs Linux 6.8): all memory stays in DRAM".to_string())
+                .map_err(|_| "this kernel has no UFFDIO_MOVE: Terrace needs Linux 6.8. All memory stays in DRAM".to_string())
         };
         let staging = open()?;
         agree(staging)?;
@@ -510,7 +514,7 @@ impl Pager {
         let pagemap = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
         sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()])
-            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}; needs Linux 6.7): all memory stays in DRAM"))?;
+            .map_err(|e| format!("this kernel has no PAGEMAP_SCAN ({e}): Terrace needs Linux 6.8. All memory stays in DRAM"))?;
         Ok(pagemap)
     }
 
