@@ -5,17 +5,18 @@
 #     scripts/guest.sh run 'COMMAND'    as root, with sh; prints what it prints and ends with its status
 #
 # The guest sees the host's files where they are, but what it writes goes to a layer in its own memory. The kernel is unpacked under the
-# target directory and never installed. Status 125: there was no guest, or it did not come to its end. For function only: nothing
+# target directory and never installed. Status 125: there was no guest; 124: the command did not end in time. For function only: nothing
 # is to be timed there.
 #
 #     TERRACE_GUEST_DIR        where the kernel is kept; default: guest in the target directory
-#     TERRACE_GUEST_SECONDS    after so many the guest is ended; default: 180
+#     TERRACE_GUEST_SECONDS    after so many the guest is ended; default: 600
 set -eu
 
 suite=bookworm
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 dir=${TERRACE_GUEST_DIR:-${CARGO_TARGET_DIR:-$root/target}/guest}
 qemu=qemu-system-x86_64
+seconds=${TERRACE_GUEST_SECONDS:-600}
 
 fail() {
     echo "terrace: guest: $1" >&2
@@ -135,7 +136,7 @@ run() {
         accelerator=tcg,thread=multi
         echo 'terrace: guest: no hardware virtualisation here: the guest is emulated, which takes several times as long' >&2
     fi
-    timeout -k 5 "${TERRACE_GUEST_SECONDS:-180}" "$qemu" -nodefaults -no-user-config -no-reboot -display none \
+    timeout -k 5 "$seconds" "$qemu" -nodefaults -no-user-config -no-reboot -display none \
         -serial "file:$run/console" -machine q35 -accel "$accelerator" -cpu max -smp 2 -m 1536 \
         -kernel "$dir/vmlinuz" -initrd "$run/initrd.gz" -append 'console=ttyS0 loglevel=4 panic=-1' \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
@@ -146,7 +147,9 @@ run() {
     cat "$run/exchange/stdout" 2>/dev/null || true
     if [ ! -s "$run/exchange/status" ]; then
         tail -n 20 "$run/qemu" "$run/console" >&2 || true
-        fail "the guest did not come to its end in ${TERRACE_GUEST_SECONDS:-180} s"
+        [ -e "$run/exchange/stdout" ] || fail 'it did not start (see above)'
+        echo "terrace: guest: the command did not end in $seconds s" >&2
+        exit 124
     fi
     exit "$(cat "$run/exchange/status")"
 }

@@ -1,9 +1,10 @@
 /* Runs a command with fewer rights. As root:
  *
- *   confined [--device none|MODE] [--deny userfaultfd|device] [--hide userfaultfd] [--user ID] -- COMMAND...
+ *   confined [--device none|MODE] [--deny|--hide|--kill WHAT]... [--user ID] -- COMMAND...
  *
  * --device: a /dev of its own, as a container has one: without /dev/userfaultfd, or with one of this octal mode, whose group is that of --user.
- * --deny: a seccomp filter refuses the system call, or the device's request for a descriptor, with EPERM; --hide: with ENOSYS.
+ * --deny: a seccomp filter refuses WHAT with EPERM; --hide: with ENOSYS; --kill: it ends the process. WHAT is userfaultfd or process_vm_readv,
+ *     the system calls, or device: the ioctl by which /dev/userfaultfd gives a descriptor.
  * --user: this user and group, no others, no capabilities.
  *
  * Nothing outside the command is changed. What cannot be set up here ends with CANNOT_CHECK.
@@ -52,38 +53,39 @@ static void make_private_dev(const char *mode, gid_t group) {
     close(real);
 }
 
-/* A system call, or where `request` is not 0 an ioctl with that request, fails with `error`. */
-static void filter(unsigned call, unsigned request, unsigned error) {
-    struct sock_filter program[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])), /* its lower half: little endian */
-        BPF_JUMP(BPF_JMP | (request ? BPF_JEQ : BPF_JGE) | BPF_K, request, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {COUNT(program), program};
-    need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "a seccomp filter");
+/* What is named meets `action`. */
+static bool filter(const char *name, unsigned action) {
+    static const struct {
+        const char *name;
+        unsigned call, request; /* of an ioctl, else 0 */
+    } known[] = {{"userfaultfd", SYS_userfaultfd, 0}, {"process_vm_readv", SYS_process_vm_readv, 0}, {"device", SYS_ioctl, USERFAULTFD_IOC_NEW}};
+    for (size_t k = 0; k < COUNT(known); k++) {
+        if (strcmp(name, known[k].name) != 0)
+            continue;
+        struct sock_filter program[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, known[k].call, 0, 3),
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])), /* its lower half: little endian */
+            BPF_JUMP(BPF_JMP | (known[k].request ? BPF_JEQ : BPF_JGE) | BPF_K, known[k].request, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, action),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog filter = {COUNT(program), program};
+        need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0, "a seccomp filter");
+        return true;
+    }
+    return false;
 }
 
 int main(int count, char **words) {
     const char *device = NULL;
-    unsigned user = 0, call_error = 0, device_error = 0;
+    unsigned user = 0;
     int n = 1;
     for (; n + 1 < count && strcmp(words[n], "--") != 0; n += 2) {
-        const char *value = words[n + 1];
         if (strcmp(words[n], "--device") == 0)
-            device = value;
+            device = words[n + 1];
         else if (strcmp(words[n], "--user") == 0)
-            user = (unsigned)atoi(value);
-        else if (strcmp(words[n], "--hide") == 0 && strcmp(value, "userfaultfd") == 0)
-            call_error = ENOSYS;
-        else if (strcmp(words[n], "--deny") == 0 && strcmp(value, "userfaultfd") == 0)
-            call_error = EPERM;
-        else if (strcmp(words[n], "--deny") == 0 && strcmp(value, "device") == 0)
-            device_error = EPERM;
-        else
-            return 2;
+            user = (unsigned)atoi(words[n + 1]);
     }
     if (n + 1 >= count)
         return 2;
@@ -91,10 +93,18 @@ int main(int count, char **words) {
         make_private_dev(device, user);
     if (user)
         need(setgroups(0, NULL) == 0 && setresgid(user, user, user) == 0 && setresuid(user, user, user) == 0, "another user");
-    if (call_error)
-        filter(SYS_userfaultfd, 0, call_error);
-    if (device_error)
-        filter(SYS_ioctl, USERFAULTFD_IOC_NEW, device_error);
+    /* The filters come last: none of the above may be refused. */
+    for (int f = 1; f < n; f += 2) {
+        bool known = strcmp(words[f], "--device") == 0 || strcmp(words[f], "--user") == 0;
+        if (strcmp(words[f], "--deny") == 0)
+            known = filter(words[f + 1], SECCOMP_RET_ERRNO | EPERM);
+        else if (strcmp(words[f], "--hide") == 0)
+            known = filter(words[f + 1], SECCOMP_RET_ERRNO | ENOSYS);
+        else if (strcmp(words[f], "--kill") == 0)
+            known = filter(words[f + 1], SECCOMP_RET_KILL_PROCESS);
+        if (!known)
+            return 2;
+    }
     execvp(words[n + 1], words + n + 1);
     perror(words[n + 1]);
     return 127;

@@ -196,3 +196,17 @@ fn a_filter_that_leaves_no_way_is_named() {
             .do_not_suffice("no userfaultfd in this kernel, or a seccomp filter", "does not open: Function not implemented");
     }
 }
+
+/// Such a filter would end the program for what Terrace does in it.
+#[test]
+fn a_filter_that_kills_is_found_out_first() {
+    for taken in ["--kill userfaultfd", "--kill device", "--kill process_vm_readv"] {
+        Rights::of(ROOT, "0", taken).do_not_suffice("a seccomp filter ends processes", "a seccomp filter ends processes");
+    }
+}
+
+/// Without it a fork cannot bring back what its child will touch first.
+#[test]
+fn a_filter_that_denies_reading_through_the_kernel_is_named() {
+    Rights::of(ROOT, "0", "--deny process_vm_readv").do_not_suffice("process_vm_readv is refused", "process_vm_readv is refused");
+}

@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::ranges::Ranges;
+use crate::rehearsal::rehearse;
 use crate::settings::{Dram, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, State, StatsPage};
@@ -78,6 +79,8 @@ pub struct Pager {
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
     start_at: usize,
+    /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
+    rehearsed: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -220,6 +223,7 @@ impl Pager {
             ending: AtomicUsize::new(NOT_ENDING),
             committed: AtomicUsize::new(0),
             start_at,
+            rehearsed: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats();
@@ -461,6 +465,11 @@ impl Pager {
         let table = &self.descriptors;
         // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
         let inherited = self.inherited_device();
+        // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
+        if !self.rehearsed.load(Relaxed) {
+            rehearse()?;
+            self.rehearsed.store(true, Relaxed);
+        }
         sys::leave_descriptor_table(inherited)
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         table.keeper.store(sys::thread_id(), Release);

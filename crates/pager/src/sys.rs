@@ -334,6 +334,41 @@ pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     copied == Ok(buffer.len())
 }
 
+/// Whether a seccomp filter is in force for this thread.
+pub fn is_filtered() -> bool {
+    simulated!(_kernel => false);
+    // SAFETY: no memory is involved.
+    let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode == Ok(libc::SECCOMP_MODE_FILTER as usize)
+}
+
+/// Whether a child that does this comes to its end. It is a copy of this thread alone, of which the program learns nothing: it sends no
+/// signal at its end, and only a wait for clones sees it. `act` must make raw system calls only: in a copy of a process with many
+/// threads every lock may be held.
+pub fn survives(act: impl FnOnce()) -> Result<bool> {
+    // SAFETY: a fork without a signal. The child leaves by exit_group, so nothing of this frame is used twice.
+    let child = unsafe { syscall!(Sysno::clone, 0, 0, 0, 0, 0) }?;
+    if child == 0 {
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit lives through the call, and concerns the child only.
+        let _ = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_CORE, &raw const no_core, 0) };
+        act();
+        loop {
+            // SAFETY: ends the child.
+            let _ = unsafe { syscall!(Sysno::exit_group, 0) };
+        }
+    }
+    let mut status = 0i32;
+    loop {
+        // SAFETY: the kernel writes the status.
+        match unsafe { syscall!(Sysno::wait4, child, &raw mut status, libc::__WALL, 0) } {
+            Ok(_) => return Ok(status == 0),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Whether the page at `address` is mapped readable and writable, without touching it: MADV_POPULATE_WRITE over nothing would touch; the
 /// kernel's own list says it.
 pub fn is_readable_and_writable(address: usize) -> bool {
