@@ -3,8 +3,8 @@
  *   confined [--device none|MODE] [--deny|--hide|--kill WHAT]... [--user ID] -- COMMAND...
  *
  * --device: a /dev of its own, as a container has one: without /dev/userfaultfd, or with one of this octal mode, whose group is that of --user.
- * --deny: a seccomp filter refuses WHAT with EPERM; --hide: with ENOSYS; --kill: it ends the process. WHAT is userfaultfd or process_vm_readv,
- *     the system calls, or device: the ioctl by which /dev/userfaultfd gives a descriptor.
+ * --deny: a seccomp filter refuses WHAT with EPERM; --hide: with ENOSYS; --kill: it ends the process. WHAT is one of the system calls below, or
+ *     device: the ioctl by which /dev/userfaultfd gives a descriptor.
  * --user: this user and group, no others, no capabilities.
  *
  * Nothing outside the command is changed. What cannot be set up here ends with CANNOT_CHECK.
@@ -58,7 +58,10 @@ static bool filter(const char *name, unsigned action) {
     static const struct {
         const char *name;
         unsigned call, request; /* of an ioctl, else 0 */
-    } known[] = {{"userfaultfd", SYS_userfaultfd, 0}, {"process_vm_readv", SYS_process_vm_readv, 0}, {"device", SYS_ioctl, USERFAULTFD_IOC_NEW}};
+    } known[] = {
+        {"userfaultfd", SYS_userfaultfd, 0}, {"process_vm_readv", SYS_process_vm_readv, 0}, {"unshare", SYS_unshare, 0},
+        {"pidfd_getfd", SYS_pidfd_getfd, 0}, {"device", SYS_ioctl, USERFAULTFD_IOC_NEW},
+    };
     for (size_t k = 0; k < COUNT(known); k++) {
         if (strcmp(name, known[k].name) != 0)
             continue;

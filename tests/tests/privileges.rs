@@ -187,6 +187,14 @@ fn a_filter_that_denies_the_device_leaves_the_system_call() {
     Rights::of(NOBODY, "0", "--device 0660 --deny device").do_not_suffice(NO_PERMISSION, USER_MODE_ONLY);
 }
 
+/// Docker's own profile, and the device handed in. Of what it denies, all that Terrace could use is here.
+#[test]
+fn the_device_is_enough_in_a_container() {
+    const DENIED: &str = "--device 0660 --deny userfaultfd --deny unshare --deny pidfd_getfd";
+    Rights::of(ROOT, "0", DENIED).suffice("opens by /dev/userfaultfd");
+    Rights::of(NOBODY, "0", DENIED).suffice("opens by /dev/userfaultfd");
+}
+
 /// As in a container: a filter, and no device.
 #[test]
 fn a_filter_that_leaves_no_way_is_named() {

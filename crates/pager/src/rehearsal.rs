@@ -12,7 +12,7 @@ pub fn rehearse() -> Result<(), String> {
             Ok(false) => {
                 return Err(
                     "a seccomp filter ends processes that make Terrace's system calls: all memory stays in DRAM. To change that: allow \
-                    userfaultfd, ioctl, process_vm_readv, unshare, pidfd_getfd (docs/privileges.md)"
+                    userfaultfd, ioctl, process_vm_readv, close_range, pidfd_getfd (docs/privileges.md)"
                         .into(),
                 );
             }

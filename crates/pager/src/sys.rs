@@ -132,14 +132,15 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall!(Sysno::close, fd) };
 }
 
+/// Of close_range (Linux 5.9). Not unshare(2): containers forbid that one.
+const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+
 /// Gives the calling thread a descriptor table of its own and empties it, so that neither side's `close` reaches the other,
 /// and no pipe of the program is kept open by us. `keep` stays open.
 pub fn leave_descriptor_table(keep: Option<Fd>) -> Result<()> {
-    // SAFETY: only this thread's view of the descriptors changes.
-    unsafe { syscall!(Sysno::unshare, libc::CLONE_FILES) }?;
     let close = |first: u32, last: u32| {
-        // SAFETY: closes this thread's copies only.
-        unsafe { syscall!(Sysno::close_range, first, last, 0) }.map(drop)
+        // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
+        unsafe { syscall!(Sysno::close_range, first, last, CLOSE_RANGE_UNSHARE) }.map(drop)
     };
     match keep.map(|fd| fd as u32) {
         None => close(0, u32::MAX)?,
