@@ -13,7 +13,7 @@ pub fn terrace_library() -> PathBuf {
 }
 
 /// The target directory that this test was built in.
-pub(crate) fn target_directory() -> PathBuf {
+pub fn target_directory() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");
     // <target>/<profile>/deps/<test>
     test.ancestors().nth(3).expect("cargo puts tests three levels below its target directory").to_owned()

@@ -10,7 +10,7 @@ mod compiled;
 mod program;
 mod report;
 
-pub use built::{terrace_command, terrace_library};
+pub use built::{target_directory, terrace_command, terrace_library};
 pub use cases::Cases;
 pub use compiled::compiled;
 pub use program::{Finished, Program, Running, Terrace};

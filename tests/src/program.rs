@@ -68,6 +68,8 @@ pub struct Program {
     directory: Option<PathBuf>,
     input: Option<Vec<u8>>,
     terrace: Option<Terrace>,
+    launcher: Vec<OsString>,
+    for_user: Option<(u32, PathBuf)>,
     time_limit: Duration,
 }
 
@@ -81,6 +83,8 @@ impl Program {
             directory: None,
             input: None,
             terrace: None,
+            launcher: Vec::new(),
+            for_user: None,
             time_limit: TIME_LIMIT,
         }
     }
@@ -121,6 +125,18 @@ impl Program {
         self
     }
 
+    /// Has another program start all this: a command line that ends where the command to start begins, as `env` or `nice` have.
+    pub fn launched_by(mut self, launcher: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.launcher = launcher.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// For a launcher that becomes another user: who that is, and where such a user finds the `terrace` command and its library.
+    pub fn for_user(mut self, user: u32, terrace_directory: &Path) -> Self {
+        self.for_user = Some((user, terrace_directory.to_owned()));
+        self
+    }
+
     /// How long it may take.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -131,14 +147,20 @@ impl Program {
     pub fn start(self) -> Running {
         let scratch = tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made");
         let report = scratch.path().join("report.json");
-        let mut command = match &self.terrace {
-            None => Command::new(&self.program),
-            Some(terrace) => {
-                let mut command = Command::new(terrace_command());
-                command.arg("run").arg("--report").arg(&report).args(&terrace.arguments).arg("--").arg(&self.program);
-                command
-            }
-        };
+        let mut terrace_path = terrace_command();
+        if let Some((user, directory)) = &self.for_user {
+            std::os::unix::fs::chown(scratch.path(), Some(*user), None).expect("root can give a directory away");
+            terrace_path = directory.join("terrace");
+        }
+        let mut words = self.launcher;
+        if let Some(terrace) = &self.terrace {
+            words.extend([terrace_path.into(), "run".into(), "--report".into(), report.into()]);
+            words.extend(terrace.arguments.iter().map(OsString::from));
+            words.push("--".into());
+        }
+        words.push(self.program);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         // What surrounds this test must not decide what it tests.
         for name in ["TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_LIBRARY", "LD_PRELOAD", "PYTHONPATH", "PYENV_VERSION"] {
             command.env_remove(name);

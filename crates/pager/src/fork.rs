@@ -106,8 +106,12 @@ impl Pager {
     /// Sees to it that the child can open a userfaultfd although this process may have given up its privileges since ours was
     /// opened. Where that is impossible everything is restored, so that the child needs none.
     fn provide_for_child(&self) {
-        if let Ok(fd) = sys::userfaultfd(None) {
+        let device = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0).ok();
+        let opened = sys::userfaultfd(device).ok();
+        for fd in device.into_iter().chain(opened) {
             sys::close(fd);
+        }
+        if opened.is_some() {
             return;
         }
         let table = &self.descriptors;

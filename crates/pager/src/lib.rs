@@ -20,6 +20,7 @@ mod model_test;
 mod mover;
 pub mod pager;
 pub mod ranges;
+pub mod rehearsal;
 pub mod settings;
 #[cfg(test)]
 mod simulation;

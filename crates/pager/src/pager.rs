@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::ranges::Ranges;
+use crate::rehearsal::rehearse;
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, State, StatsPage};
@@ -78,6 +79,8 @@ pub struct Pager {
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
     start_at: usize,
+    /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
+    rehearsed: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -220,6 +223,7 @@ impl Pager {
             ending: AtomicUsize::new(NOT_ENDING),
             committed: AtomicUsize::new(0),
             start_at,
+            rehearsed: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats();
@@ -463,6 +467,11 @@ impl Pager {
         let table = &self.descriptors;
         // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
         let inherited = self.inherited_device();
+        // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
+        if !self.rehearsed.load(Relaxed) {
+            rehearse()?;
+            self.rehearsed.store(true, Relaxed);
+        }
         sys::leave_descriptor_table(inherited)
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         table.keeper.store(sys::thread_id(), Release);
@@ -481,10 +490,14 @@ impl Pager {
         table.device.store(device.unwrap_or(-1), Release);
         let open = || {
             sys::userfaultfd(device).map_err(|e| match e {
-                Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: \
-                    run as root, or give access to /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1"
+                Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: run as root, or give access to \
+                    /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1; in a container, allow it in the seccomp profile"
                     .to_string(),
-                Errno::ENOSYS => "this kernel has no userfaultfd: all memory stays in DRAM".to_string(),
+                Errno::ENOSYS => {
+                    "no userfaultfd in this kernel, or a seccomp filter (of a container?) hides it: all memory stays in DRAM. \
+                    terrace doctor says more"
+                        .to_string()
+                }
                 e => format!("userfaultfd failed ({e}): all memory stays in DRAM"),
             })
         };
@@ -529,6 +542,10 @@ impl Pager {
             .find_map(|_| scan().ok())
             .map_or_else(scan, Ok)
             .map_err(|e| format!("cannot read /proc/self/pagemap ({e}): all memory stays in DRAM"))?;
+        // Of an address that is mapped: this one's.
+        if !sys::tells_of(pagemap, &raw const pagemap as usize) {
+            return Err("cannot read /proc/self/pagemap (by a seccomp filter?): all memory stays in DRAM".into());
+        }
         Ok(pagemap)
     }
 

@@ -142,14 +142,15 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall!(Sysno::close, fd) };
 }
 
+/// Of close_range (Linux 5.9). Not unshare(2): containers forbid that one.
+const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
+
 /// Gives the calling thread a descriptor table of its own and empties it, so that neither side's `close` reaches the other,
 /// and no pipe of the program is kept open by us. `keep` stays open.
 pub fn leave_descriptor_table(keep: Option<Fd>) -> Result<()> {
-    // SAFETY: only this thread's view of the descriptors changes.
-    unsafe { syscall!(Sysno::unshare, libc::CLONE_FILES) }?;
     let close = |first: u32, last: u32| {
-        // SAFETY: closes this thread's copies only.
-        unsafe { syscall!(Sysno::close_range, first, last, 0) }.map(drop)
+        // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
+        unsafe { syscall!(Sysno::close_range, first, last, CLOSE_RANGE_UNSHARE) }.map(drop)
     };
     match keep.map(|fd| fd as u32) {
         None => close(0, u32::MAX)?,
@@ -363,6 +364,41 @@ pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
     // SAFETY: the kernel checks `remote`; `local` is free slots of staging.
     let copied = unsafe { syscall!(Sysno::process_vm_readv, process_id(), &raw const local, 1, &raw const remote, 1, 0) };
     copied.unwrap_or(0) / PAGE
+}
+
+/// Whether a seccomp filter is in force for this thread.
+pub fn is_filtered() -> bool {
+    simulated!(_kernel => false);
+    // SAFETY: no memory is involved.
+    let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    mode == Ok(libc::SECCOMP_MODE_FILTER as usize)
+}
+
+/// Whether a child that does this comes to its end. It is a copy of this thread alone, of which the program learns nothing: it sends no
+/// signal at its end, and only a wait for clones sees it. `act` must make raw system calls only: in a copy of a process with many
+/// threads every lock may be held.
+pub fn survives(act: impl FnOnce()) -> Result<bool> {
+    // SAFETY: a fork without a signal. The child leaves by exit_group, so nothing of this frame is used twice.
+    let child = unsafe { syscall!(Sysno::clone, 0, 0, 0, 0, 0) }?;
+    if child == 0 {
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limit lives through the call, and concerns the child only.
+        let _ = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_CORE, &raw const no_core, 0) };
+        act();
+        loop {
+            // SAFETY: ends the child.
+            let _ = unsafe { syscall!(Sysno::exit_group, 0) };
+        }
+    }
+    let mut status = 0i32;
+    loop {
+        // SAFETY: the kernel writes the status.
+        match unsafe { syscall!(Sysno::wait4, child, &raw mut status, libc::__WALL, 0) } {
+            Ok(_) => return Ok(status == 0),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Whether the page at `address` is mapped readable and writable, without touching it: MADV_POPULATE_WRITE over nothing would touch; the
@@ -654,6 +690,11 @@ fn pagemap_entry(pagemap: Fd, address: usize) -> Result<u64> {
         8 => Ok(u64::from_ne_bytes(entry)),
         _ => Err(Errno::EIO),
     }
+}
+
+/// Whether the pagemap can be read.
+pub fn tells_of(pagemap: Fd, address: usize) -> bool {
+    (0..10).any(|_| pagemap_entry(pagemap, address).is_ok())
 }
 
 /// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry). False if that cannot be known now.

@@ -3,14 +3,39 @@
 
 use super::{Row, Status, read};
 
-/// Version and what Terrace gets from it, in order.
-const STEPS: [((u32, u32), &str); 5] = [
-    ((5, 7), "userfaultfd write protection"),
-    ((5, 11), "userfaultfd for user-mode faults without privilege"),
-    ((6, 1), "/dev/userfaultfd, which can be granted by file permissions"),
-    ((6, 7), "PAGEMAP_SCAN, for cheap coldness probes"),
-    ((6, 8), "UFFDIO_MOVE, the safe way to evict"),
+/// A kernel version that brought something.
+struct Step {
+    version: (u32, u32),
+    brings: &'static str,
+    /// What follows for Terrace where it is missing.
+    without: &'static str,
+}
+
+/// Oldest first. `docs/kernels.md` has the same table for people.
+const STEPS: [Step; 6] = [
+    Step { version: (4, 3), brings: "userfaultfd with UFFDIO_COPY", without: "nothing can be restored on touch" },
+    Step {
+        version: (5, 7),
+        brings: "userfaultfd write protection of anonymous memory",
+        without: "write-protect and discard, the other way to evict, is impossible too",
+    },
+    Step {
+        version: (5, 11),
+        brings: "userfaultfd for user-mode faults without privilege",
+        without: "nothing changes, as system calls into evicted pages would fail with it",
+    },
+    Step { version: (6, 1), brings: "/dev/userfaultfd", without: "plain users need sysctl vm.unprivileged_userfaultfd=1" },
+    Step {
+        version: (6, 7),
+        brings: "PAGEMAP_SCAN and asynchronous write protection",
+        without: "which pages are present cannot be asked cheaply",
+    },
+    Step { version: (6, 8), brings: "UFFDIO_MOVE", without: "pages cannot be evicted safely beside direct I/O" },
 ];
+
+/// What a version brought that is wrong, and not put right in any that we know.
+const DEFECTS: [((u32, u32), &str); 1] =
+    [((6, 18), "UFFDIO_MOVE in batches does not count all pages that it moves, which Terrace corrects")];
 
 /// One row.
 pub fn rows() -> Vec<Row> {
@@ -22,21 +47,24 @@ pub fn rows() -> Vec<Row> {
 }
 
 fn judge(name: &'static str, release: &str) -> Row {
+    let found = format!("Linux {release}");
     let Some(version) = parse(release) else {
-        return Row::new(name, Status::Warn, format!("Linux {release}"), "its version is not understood; the probes below decide", "");
+        return Row::new(name, Status::Warn, found, "its version is not understood; the probes below decide", "");
     };
-    let lacking: Vec<String> =
-        STEPS.iter().filter(|(step, _)| version < *step).map(|((major, minor), what)| format!("{what} ({major}.{minor})")).collect();
-    if lacking.is_empty() {
-        return Row::ok(name, format!("Linux {release}"), "recent enough for everything that Terrace uses (6.8)");
+    let newest = &STEPS[STEPS.len() - 1];
+    let lacking: Vec<&Step> = STEPS.iter().filter(|step| version < step.version).collect();
+    if !lacking.is_empty() {
+        let lines: Vec<String> =
+            lacking.iter().map(|step| format!("no {} ({}): {}", step.brings, number(step.version), step.without)).collect();
+        let consequence = format!("{}. The probes below decide", lines.join("; "));
+        return Row::new(name, Status::Warn, found, consequence, format!("boot Linux {} or later", number(newest.version)));
     }
-    Row::new(
-        name,
-        Status::Warn,
-        format!("Linux {release}"),
-        format!("does not bring {}; the probes below decide", lacking.join(", ")),
-        "boot Linux 6.8 or later",
-    )
+    let defects: String = DEFECTS.iter().filter(|(since, _)| version >= *since).map(|(_, what)| format!("; its {what}")).collect();
+    Row::ok(name, found, format!("recent enough for everything that Terrace uses ({}){defects}", number(newest.version)))
+}
+
+fn number((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
 }
 
 fn parse(release: &str) -> Option<(u32, u32)> {
@@ -54,9 +82,30 @@ mod tests {
         assert_eq!(parse("5.4-rc1"), Some((5, 4)));
         assert_eq!(parse("plan9"), None);
         assert_eq!(judge("kernel", "6.10.1").status, Status::Ok);
+        assert!(!judge("kernel", "6.10.1").consequence.contains("count") && judge("kernel", "6.18.1").consequence.contains("count"));
         let debian_12 = judge("kernel", "6.1.0-28-amd64");
         assert_eq!(debian_12.status, Status::Warn);
-        assert!(debian_12.consequence.contains("UFFDIO_MOVE") && !debian_12.consequence.contains("/dev/userfaultfd"));
+        assert!(debian_12.consequence.contains("UFFDIO_MOVE (6.8)") && !debian_12.consequence.contains("/dev/userfaultfd"));
         assert_eq!(judge("kernel", "odd").status, Status::Warn);
+    }
+
+    /// The tables in the documentation are these, row by row.
+    #[test]
+    fn the_documentation_has_the_same_table() {
+        let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+        let mut tables = [row(&["Linux", "brings", "without it"]), row(&["Linux", "what is wrong since then"])];
+        tables[0] += "|---|---|---|\n";
+        tables[1] += "|---|---|\n";
+        for step in STEPS {
+            tables[0] += &row(&[&number(step.version), step.brings, step.without]);
+        }
+        for (since, what) in DEFECTS {
+            tables[1] += &row(&[&number(since), what]);
+        }
+        let page = include_str!("../../../../docs/kernels.md");
+        for table in tables {
+            assert!(page.contains(&table), "docs/kernels.md must have this table:\n{table}");
+        }
+        assert!(STEPS.is_sorted_by_key(|step| step.version));
     }
 }

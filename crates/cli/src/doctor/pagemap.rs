@@ -37,16 +37,19 @@ struct Found {
 /// One row.
 pub fn rows() -> Vec<Row> {
     let name = "PAGEMAP_SCAN";
-    vec![match scan_own_stack() {
-        Ok(()) => Row::ok(name, "works: a page known to be present was found", "coldness probes are cheap"),
-        Err(error) => Row::new(
-            name,
-            Status::Warn,
-            format!("does not work: {error}"),
-            "cold regions are found by restores alone, later and with more faults",
-            "boot Linux 6.7 or later; in a container, mount /proc so that /proc/self/pagemap can be opened",
-        ),
-    }]
+    vec![
+        match scan_own_stack() {
+            Ok(()) => Row::ok(name, "works: a page known to be present was found", "what is present can be asked cheaply"),
+            Err(error) => Row::new(
+                name,
+                Status::Missing,
+                format!("does not work: {error}"),
+                "which pages are present is not known, so nothing is evicted",
+                "boot Linux 6.7 or later; in a container, mount /proc so that /proc/self/pagemap can be opened",
+            ),
+        }
+        .required(),
+    ]
 }
 
 /// Asks about the page under a variable that has just been written, which is present for certain.

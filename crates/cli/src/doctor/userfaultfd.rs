@@ -58,6 +58,11 @@ enum Way {
 
 /// Rows: how it can be opened, its features, the move.
 pub fn rows() -> Vec<Row> {
+    // What a seccomp filter would end us for must not be tried here.
+    if let Err(problem) = terrace_pager::rehearsal::rehearse() {
+        let fix = "allow these system calls in the container's seccomp profile, or in SystemCallFilter= of the systemd unit";
+        return vec![Row::new("userfaultfd", Status::Missing, problem, "nothing can be evicted", fix).required()];
+    }
     let tried = [Way::SystemCall, Way::Device, Way::UserModeOnly].map(|way| (way, open(way)));
     let mut rows = vec![access_row(&tried.each_ref().map(|(way, tried)| (*way, tried.as_ref().err().map(ToString::to_string))))];
     match tried.into_iter().find_map(|(_, tried)| tried.ok()) {

@@ -1,0 +1,79 @@
+//! Whether a seccomp filter lets us do our work. A filter may fail a system call, which is borne, or end the process that makes it, which
+//! would be the program's end and our fault. So where one is in force, all calls that programs seldom make are made in a child
+//! first, which may die of it.
+
+use crate::sys::{self, PAGE};
+
+/// Nothing stands in the way, or a sentence for the user.
+pub fn rehearse() -> Result<(), String> {
+    if sys::is_filtered() {
+        match sys::survives(make_seldom_calls) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(
+                    "a seccomp filter ends processes that make Terrace's system calls: all memory stays in DRAM. To change that: allow \
+                    userfaultfd, ioctl, process_vm_readv, close_range, pidfd_getfd (docs/privileges.md)"
+                        .into(),
+                );
+            }
+            Err(e) => return Err(format!("cannot make a child that tries what a seccomp filter allows ({e}): all memory stays in DRAM")),
+        }
+    }
+    // Before a fork it brings what the child must not find missing.
+    let known = 1u8;
+    if sys::peek(&raw const known as usize, &mut [0]) {
+        Ok(())
+    } else {
+        Err("process_vm_readv is refused (by a seccomp filter?), without which a fork could lose data: all memory stays in DRAM".into())
+    }
+}
+
+/// In a child: whether they succeed does not matter, only that they return.
+fn make_seldom_calls() {
+    let known = 1u8;
+    sys::peek(&raw const known as usize, &mut [0]);
+    let _ = sys::leave_descriptor_table(None);
+    sys::set_thread_nice(0);
+    sys::yield_now();
+    if let Ok(device) = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0) {
+        let _ = sys::userfaultfd(Some(device));
+        let _ = sys::descriptor_of_thread(sys::thread_id(), device);
+    } else {
+        let _ = sys::descriptor_of_thread(sys::thread_id(), 0);
+    }
+    let (Ok(fd), Ok(memory)) = (sys::userfaultfd(None), sys::reserve(3 * PAGE)) else { return };
+    let _ = sys::uffd_api(fd, 0);
+    let _ = sys::uffd_register(fd, memory, 2 * PAGE, false);
+    let _ = sys::uffd_write_protect(fd, memory, PAGE, true);
+    let source = memory + 2 * PAGE;
+    // SAFETY: three pages of our own that nobody knows; the third is not registered, so its first touch fills it.
+    unsafe {
+        (source as *mut u8).write_volatile(1);
+        let _ = sys::uffd_copy(fd, memory, source);
+        let _ = sys::uffd_zero(fd, memory + PAGE);
+        let _ = sys::advise(memory, PAGE, libc::MADV_DONTNEED);
+        let _ = sys::advise(source, PAGE, libc::MADV_POPULATE_WRITE);
+    }
+    if let Ok(pagemap) = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0) {
+        let _ = sys::scan_present(pagemap, memory, memory + PAGE, &mut [sys::Run::default()]);
+        // A move that fails is looked into until the pagemap answers.
+        if sys::tells_of(pagemap, memory) {
+            // SAFETY: as above; the first page has just been given away.
+            let _ = unsafe { sys::uffd_move(fd, pagemap, memory, source, PAGE) };
+        }
+    }
+    sys::uffd_wake(fd, memory, PAGE);
+    let _ = sys::uffd_unregister(fd, memory, 2 * PAGE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_ends_itself_does_not_survive() {
+        assert_eq!(sys::survives(|| {}), Ok(true));
+        assert_eq!(sys::survives(make_seldom_calls), Ok(true));
+        assert_eq!(sys::survives(|| std::process::abort()), Ok(false));
+    }
+}
