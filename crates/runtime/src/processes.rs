@@ -240,9 +240,14 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
         // Only the form that continues here in the child; others bring a stack and must not return through us.
         libc::SYS_clone if a & libc::CLONE_VM as usize == 0 && b == 0 => libc::c_long::from(forking(|| forward() as i32)),
-        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap | libc::SYS_mprotect | libc::SYS_madvise => {
-            mappings::by_number(number, [a, b, c, d, e, f])
-        }
+        libc::SYS_mmap
+        | libc::SYS_munmap
+        | libc::SYS_mremap
+        | libc::SYS_mprotect
+        | libc::SYS_pkey_mprotect
+        | libc::SYS_madvise
+        | libc::SYS_process_madvise
+        | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
         _ => forward(),
     }
 }
