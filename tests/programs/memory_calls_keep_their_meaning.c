@@ -994,6 +994,43 @@ static void failed_mappings_leave_no_old_contents(void) {
     check_pages(area, 1536, PAGES, 1);
 }
 
+static long call_without_the_c_library(long number, void *address, size_t bytes) {
+#if defined(__x86_64__)
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(address), "S"(bytes) : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long result __asm__("x0") = (long)address;
+    register size_t second __asm__("x1") = bytes;
+    register long call __asm__("x8") = number;
+    __asm__ volatile("svc 0" : "+r"(result) : "r"(second), "r"(call) : "memory");
+    return result;
+#endif
+}
+
+/* Removed by a call that nothing can interpose, and mapped anew: nothing of what was there comes back. */
+static void memory_removed_behind_the_c_library(void) {
+    char *area = cold_mapping(BYTES, 1);
+    for (int round = 0; round < 3; round++) {
+        MUST(call_without_the_c_library(SYS_munmap, AT(area, 512), 1024 * PAGE) == 0);
+        MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == AT(area, 512));
+        for (size_t p = 512; p < 1536; p += 2)
+            for (size_t w = 0; w < 512; w++)
+                ((uint64_t *)AT(area, p))[w] = word_of(2, p, w);
+        evict(AT(area, 512), PAGE);
+        if (evicts())
+            MUST(madvise(AT(area, 512), 1024 * PAGE, MADV_PAGEOUT) == 0);
+        for (size_t p = 512; p < 1536; p += 2) {
+            check_zeros(AT(area, p + 1), PAGE);
+            check_pages(area, p, p + 1, 2);
+        }
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 1536, PAGES, 1);
+        fill(AT(area, 512), 1024 * PAGE, 3);
+        evict(area, BYTES);
+    }
+}
+
 /* madvise for another process, which is this one: newer allocators' way to discard many ranges at once. */
 static void advice_through_a_process_descriptor(void) {
     int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -1308,6 +1345,7 @@ int main(int count, char **words) {
         CASE(refused_discards_keep_contents),
         CASE(remapped_memory_keeps_its_kind),
         CASE(failed_mappings_leave_no_old_contents),
+        CASE(memory_removed_behind_the_c_library),
         CASE(advice_through_a_process_descriptor),
         CASE(memory_is_replaced_while_it_is_read),
         CASE(memory_goes_while_it_is_read),

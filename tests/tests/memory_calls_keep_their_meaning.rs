@@ -49,6 +49,7 @@ cases! {
     refused_discards_keep_contents
     remapped_memory_keeps_its_kind
     failed_mappings_leave_no_old_contents
+    memory_removed_behind_the_c_library
     advice_through_a_process_descriptor
     memory_is_replaced_while_it_is_read
     memory_goes_while_it_is_read
