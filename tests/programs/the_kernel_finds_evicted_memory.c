@@ -516,6 +516,77 @@ static void locks_in_evicted_memory(void) {
     check_pages(area, 101, MIB / PAGE, 1);
 }
 
+/* Mutexes whose words the kernel itself changes. There it does not wait for a page (a limit of its own). */
+static void *lock_and_die(void *argument) {
+    MUST(pthread_mutex_lock(&shared->robust) == 0);
+    page_out(argument, MIB);
+    return NULL;
+}
+
+static void *contend(void *argument) {
+    for (int n = 0; n < 1500; n++) {
+        MUST(pthread_mutex_lock(&shared->inheriting) == 0);
+        long before = shared->counter;
+        sched_yield();
+        shared->counter = before + 1;
+        MUST(pthread_mutex_unlock(&shared->inheriting) == 0);
+    }
+    return NULL;
+}
+
+static void mutexes_that_the_kernel_changes(void) {
+    char *area = cold_heap(MIB, 1);
+    shared = (struct shared *)AT(area, 100);
+    memset(shared, 0, sizeof *shared);
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    MUST(pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST) == 0 && pthread_mutex_init(&shared->robust, &kind) == 0);
+    pthread_mutexattr_init(&kind);
+    MUST(pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT) == 0 && pthread_mutex_init(&shared->inheriting, &kind) == 0);
+    /* Its owner dies: the next one is told. */
+    for (int round = 0; round < 20; round++) {
+        pthread_t owner;
+        MUST(pthread_create(&owner, NULL, lock_and_die, area) == 0 && pthread_join(owner, NULL) == 0);
+        struct timespec late;
+        clock_gettime(CLOCK_REALTIME, &late);
+        late.tv_sec += 5;
+        MUST(pthread_mutex_timedlock(&shared->robust, &late) == EOWNERDEAD);
+        MUST(pthread_mutex_consistent(&shared->robust) == 0 && pthread_mutex_unlock(&shared->robust) == 0);
+    }
+    start_moving(&movers[0], AT(area, 96), 8 * PAGE);
+    pthread_t threads[4];
+    for (size_t n = 0; n < COUNT(threads); n++)
+        MUST(pthread_create(&threads[n], NULL, contend, NULL) == 0);
+    for (size_t n = 0; n < COUNT(threads); n++)
+        pthread_join(threads[n], NULL);
+    stop_moving(&movers[0]);
+    MUST(shared->counter == 6000);
+    check_pages(area, 0, 100, 1);
+}
+
+static void *leave_at_once(void *argument) {
+    page_out(argument, MIB);
+    return NULL;
+}
+
+/* When a thread is gone, the kernel clears a word in its stack, for which others wait. */
+static void threads_end_on_stacks_of_the_programs_own(void) {
+    char *stack = cold_heap(MIB, 1);
+    start_moving(&movers[0], stack, MIB);
+    for (int n = 0; n < 300; n++) {
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        MUST(pthread_attr_setstack(&attributes, stack, MIB) == 0);
+        page_out(stack, MIB);
+        /* A page that is out at that moment costs a thread in some thousands: hence it must not be. */
+        MUST(absent_pages(stack + MIB - 8 * PAGE, 8 * PAGE) == 0);
+        pthread_t thread;
+        MUST(pthread_create(&thread, &attributes, leave_at_once, stack) == 0);
+        MUST(pthread_join(thread, NULL) == 0);
+    }
+    stop_moving(&movers[0]);
+}
+
 /* Waiting with a mask, woken elsewhere, waited for by physical page (no FUTEX_PRIVATE_FLAG), several at a time. */
 static void *futex_waiter(void *argument) {
     int *words = argument;
@@ -551,11 +622,23 @@ static void futexes(void) {
         }
         for (int n = 0; n < 2; n++)
             MUST(pthread_join(threads[n], NULL) == 0);
-        /* A wake-up that changes another word. */
-        evict(AT(area, 50), 2 * PAGE);
-        MUST(syscall(SYS_futex, &words[0], FUTEX_WAKE_OP, 1, 1L, &words[1024], FUTEX_OP(FUTEX_OP_ADD, 3, FUTEX_OP_CMP_EQ, 5)) == 0);
-        MUST(words[1024] == 8);
+        /* A wake-up that changes another word, and a lock that the kernel takes and gives back. */
+        for (int private = 0; private <= FUTEX_PRIVATE_FLAG; private += FUTEX_PRIVATE_FLAG) {
+            words[1024] = 5;
+            evict(AT(area, 50), 2 * PAGE);
+            MUST(syscall(SYS_futex, &words[0], FUTEX_WAKE_OP | private, 1, 1L, &words[1024], FUTEX_OP(FUTEX_OP_ADD, 3, FUTEX_OP_CMP_EQ, 5)) == 0);
+            MUST(words[1024] == 8);
+            words[1024] = 0;
+            evict(AT(area, 50), 2 * PAGE);
+            MUST(syscall(SYS_futex, &words[1024], FUTEX_LOCK_PI | private, 0, NULL, NULL, 0) == 0 && words[1024] == getpid());
+            evict(AT(area, 50), 2 * PAGE);
+            MUST(syscall(SYS_futex, &words[1024], FUTEX_UNLOCK_PI | private, 0, NULL, NULL, 0) == 0 && words[1024] == 0);
+        }
     }
+    /* What is wrong stays wrong. */
+    MUST(mprotect(AT(area, 51), PAGE, PROT_READ) == 0);
+    MUST(syscall(SYS_futex, &words[0], FUTEX_WAKE_OP_PRIVATE, 1, 1L, &words[1024], FUTEX_OP(FUTEX_OP_ADD, 3, FUTEX_OP_CMP_EQ, 5)) == -1);
+    MUST(errno == EFAULT);
     check_pages(area, 0, 50, 1);
     check_pages(area, 52, MIB / PAGE, 1);
 }
@@ -731,6 +814,8 @@ int main(int count, char **words) {
         CASE(structures),
         CASE(buffers_that_run_off),
         CASE(locks_in_evicted_memory),
+        CASE(mutexes_that_the_kernel_changes),
+        CASE(threads_end_on_stacks_of_the_programs_own),
         CASE(futexes),
         CASE(signals_arrive_while_the_kernel_waits),
         CASE(memory_as_a_file),

@@ -33,6 +33,8 @@ cases! {
     structures
     buffers_that_run_off
     locks_in_evicted_memory
+    mutexes_that_the_kernel_changes
+    threads_end_on_stacks_of_the_programs_own
     futexes
     signals_arrive_while_the_kernel_waits
     memory_as_a_file

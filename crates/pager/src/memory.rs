@@ -210,15 +210,31 @@ impl Pager {
         self.with_regions(start, len, |_| {
             let result = act();
             if result.is_ok() {
-                let mut ranges = self.ranges.lock();
-                let evictable_before = evictable_bytes(&ranges.overlapping(start, start + len));
-                ranges.update(start, start + len, |attributes| attributes.evictable = evictable);
-                let evictable_after = evictable_bytes(&ranges.overlapping(start, start + len));
-                drop(ranges);
-                self.count_committed(evictable_after as isize - evictable_before as isize);
+                self.set_evictable(start, start + len, evictable);
             }
             result
         })
+    }
+
+    /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that it lies in: for what the kernel itself
+    /// changes at moments when it does not wait for a handler. The kernel's mappings stay as they are.
+    pub fn keep(&self, start: usize, len: usize) {
+        let (start, end) = (start / PAGE * PAGE, (start + len).next_multiple_of(PAGE));
+        self.with_regions(start, end - start, |entries| {
+            if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
+                self.restore_range(start, end);
+            }
+            self.set_evictable(start, end, false);
+        });
+    }
+
+    fn set_evictable(&self, start: usize, end: usize, evictable: bool) {
+        let mut ranges = self.ranges.lock();
+        let before = evictable_bytes(&ranges.overlapping(start, end));
+        ranges.update(start, end, |attributes| attributes.evictable = evictable);
+        let after = evictable_bytes(&ranges.overlapping(start, end));
+        drop(ranges);
+        self.count_committed(after as isize - before as isize);
     }
 
     fn uncount(&self, pieces: &[Range]) {
