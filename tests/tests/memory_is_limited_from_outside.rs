@@ -10,7 +10,7 @@ struct Group(PathBuf);
 impl Group {
     fn create(name: &str) -> std::io::Result<Group> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
-        let parts = groups.lines().filter_map(|line| line.splitn(3, ':').nth(1).zip(line.splitn(3, ':').nth(2)));
+        let parts = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         let own = |controller: &str| parts.clone().find(|(names, _)| names.split(',').any(|name| name == controller)).map(|(_, path)| path);
         let parent = match (own("memory"), own("")) {
             (Some(path), _) => Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/')),

@@ -370,7 +370,7 @@ pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize
     if !peek(argument, &mut words.as_flattened_mut()[..len]) {
         return None;
     }
-    let [first, second, third] = words.map(|word| usize::from_ne_bytes(word));
+    let [first, second, third] = words.map(usize::from_ne_bytes);
     Some(if request == UFFDIO_MOVE { (second, third) } else { (first, second) })
 }
 
