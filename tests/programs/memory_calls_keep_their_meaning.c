@@ -2,12 +2,14 @@
 #include "cold.h"
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -895,6 +897,423 @@ static void signal_handlers_touch_neighbours_of_discarded_pages(void) {
         check_pages(area, p, p + 1, 1);
 }
 
+/* The kernel refuses to discard locked memory, and what it refuses must not have happened. MLOCK_ONFAULT brings nothing back: pages are out. */
+static void refused_discards_keep_contents(void) {
+    static const int advice[] = {MADV_DONTNEED, MADV_FREE};
+    for (size_t n = 0; n < COUNT(advice); n++) {
+        char *area = cold_mapping(BYTES, 1);
+        if (syscall(SYS_mlock2, area, BYTES, 1 /* MLOCK_ONFAULT */) != 0)
+            cannot_check("RLIMIT_MEMLOCK is too low");
+        MUST(!evicts() || absent_pages(area, BYTES) > PAGES / 2);
+        MUST(madvise(area, BYTES, advice[n]) == -1 && errno == EINVAL);
+        MUST(madvise(AT(area, 600), 3 * PAGE, advice[n]) == -1 && errno == EINVAL);
+        check(area, BYTES, 1);
+        MUST(munlock(area, BYTES) == 0);
+        evict(area, BYTES);
+        /* Half locked: the kernel discards up to there, refuses, and leaves the rest. */
+        MUST(syscall(SYS_mlock2, AT(area, 700), 600 * PAGE, 1) == 0);
+        MUST(madvise(area, BYTES, advice[n]) == -1 && errno == EINVAL);
+        check_pages(area, 700, PAGES, 1);
+        if (advice[n] == MADV_DONTNEED)
+            check_zeros(area, 700 * PAGE);
+        MUST(munlock(area, BYTES) == 0);
+        fill(area, BYTES, 2);
+        evict(area, BYTES);
+        /* Holes are not refusals. */
+        MUST(munmap(AT(area, 100), PAGE) == 0);
+        MUST(madvise(area, BYTES, MADV_DONTNEED) == -1 && errno == ENOMEM);
+        check_zeros(area, 100 * PAGE), check_zeros(AT(area, 101), (PAGES - 101) * PAGE);
+        MUST(munmap(area, BYTES) == 0);
+    }
+    /* Asked for in so many words, locked memory is discarded. */
+    char *area = cold_mapping(BYTES, 1);
+    MUST(syscall(SYS_mlock2, area, BYTES, 1) == 0);
+    if (madvise(AT(area, 100), 1000 * PAGE, 24 /* MADV_DONTNEED_LOCKED */) == 0)
+        check_zeros(AT(area, 100), 1000 * PAGE);
+    check_pages(area, 0, 100, 1);
+    check_pages(area, 1100, PAGES, 1);
+}
+
+/* What is moved or shrunk remains what it was: partly read-only, partly kept from children. */
+static void remapped_memory_keeps_its_kind(void) {
+    for (int moved = 0; moved < 2; moved++) {
+        char *area = cold_mapping(BYTES, 1);
+        MUST(mprotect(AT(area, 512), 512 * PAGE, PROT_READ) == 0);
+        MUST(madvise(AT(area, 1024), 512 * PAGE, MADV_WIPEONFORK) == 0);
+        if (moved) {
+            char *target = mmap(NULL, 2 * BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            for (size_t p = 0; p < 1536; p += 512)
+                MUST(mremap(AT(area, p), 512 * PAGE, 512 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, AT(target, p)) == AT(target, p));
+            area = target;
+        } else {
+            MUST(mremap(area, BYTES, 1536 * PAGE, 0) == area);
+        }
+        MUST(touch(AT(area, 600), true) == SIGSEGV);
+        if (evicts())
+            madvise(area, 1536 * PAGE, MADV_PAGEOUT);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            check_zeros(AT(area, 1024), 512 * PAGE);
+            check_pages(area, 0, 1024, 1);
+            _exit(0);
+        }
+        wait_for(child);
+        check_pages(area, 0, 1536, 1);
+        MUST(mprotect(AT(area, 512), 512 * PAGE, PROT_READ | PROT_WRITE) == 0);
+        evict(area, 1024 * PAGE);
+        check_pages(area, 0, 1536, 1);
+    }
+}
+
+/* A mapping that fails half-way may leave a hole. What comes there next is new. */
+static void failed_mappings_leave_no_old_contents(void) {
+    int file = memfd_create("file", MFD_ALLOW_SEALING);
+    MUST(file >= 0 && ftruncate(file, BYTES) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) == 0);
+    char *area = cold_mapping(BYTES, 1);
+    /* The file itself refuses, when the kernel has already made room for it. */
+    MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED && errno == EPERM);
+    if (touch(AT(area, 600), false) == 0) {
+        check(area, BYTES, 1);
+    } else {
+        MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == AT(area, 512));
+        /* Every other page is written; pages between them were never touched and are zeros, however often their neighbours leave. */
+        for (int round = 0; round < 3; round++) {
+            for (size_t p = 512; p < 1536; p += 2)
+                for (size_t w = 0; w < 512; w++)
+                    ((uint64_t *)AT(area, p))[w] = word_of(2, p, w);
+            if (evicts())
+                MUST(madvise(AT(area, 512), 1024 * PAGE, MADV_PAGEOUT) == 0);
+            for (size_t p = 512; p < 1536; p += 2) {
+                check_zeros(AT(area, p + 1), PAGE);
+                check_pages(area, p, p + 1, 2);
+            }
+        }
+    }
+    check_pages(area, 0, 512, 1);
+    check_pages(area, 1536, PAGES, 1);
+}
+
+static long call_without_the_c_library(long number, void *address, size_t bytes) {
+#if defined(__x86_64__)
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(address), "S"(bytes) : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long result __asm__("x0") = (long)address;
+    register size_t second __asm__("x1") = bytes;
+    register long call __asm__("x8") = number;
+    __asm__ volatile("svc 0" : "+r"(result) : "r"(second), "r"(call) : "memory");
+    return result;
+#endif
+}
+
+/* Removed by a call that nothing can interpose, and mapped anew: nothing of what was there comes back. */
+static void memory_removed_behind_the_c_library(void) {
+    char *area = cold_mapping(BYTES, 1);
+    for (int round = 0; round < 3; round++) {
+        MUST(call_without_the_c_library(SYS_munmap, AT(area, 512), 1024 * PAGE) == 0);
+        MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == AT(area, 512));
+        for (size_t p = 512; p < 1536; p += 2)
+            for (size_t w = 0; w < 512; w++)
+                ((uint64_t *)AT(area, p))[w] = word_of(2, p, w);
+        evict(AT(area, 512), PAGE);
+        if (evicts())
+            MUST(madvise(AT(area, 512), 1024 * PAGE, MADV_PAGEOUT) == 0);
+        for (size_t p = 512; p < 1536; p += 2) {
+            check_zeros(AT(area, p + 1), PAGE);
+            check_pages(area, p, p + 1, 2);
+        }
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 1536, PAGES, 1);
+        fill(AT(area, 512), 1024 * PAGE, 3);
+        evict(area, BYTES);
+    }
+}
+
+/* madvise for another process, which is this one: newer allocators' way to discard many ranges at once. */
+static void advice_through_a_process_descriptor(void) {
+    int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    MUST(self >= 0);
+    char *area = cold_mapping(BYTES, 1);
+    struct iovec parts[] = {{AT(area, 100), 300 * PAGE}, {AT(area, 1000), 100 * PAGE}};
+    ssize_t done = syscall(SYS_process_madvise, self, parts, 2UL, MADV_DONTNEED, 0UL);
+    if (done == -1) {
+        /* Before Linux 6.13. */
+        MUST(errno == EINVAL || errno == EPERM || errno == ENOSYS);
+        check(area, BYTES, 1);
+    } else {
+        MUST(done == 400 * PAGE);
+        check_zeros(AT(area, 100), 300 * PAGE), check_zeros(AT(area, 1000), 100 * PAGE);
+        check_pages(area, 0, 100, 1), check_pages(area, 400, 1000, 1), check_pages(area, 1100, PAGES, 1);
+        fill(area, BYTES, 1);
+        evict(area, BYTES);
+        /* Up to the first that is refused. */
+        MUST(syscall(SYS_mlock2, AT(area, 1050), PAGE, 1) == 0);
+        done = syscall(SYS_process_madvise, self, parts, 2UL, MADV_DONTNEED, 0UL);
+        MUST(done == 300 * PAGE);
+        check_zeros(AT(area, 100), 300 * PAGE);
+        check_pages(area, 1050, PAGES, 1);
+        MUST(munlock(area, BYTES) == 0);
+    }
+    fill(area, BYTES, 1);
+    syscall(SYS_process_madvise, self, parts, 2UL, MADV_PAGEOUT, 0UL);
+    check(area, BYTES, 1);
+    /* Really another's: not ours to change here. */
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        MUST(read(ends[0], &byte, 1) == 1);
+        check(area, BYTES, 1);
+        _exit(0);
+    }
+    int other = (int)syscall(SYS_pidfd_open, child, 0);
+    if (evicts())
+        madvise(area, BYTES, MADV_PAGEOUT);
+    MUST(syscall(SYS_process_madvise, other, parts, 2UL, MADV_DONTNEED, 0UL) == -1);
+    syscall(SYS_process_madvise, other, parts, 2UL, MADV_COLD, 0UL);
+    check(area, BYTES, 1);
+    MUST(write(ends[1], "x", 1) == 1);
+    wait_for(child);
+    MUST(syscall(SYS_process_madvise, -1, parts, 2UL, MADV_DONTNEED, 0UL) == -1 && errno == EBADF);
+    check(area, BYTES, 1);
+}
+
+/* Readers without a lock see the old contents or the new ones, and are never left waiting for what was there. */
+static char *replaced;
+static atomic_bool replacing_ends;
+static void *read_replaced(void *argument) {
+    for (size_t n = 0; !replacing_ends; n++) {
+        size_t page = n * 37 % 512;
+        uint64_t word = *(volatile uint64_t *)AT(replaced, page);
+        MUST(word == 0 || word == word_of(7, page, 0));
+        if (n % 64 == 0)
+            usleep(20);
+    }
+    return NULL;
+}
+
+static void memory_is_replaced_while_it_is_read(void) {
+    replaced = cold_mapping(2 * MIB, 7);
+    pthread_t readers[2];
+    for (size_t n = 0; n < COUNT(readers); n++)
+        MUST(pthread_create(&readers[n], NULL, read_replaced, NULL) == 0);
+    char *fresh = mapping(2 * MIB);
+    for (int round = 0; round < 60; round++) {
+        switch (round % 3) {
+        case 0:
+            MUST(mmap(replaced, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == replaced);
+            break;
+        case 1:
+            MUST(madvise(replaced, 2 * MIB, MADV_DONTNEED) == 0);
+            break;
+        default:
+            fill(fresh, 2 * MIB, 7);
+            MUST(mremap(fresh, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, replaced) == replaced);
+            fresh = mapping(2 * MIB);
+        }
+        fill(replaced, 2 * MIB, 7);
+        if (evicts())
+            MUST(madvise(replaced, 2 * MIB, MADV_PAGEOUT) == 0);
+        check(replaced, 2 * MIB, 7);
+        if (evicts())
+            MUST(madvise(replaced, 2 * MIB, MADV_PAGEOUT) == 0);
+    }
+    replacing_ends = true;
+    for (size_t n = 0; n < COUNT(readers); n++)
+        pthread_join(readers[n], NULL);
+    check(replaced, 2 * MIB, 7);
+}
+
+/* A thread that waits for an evicted page when its mapping goes gets the signal that it would get without Terrace. */
+static void *read_until_gone(void *argument) {
+    char *area = argument;
+    for (size_t p = 0;; p = (p + 1) % 512)
+        if (touch(AT(area, p), false) == SIGSEGV)
+            return NULL;
+}
+
+static void memory_goes_while_it_is_read(void) {
+    for (int round = 0; round < 40; round++) {
+        char *area = cold_mapping(2 * MIB, 1);
+        pthread_t reader;
+        MUST(pthread_create(&reader, NULL, read_until_gone, area) == 0);
+        usleep((useconds_t)(round * 20));
+        MUST(round % 2 ? munmap(area, 2 * MIB) == 0 : mprotect(area, 2 * MIB, PROT_NONE) == 0);
+        pthread_join(reader, NULL);
+        if (round % 2 == 0) {
+            MUST(mprotect(area, 2 * MIB, PROT_READ | PROT_WRITE) == 0);
+            check(area, 2 * MIB, 1);
+        }
+    }
+}
+
+/* ---- userfaultfd, used by the program itself ---- */
+
+static int own_uffd(void) {
+    int uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+    if (uffd < 0)
+        cannot_check("userfaultfd is not permitted");
+    struct uffdio_api api = {.api = UFFD_API};
+    MUST(ioctl(uffd, UFFDIO_API, &api) == 0);
+    return uffd;
+}
+
+static char *served;
+static void *serve_own_faults(void *argument) {
+    int uffd = (int)(intptr_t)argument;
+    static _Alignas(PAGE) uint64_t page[512];
+    for (;;) {
+        struct pollfd polled = {.fd = uffd, .events = POLLIN};
+        struct uffd_msg message;
+        if (poll(&polled, 1, 100) < 1 || read(uffd, &message, sizeof message) != sizeof message) {
+            if (!served)
+                return NULL;
+            continue;
+        }
+        char *address = (char *)(uintptr_t)(message.arg.pagefault.address & ~(uint64_t)(PAGE - 1));
+        size_t p = (size_t)(address - served) / PAGE;
+        for (size_t w = 0; w < 512; w++)
+            page[w] = word_of(5, p, w);
+        struct uffdio_copy copy = {.dst = (uintptr_t)address, .src = (uintptr_t)page, .len = PAGE};
+        MUST(ioctl(uffd, UFFDIO_COPY, &copy) == 0 || errno == EEXIST);
+    }
+}
+
+static void a_userfaultfd_of_the_programs_own(void) {
+    int uffd = own_uffd();
+    char *area = cold_mapping(BYTES, 1);
+    MUST(madvise(AT(area, 512), 1024 * PAGE, MADV_DONTNEED) == 0);
+    served = area;
+    pthread_t server;
+    MUST(pthread_create(&server, NULL, serve_own_faults, (void *)(intptr_t)uffd) == 0);
+    /* A part that was touched and evicted, and a part that is missing, which is what the program wants to be asked for. */
+    struct uffdio_register wanted = {.range = {(uintptr_t)AT(area, 256), 1280 * PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    MUST(ioctl(uffd, UFFDIO_REGISTER, &wanted) == 0);
+    for (int round = 0; round < 3; round++) {
+        if (evicts())
+            MUST(madvise(area, BYTES, MADV_PAGEOUT) == 0);
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 512, 1536, 5);
+        check_pages(area, 1536, PAGES, 1);
+        MUST(madvise(AT(area, 512), 1024 * PAGE, MADV_DONTNEED) == 0);
+    }
+    /* Given back to the kernel, then zeros again where nothing is. */
+    MUST(ioctl(uffd, UFFDIO_UNREGISTER, &wanted.range) == 0);
+    check_zeros(AT(area, 512), 1024 * PAGE);
+    check_pages(area, 0, 512, 1);
+    /* Asked for more than is its own: what that does is the kernel's business (Linux 6.15 on refuses), but nothing is lost by it. */
+    evict(area, 256 * PAGE), evict(AT(area, 1536), 512 * PAGE);
+    struct uffdio_range all = {(uintptr_t)area, BYTES};
+    ioctl(uffd, UFFDIO_UNREGISTER, &all);
+    check_pages(area, 0, 512, 1);
+    check_pages(area, 1536, PAGES, 1);
+    served = NULL;
+    pthread_join(server, NULL);
+    close(uffd);
+}
+
+#ifndef UFFDIO_MOVE
+struct uffdio_move {
+    uint64_t dst, src, len, mode;
+    int64_t move;
+};
+#define UFFDIO_MOVE _IOWR(UFFDIO, 0x05, struct uffdio_move)
+#endif
+
+/* The program moves pages itself: out of evicted memory as well. */
+static void pages_the_program_moves_itself(void) {
+    int uffd = own_uffd();
+    char *area = cold_mapping(BYTES, 1);
+    char *target = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(target != MAP_FAILED);
+    struct uffdio_register wanted = {.range = {(uintptr_t)target, BYTES}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    MUST(syscall(SYS_ioctl, uffd, UFFDIO_REGISTER, &wanted) == 0);
+    for (uint64_t mode = 0; mode < 2; mode++) {
+        struct uffdio_move move = {.dst = (uintptr_t)AT(target, 512 * mode), .src = (uintptr_t)AT(area, 512 * mode), .len = 512 * PAGE, .mode = mode << 1 /* holes are allowed */};
+        int done;
+        while ((done = ioctl(uffd, UFFDIO_MOVE, &move)) == -1 && errno == EAGAIN && move.move > 0)
+            move.dst += (uint64_t)move.move, move.src += (uint64_t)move.move, move.len -= (uint64_t)move.move;
+        if (done == -1 && errno == EINVAL && mode == 0)
+            cannot_check("this kernel has no UFFDIO_MOVE");
+        MUST(done == 0);
+        check_pages(target, 512 * mode, 512 * mode + 512, 1);
+    }
+    check_pages(area, 1024, PAGES, 1);
+    MUST(ioctl(uffd, UFFDIO_UNREGISTER, &wanted.range) == 0);
+    check_zeros(area, 1024 * PAGE);
+    close(uffd);
+}
+
+/* ---- many mappings ---- */
+
+/* Every other page of a large area is read-only, so that each page is a mapping of the kernel's, up to near its limit. */
+static void mappings_near_the_limit(void) {
+    size_t most = 0;
+    FILE *limit = fopen("/proc/sys/vm/max_map_count", "r");
+    MUST(limit && fscanf(limit, "%zu", &most) == 1);
+    fclose(limit);
+    size_t pages = most > 70000 ? 70000 : most - 3000;
+    char *area = mapping(pages * PAGE), *rest = cold_mapping(BYTES, 3);
+    for (size_t p = 0; p < pages; p++)
+        *(uint64_t *)AT(area, p) = mix(p);
+    for (int round = 0; round < 2; round++) {
+        if (evicts())
+            MUST(madvise(area, pages * PAGE, MADV_PAGEOUT) == 0);
+        for (size_t p = 0; p < pages; p += 2)
+            MUST(mprotect(AT(area, p), PAGE, PROT_READ) == 0);
+        if (evicts())
+            MUST(madvise(area, pages * PAGE, MADV_PAGEOUT) == 0 && madvise(rest, BYTES, MADV_PAGEOUT) == 0);
+        check(rest, BYTES, 3);
+        for (size_t p = 0; p < pages; p++)
+            MUST(*(uint64_t *)AT(area, p) == mix(p));
+        for (size_t p = 1; p < pages; p += 2)
+            *(uint64_t *)AT(area, p) = mix(p);
+        /* New memory, discarded memory and removed memory among so many. */
+        char *more = cold_heap(MIB, 4);
+        check(more, MIB, 4);
+        free(more);
+        MUST(madvise(AT(area, 101), PAGE, MADV_DONTNEED) == 0);
+        check_zeros(AT(area, 101), PAGE);
+        *(uint64_t *)AT(area, 101) = mix(101);
+        MUST(mprotect(area, pages * PAGE, PROT_READ | PROT_WRITE) == 0);
+        for (size_t p = 0; p < pages; p++)
+            MUST(*(uint64_t *)AT(area, p) == mix(p));
+    }
+    MUST(munmap(area, pages * PAGE) == 0);
+    check(rest, BYTES, 3);
+}
+
+/* Untouched pages beside evicted ones, in an area that is registered in long runs because mappings are many. */
+static void untouched_pages_among_many_mappings(void) {
+    enum { STRIPES = 20000 };
+    char *stripes = mapping(STRIPES * (size_t)PAGE);
+    for (size_t p = 0; p < STRIPES; p += 2)
+        MUST(mprotect(AT(stripes, p), PAGE, PROT_NONE) == 0);
+    char *area = mapping(128 * MIB);
+    size_t pages = 128 * MIB / PAGE;
+    for (int round = 0; round < 3; round++) {
+        /* One region in three, then its neighbours, in which pages between are never touched. */
+        for (size_t p = (size_t)round * 512; p < pages; p += 3 * 512)
+            for (size_t q = p; q < p + 512; q += 3)
+                *(uint64_t *)AT(area, q) = mix(q);
+        for (size_t p = (size_t)round * 512; p < pages; p += 3 * 512)
+            if (evicts())
+                MUST(madvise(AT(area, p), 512 * PAGE, MADV_PAGEOUT) == 0);
+        for (size_t p = 0; p < pages; p += 5)
+            MUST(*(uint64_t *)AT(area, p) == (p % 512 % 3 == 0 && p / 512 % 3 <= (size_t)round ? mix(p) : 0));
+        /* Discarded and written again: what was evicted there before must not come back. */
+        MUST(madvise(AT(area, 600), 1000 * PAGE, MADV_DONTNEED) == 0);
+        check_zeros(AT(area, 600), 1000 * PAGE);
+        for (size_t p = 600; p < 1600; p++)
+            if (p % 512 % 3 == 0 && p / 512 % 3 <= (size_t)round)
+                *(uint64_t *)AT(area, p) = mix(p);
+    }
+    MUST(munmap(area, 128 * MIB) == 0 && munmap(stripes, STRIPES * (size_t)PAGE) == 0);
+}
+
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(discarded_pages_are_zeros),
@@ -923,6 +1342,17 @@ int main(int count, char **words) {
         CASE(mappings_come_and_go_in_threads),
         CASE(signals_arrive_during_memory_calls),
         CASE(signal_handlers_touch_neighbours_of_discarded_pages),
+        CASE(refused_discards_keep_contents),
+        CASE(remapped_memory_keeps_its_kind),
+        CASE(failed_mappings_leave_no_old_contents),
+        CASE(memory_removed_behind_the_c_library),
+        CASE(advice_through_a_process_descriptor),
+        CASE(memory_is_replaced_while_it_is_read),
+        CASE(memory_goes_while_it_is_read),
+        CASE(a_userfaultfd_of_the_programs_own),
+        CASE(pages_the_program_moves_itself),
+        CASE(mappings_near_the_limit),
+        CASE(untouched_pages_among_many_mappings),
     };
     return run_case(count, words, cases, COUNT(cases));
 }

@@ -46,4 +46,15 @@ cases! {
     mappings_come_and_go_in_threads
     signals_arrive_during_memory_calls
     signal_handlers_touch_neighbours_of_discarded_pages
+    refused_discards_keep_contents
+    remapped_memory_keeps_its_kind
+    failed_mappings_leave_no_old_contents
+    memory_removed_behind_the_c_library
+    advice_through_a_process_descriptor
+    memory_is_replaced_while_it_is_read
+    memory_goes_while_it_is_read
+    a_userfaultfd_of_the_programs_own
+    pages_the_program_moves_itself
+    mappings_near_the_limit
+    untouched_pages_among_many_mappings
 }

@@ -76,10 +76,10 @@ extern "C" fn hook_alloc(
 extern "C" fn hook_purge(_: *mut c_void, extent: *mut c_void, _: usize, offset: usize, len: usize, _: u32) -> bool {
     let start = extent as usize + offset;
     // SAFETY: jemalloc gives these contents up; the range is part of an extent that a zone handed out.
-    let act = || unsafe { sys::advise(start, len, libc::MADV_DONTNEED) };
+    let act = |start, len| unsafe { sys::advise(start, len, libc::MADV_DONTNEED) };
     let result = match zone::pager() {
         Some(pager) => pager.discard(start, len, act),
-        None => act(),
+        None => act(start, len),
     };
     result.is_err()
 }

@@ -266,6 +266,8 @@ impl Pager {
                 Err(_) => return self.fill(uffd, address, source),
             }
         }
+        // Who waits for what was there before must look again: the kernel does not wake them when it takes a mapping away.
+        sys::uffd_wake(tried, address, PAGE);
         Fill::Gone
     }
 

@@ -28,6 +28,11 @@ impl Pager {
             // SAFETY: changes no contents; kernels without huge pages refuse, which is as good.
             let _ = unsafe { sys::advise(start, len, libc::MADV_NOHUGEPAGE) };
         }
+        for entry in self.table.overlapping(start, start + len) {
+            let _region = entry.region.lock.lock();
+            // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
+            self.drop_pages(&[entry], start, start + len);
+        }
         self.ranges.lock().insert(start, start + len, Attributes { evictable, registered: false });
         self.count_committed(if evictable { len as isize } else { 0 });
     }
@@ -47,19 +52,49 @@ impl Pager {
     }
 
     /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's purge): `act` tells the
-    /// kernel, and unless that refuses, stored copies go too. Its result is handed back.
-    pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn() -> Result<R, Errno>) -> Result<R, Errno> {
+    /// kernel, for the range or a part of it, and what that does not refuse goes from the stores too. Its result for the range is handed back.
+    pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn(usize, usize) -> Result<R, Errno>) -> Result<R, Errno> {
         self.with_regions(start, len, |entries| {
             let out = entries.iter().any(|entry| self.has_pages_out(entry, start, start + len));
-            let result = act();
-            // Refused (locked memory, say): the contents stay, the stored ones too. ENOMEM means done but for holes in the range.
-            if out && matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
-                self.drop_pages(entries, start, start + len);
-                // A fault in between may have brought old contents back.
-                let _ = act();
+            let result = act(start, len);
+            if out {
+                self.discard_stored(entries, start, start + len, len, &result, &act);
             }
             result
         })
+    }
+
+    /// The stores' part of [`Pager::discard`] in `start..end`, where `act` had this result. The kernel refuses (locked memory, say) when it
+    /// comes to the first page in question: up to there it is done, and found out here in steps: the whole, regions, pages.
+    fn discard_stored<R>(
+        &self,
+        entries: &[Entry],
+        start: usize,
+        end: usize,
+        step: usize,
+        result: &Result<R, Errno>,
+        act: &impl Fn(usize, usize) -> Result<R, Errno>,
+    ) -> bool {
+        // ENOMEM means done but for holes in the range.
+        if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
+            self.drop_pages(entries, start, end);
+            // A fault in between may have brought old contents back.
+            let _ = act(start, end - start);
+            return true;
+        }
+        if step <= PAGE {
+            return false;
+        }
+        let step = if step > REGION { REGION } else { PAGE };
+        let mut from = start;
+        while from < end {
+            let to = end.min((from / step + 1) * step);
+            if !self.discard_stored(entries, from, to, step, &act(from, to - from), act) {
+                return false;
+            }
+            from = to;
+        }
+        true
     }
 
     /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so the range is no longer managed, and
@@ -82,8 +117,9 @@ impl Pager {
     }
 
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
-    /// restored, then `act` does it. On success the old range is no longer managed; the caller manages what came of it.
-    pub fn restore_then<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    /// restored, then `act` does it. On success the old range is no longer managed: what was managed of it is handed back, for the caller to
+    /// manage what came of it.
+    pub fn restore_then<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<(R, Vec<Range>), Errno> {
         let end = start + len;
         self.with_regions(start, len, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
@@ -95,20 +131,22 @@ impl Pager {
                 self.unregister_range(start, end);
                 pieces.iter_mut().for_each(|piece| piece.attributes.registered = false);
             }
-            let result = act();
-            match result {
-                Ok(_) => self.uncount(&pieces),
-                Err(_) => self.reinsert(pieces),
+            match act() {
+                Ok(done) => {
+                    self.uncount(&pieces);
+                    Ok((done, pieces))
+                }
+                Err(errno) => {
+                    self.reinsert(pieces);
+                    Err(errno)
+                }
             }
-            result
         })
     }
 
     /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on. Returns what was managed of it.
     pub fn unmanage(&self, start: usize, len: usize) -> Vec<Range> {
-        let pieces = self.ranges_within(start, start + len);
-        let _ = self.restore_then(start, len, || Ok(()));
-        pieces
+        self.restore_then(start, len, || Ok(())).map_or(Vec::new(), |((), pieces)| pieces)
     }
 
     /// Undoes [`Pager::unmanage`].
@@ -172,15 +210,31 @@ impl Pager {
         self.with_regions(start, len, |_| {
             let result = act();
             if result.is_ok() {
-                let mut ranges = self.ranges.lock();
-                let evictable_before = evictable_bytes(&ranges.overlapping(start, start + len));
-                ranges.update(start, start + len, |attributes| attributes.evictable = evictable);
-                let evictable_after = evictable_bytes(&ranges.overlapping(start, start + len));
-                drop(ranges);
-                self.count_committed(evictable_after as isize - evictable_before as isize);
+                self.set_evictable(start, start + len, evictable);
             }
             result
         })
+    }
+
+    /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that it lies in: for what the kernel itself
+    /// changes at moments when it does not wait for a handler. The kernel's mappings stay as they are.
+    pub fn keep(&self, start: usize, len: usize) {
+        let (start, end) = (start / PAGE * PAGE, (start + len).next_multiple_of(PAGE));
+        self.with_regions(start, end - start, |entries| {
+            if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
+                self.restore_range(start, end);
+            }
+            self.set_evictable(start, end, false);
+        });
+    }
+
+    fn set_evictable(&self, start: usize, end: usize, evictable: bool) {
+        let mut ranges = self.ranges.lock();
+        let before = evictable_bytes(&ranges.overlapping(start, end));
+        ranges.update(start, end, |attributes| attributes.evictable = evictable);
+        let after = evictable_bytes(&ranges.overlapping(start, end));
+        drop(ranges);
+        self.count_committed(after as isize - before as isize);
     }
 
     fn uncount(&self, pieces: &[Range]) {

@@ -128,7 +128,7 @@ impl World {
             Op::Discard { from, pages } => {
                 let (start, len, which) = self.span(from, pages);
                 // SAFETY: the test's own mapping.
-                self.pager.discard(start, len, || unsafe { sys::advise(start, len, libc::MADV_DONTNEED) }).unwrap();
+                self.pager.discard(start, len, |start, len| unsafe { sys::advise(start, len, libc::MADV_DONTNEED) }).unwrap();
                 self.model[which].fill([0; PAGE]);
             }
             Op::Restore { from, pages } => {

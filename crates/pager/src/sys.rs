@@ -401,16 +401,14 @@ pub fn survives(act: impl FnOnce()) -> Result<bool> {
     }
 }
 
-/// Whether the page at `address` is mapped readable and writable, without touching it: MADV_POPULATE_WRITE over nothing would touch; the
-/// kernel's own list says it.
-pub fn is_readable_and_writable(address: usize) -> bool {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
-    maps.lines().any(|line| {
-        let parse = |text: &str| usize::from_str_radix(text, 16).ok();
-        let Some((range, rest)) = line.split_once(' ') else { return false };
-        let Some((start, end)) = range.split_once('-').and_then(|(start, end)| Some((parse(start)?, parse(end)?))) else { return false };
-        (start..end).contains(&address) && rest.starts_with("rw-p")
-    })
+/// Whether a process descriptor, or one of the kernel's numbers below zero for it, stands for this process (any of its threads).
+pub fn is_this_process(pidfd: Fd) -> bool {
+    if pidfd < 0 {
+        return true;
+    }
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
+    let task = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+    task.is_some_and(|task| std::path::Path::new(&format!("/proc/self/task/{}", task.trim())).exists())
 }
 
 // ---- userfaultfd ----
@@ -434,6 +432,18 @@ pub(crate) const UFFDIO_ZEROPAGE: u64 = ioc(3, 0x04, 32);
 pub(crate) const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
 pub(crate) const UFFDIO_WRITEPROTECT: u64 = ioc(3, 0x06, 24);
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
+
+/// Of an ioctl of the program's: the range that it is about to give to a userfaultfd of its own, take from one, or move pages out of.
+pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize)> {
+    let mut words = [[0u8; 8]; 3];
+    let (UFFDIO_REGISTER | UFFDIO_UNREGISTER | UFFDIO_MOVE) = request else { return None };
+    let len = if request == UFFDIO_MOVE { 24 } else { 16 };
+    if !peek(argument, &mut words.as_flattened_mut()[..len]) {
+        return None;
+    }
+    let [first, second, third] = words.map(usize::from_ne_bytes);
+    Some(if request == UFFDIO_MOVE { (second, third) } else { (first, second) })
+}
 
 /// Opens a userfaultfd that also sees faults in the kernel. Tries `device` (an open /dev/userfaultfd) first, then the system
 /// call. Never user-mode only: with that, `read(2)` into an evicted page would fail.

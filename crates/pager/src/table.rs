@@ -184,7 +184,12 @@ impl Table {
 
     /// The regions that overlap `start..end` and were ever used, in address order.
     pub fn overlapping(&self, start: usize, end: usize) -> impl Iterator<Item = Entry<'_>> {
-        (start >> REGION_SHIFT..end.div_ceil(REGION)).filter_map(|block| self.get(block << REGION_SHIFT))
+        // Leaf by leaf: most of a huge reservation has none.
+        let leaves = start >> LEAF_SHIFT..end.div_ceil(1 << LEAF_SHIFT).min(LEAVES);
+        let leaves = leaves.filter(|leaf| self.directory[*leaf].load(Acquire) != 0);
+        let blocks =
+            leaves.flat_map(move |leaf| start.max(leaf << LEAF_SHIFT) >> REGION_SHIFT..end.min((leaf + 1) << LEAF_SHIFT).div_ceil(REGION));
+        blocks.filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
     /// Everything that may cost memory, as address ranges.

@@ -5,6 +5,7 @@
 //! what may not be missed. Nothing here aborts the program or prints more than a line.
 
 mod entry;
+mod kept;
 mod mappings;
 mod processes;
 

@@ -7,12 +7,14 @@
 use crate::pager;
 use std::ffi::c_void;
 use terrace_pager::Pager;
+use terrace_pager::ranges::Range;
 use terrace_pager::sys::{self, Errno, PAGE};
 
 /// Smaller mappings are not worth a range of their own (design, decision 6). Python's arenas are exactly this size.
 const MANAGED_FROM: usize = 1 << 20;
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;
+const MADV_COLLAPSE: i32 = 25;
 const MADV_GUARD_INSTALL: i32 = 102;
 
 fn failed<T>(errno: Errno, value: T) -> T {
@@ -24,6 +26,13 @@ fn failed<T>(errno: Errno, value: T) -> T {
 fn status(result: Result<usize, Errno>) -> i32 {
     match result {
         Ok(value) => value as i32,
+        Err(errno) => failed(errno, -1),
+    }
+}
+
+fn signed(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
         Err(errno) => failed(errno, -1),
     }
 }
@@ -123,22 +132,38 @@ extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i3
     let source = manager_of(start, size);
     let result = match source {
         Some(pager) => pager.restore_then(start, size, act),
-        None => act(),
+        None => act().map(|moved| (moved, Vec::new())),
     };
     if result.is_err()
         && let Some((pager, pieces)) = target
     {
         pager.manage_again(pieces);
     }
-    if let Some(pager) = source
-        && let Ok(moved) = result
-        && whole_pages(new_len) >= MANAGED_FROM
-        && sys::is_readable_and_writable(moved)
-    {
-        pager.make_room(whole_pages(new_len).saturating_sub(size));
-        pager.manage(moved, whole_pages(new_len), true);
-    }
+    let result = result.map(|(moved, pieces)| {
+        if let Some(pager) = source {
+            manage_remapped(pager, &pieces, start, size, moved, whole_pages(new_len));
+            if flags & libc::MREMAP_DONTUNMAP != 0 {
+                pager.manage_again(pieces);
+            }
+        }
+        moved
+    });
     pointer(result)
+}
+
+/// What came of `pieces` of a mapping that is now at `moved` is managed as it was before, and no more; what it grew by is like its end.
+fn manage_remapped(pager: &Pager, pieces: &[Range], start: usize, size: usize, moved: usize, new_size: usize) {
+    if new_size < MANAGED_FROM {
+        return;
+    }
+    pager.make_room(new_size.saturating_sub(size));
+    for piece in pieces {
+        let (from, to) = (piece.start - start, piece.end - start);
+        let to = if to == size { new_size } else { to.min(new_size) };
+        if from < to {
+            pager.manage(moved + from, to - from, piece.attributes.evictable);
+        }
+    }
 }
 
 /// `mprotect`.
@@ -173,19 +198,72 @@ extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
 }
 
 fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
-    let (start, size) = (address as usize, whole_pages(len));
-    let act = || kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
-    let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return status(act()) };
+    let act = |start, len, advice| kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
+    status(advise_with(address as usize, len, advice, act))
+}
+
+/// Advice that `act` gives to the kernel, and what it means for page states.
+fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let size = whole_pages(len);
+    let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return act(start, len, advice) };
     match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => status(pager.discard(start, size, act)),
-        libc::MADV_PAGEOUT if pager.page_out(start, size) => 0,
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
+        // A page that the kernel may free at any time could vanish from staging, where nobody would answer its fault: freed at once.
+        libc::MADV_FREE => pager.discard(start, size, |start, len| {
+            let result = act(start, len, advice);
+            if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
+                let _ = act(start, len, libc::MADV_DONTNEED);
+            }
+            result
+        }),
+        libc::MADV_PAGEOUT if pager.page_out(start, size) => Ok(0),
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
-            status(act())
+            act(start, len, advice)
         }
-        _ => status(act()),
+        _ => act(start, len, advice),
     }
+}
+
+/// `process_madvise`. The kernel takes advice that destroys contents for the calling process only (Linux 6.13).
+#[unsafe(no_mangle)]
+extern "C" fn process_madvise(pidfd: i32, parts: *const libc::iovec, count: usize, advice: i32, flags: u32) -> isize {
+    let whole = [pidfd as usize, parts as usize, count, advice as usize, flags as usize, 0];
+    let harmless = matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | MADV_COLLAPSE);
+    if harmless || count > libc::UIO_MAXIOV as usize || pager().is_none() || !sys::is_this_process(pidfd) {
+        return signed(kernel(libc::SYS_process_madvise, whole));
+    }
+    let mut done = 0;
+    for index in 0..count {
+        let mut part = [[0u8; 8]; 2];
+        if !sys::peek(parts as usize + index * size_of_val(&part), part.as_flattened_mut()) {
+            return if done > 0 { done } else { failed(Errno::EFAULT, -1) };
+        }
+        let [start, len] = part.map(usize::from_ne_bytes);
+        let act = |start: usize, len: usize, advice: i32| {
+            let part = [start, len];
+            kernel(libc::SYS_process_madvise, [pidfd as usize, part.as_ptr() as usize, 1, advice as usize, flags as usize, 0])
+        };
+        match advise_with(start, len, advice, act) {
+            Ok(_) => done += len as isize,
+            Err(_) if done > 0 => return done,
+            Err(errno) => return failed(errno, -1),
+        }
+    }
+    done
+}
+
+/// `ioctl`: what a program gives to a userfaultfd of its own, or moves away with one, is its own to manage from then on. (One range has room for
+/// one userfaultfd, and what we had evicted would be missing to it.)
+#[unsafe(no_mangle)]
+extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
+    if let Some((start, len)) = sys::range_of_uffd_call(request, argument)
+        && let Some(pager) = manager_of(start, len)
+    {
+        pager.unmanage(start, len);
+    }
+    status(kernel(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]))
 }
 
 /// The same calls made through `syscall`.
@@ -196,6 +274,9 @@ pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::
         libc::SYS_munmap => unmap(address, b).into(),
         libc::SYS_mremap => mremap(address, b, c, d as i32, e as *mut c_void) as libc::c_long,
         libc::SYS_mprotect => protect(address, b, c as i32).into(),
+        libc::SYS_pkey_mprotect => pkey_mprotect(address, b, c as i32, d as i32).into(),
+        libc::SYS_process_madvise => process_madvise(a as i32, b as *const libc::iovec, c, d as i32, e as u32) as libc::c_long,
+        libc::SYS_ioctl => ioctl(a as i32, b as libc::c_ulong, c).into(),
         _ => advise(address, b, c as i32).into(),
     }
 }

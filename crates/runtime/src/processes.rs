@@ -4,7 +4,7 @@
 //! holds its locks and no thread can be inside our hooks) and first after it in the child (before any other library touches memory that
 //! may be evicted). Hence the interposed `__register_atfork`.
 
-use crate::{PROCESS, mappings, pager};
+use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use terrace_alloc::{unmanaged, zone};
@@ -14,7 +14,7 @@ type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
 
 /// The next definition of a function behind ours: the C library's.
-fn next(name: &CStr) -> *mut c_void {
+pub fn next(name: &CStr) -> *mut c_void {
     terrace_alloc::enter_internal();
     // SAFETY: a NUL-terminated name.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
@@ -234,15 +234,21 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
             }
             forward()
         }
+        libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
         libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
         // Only the form that continues here in the child; others bring a stack and must not return through us.
         libc::SYS_clone if a & libc::CLONE_VM as usize == 0 && b == 0 => libc::c_long::from(forking(|| forward() as i32)),
-        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mremap | libc::SYS_mprotect | libc::SYS_madvise => {
-            mappings::by_number(number, [a, b, c, d, e, f])
-        }
+        libc::SYS_mmap
+        | libc::SYS_munmap
+        | libc::SYS_mremap
+        | libc::SYS_mprotect
+        | libc::SYS_pkey_mprotect
+        | libc::SYS_madvise
+        | libc::SYS_process_madvise
+        | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
         _ => forward(),
     }
 }

@@ -1,0 +1,108 @@
+//! Memory of the program that the kernel changes at moments when it does not wait for a page: it must be in place.
+//!
+//! The kernel takes a missing page of ours for a bad address in two cases. A thread that is exiting clears a word in its own stack, for which
+//! `pthread_join` waits, and marks the robust mutexes that it still holds; and some futex operations change the program's words.
+
+use crate::pager;
+use crate::processes::next;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+use terrace_pager::sys::{self, Errno, PAGE};
+
+/// The C library's part of a thread's stack lies at its top: descriptor and thread-local storage.
+const TOP_OF_STACK: usize = 64 << 10;
+const MADV_POPULATE_WRITE: i32 = 23;
+
+fn keep(start: usize, len: usize) {
+    if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
+        pager.keep(start, len);
+    }
+}
+
+/// A function of the C library that we interpose, looked up once. Null if there is none.
+struct Real {
+    name: &'static CStr,
+    function: AtomicPtr<c_void>,
+}
+
+impl Real {
+    const fn new(name: &'static CStr) -> Self {
+        Real { name, function: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    fn get(&self) -> *mut c_void {
+        let known = self.function.load(Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        let found = next(self.name);
+        self.function.store(found, Relaxed);
+        found
+    }
+}
+
+fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> bool {
+    let (mut protocol, mut robust) = (libc::PTHREAD_PRIO_NONE, libc::PTHREAD_MUTEX_STALLED);
+    // SAFETY: attributes that the program passes to pthread_mutex_init are initialised; null was excluded.
+    unsafe {
+        libc::pthread_mutexattr_getprotocol(attributes, &mut protocol);
+        libc::pthread_mutexattr_getrobust(attributes, &mut robust);
+    }
+    protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST
+}
+
+/// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that the kernel changes.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: *const libc::pthread_mutexattr_t) -> i32 {
+    static REAL: Real = Real::new(c"pthread_mutex_init");
+    type Init = extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> i32;
+    if !attributes.is_null() && is_changed_by_the_kernel(attributes) {
+        keep(mutex as usize, size_of::<libc::pthread_mutex_t>());
+    }
+    let real = REAL.get();
+    if real.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: Init = unsafe { std::mem::transmute(real) };
+    real(mutex, attributes)
+}
+
+/// `pthread_attr_setstack`: a stack in memory that the program allocated itself.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_attr_setstack(attributes: *mut libc::pthread_attr_t, stack: *mut c_void, size: usize) -> i32 {
+    static REAL: Real = Real::new(c"pthread_attr_setstack");
+    type SetStack = extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> i32;
+    let top = size.min(TOP_OF_STACK);
+    keep((stack as usize).saturating_add(size - top), top);
+    let real = REAL.get();
+    if real.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: SetStack = unsafe { std::mem::transmute(real) };
+    real(attributes, stack, size)
+}
+
+/// A futex call by number. "Bad address" comes before any effect; where the page was only out, the call is made again.
+pub fn futex(args: [usize; 6]) -> Result<usize, Errno> {
+    const TRIES: usize = 100;
+    let pages = [args[0], args[4]].map(|address| address / PAGE * PAGE);
+    for _ in 0..TRIES {
+        // SAFETY: the program's own call, passed on as it was made.
+        let result = unsafe { sys::forward(libc::SYS_futex, args) };
+        let Some(pager) = pager().filter(|_| result == Err(Errno::EFAULT)) else { return result };
+        let mut brought = false;
+        for page in pages.into_iter().filter(|page| pager.manages(*page, PAGE)) {
+            // SAFETY: faults the page in for writing, as the call would have; contents stay.
+            if unsafe { sys::advise(page, PAGE, MADV_POPULATE_WRITE) }.is_err() {
+                return result;
+            }
+            brought = true;
+        }
+        if !brought {
+            return result;
+        }
+    }
+    Err(Errno::EFAULT)
+}

@@ -1,0 +1,43 @@
+//! System calls transfer the right bytes to and from memory that is evicted, half evicted, or just being moved.
+
+use std::sync::LazyLock;
+use terrace_tests::{Cases, Terrace, compiled};
+
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; random evictions; and these
+/// beside a budget below what a case uses.
+static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("the_kernel_finds_evicted_memory.c", &[]),
+    arguments: Vec::new(),
+    ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed().and("--dram=6M")],
+});
+
+macro_rules! cases {
+    ($($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            CALLS.hold(stringify!($case));
+        }
+    )*};
+}
+
+cases! {
+    vectors
+    messages
+    zero_copy_sends
+    ring_buffers
+    ring_buffers_polled_by_the_kernel
+    ring_buffers_that_are_fixed
+    ring_buffers_that_are_fixed_and_huge
+    direct_io_in_the_background
+    direct_io_while_pages_move
+    structures
+    buffers_that_run_off
+    locks_in_evicted_memory
+    mutexes_that_the_kernel_changes
+    threads_end_on_stacks_of_the_programs_own
+    futexes
+    signals_arrive_while_the_kernel_waits
+    memory_as_a_file
+    traced
+    other_processes_while_pages_move
+}
