@@ -62,6 +62,10 @@ case $job in test | ci)
     has redis-server redis-cli || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
     has memcached || { missing memcached 'memcached'; services="$services memcached"; }
     has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
+    has git || missing git 'git'
+    has perl || missing perl 'Perl (perl)'
+    has node || missing nodejs 'Node.js (node)'
+    has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
     ;;
 esac
 if [ "$job" = ci ] && [ -z "$needs_rust" ]; then

@@ -80,7 +80,8 @@ fn killed_from_outside() {
         let finished = running.wait();
         assert_eq!(finished.report().number("/signal"), f64::from(libc::SIGKILL), "{}", finished.account("was not killed"));
         assert_eq!(finished.report().number("/exit_status"), 128.0 + f64::from(libc::SIGKILL));
-        finished.report().expect_moves(1000, 0);
+        // Figures as of the last time that they were published, which may be a moment ago.
+        finished.report().expect_managed();
     }
 }
 

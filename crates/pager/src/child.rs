@@ -5,19 +5,23 @@
 //! registered and somebody answers for them. So two *bare* threads come first, of which the C library knows nothing: the first keeper
 //! registers, the first handler answers, and while it does so the first keeper makes our threads as everywhere else.
 //!
+//! A child made by `_Fork`, by `clone` or by system call may not even make threads: the C library's locks are as the parent's other threads left
+//! them (its own `fork` opens them in the child). There the bare threads stay: pages come back, and nothing is evicted.
+//!
 //! Bare threads have stacks of ours and the thread-locals of the forking thread. The first keeper uses those while the forking thread waits for
-//! it; the first handler, which outlives that, uses none: it must not call the C allocator, which asks them whom it serves.
+//! it; later neither uses any. Above all they must not call the C allocator, which asks them whom it serves.
 
 use crate::handler::Tools;
 use crate::pager::{Mode, NO_THREAD, Pager, SHARES_DESCRIPTORS, keeper_main, spawn};
 use crate::sys::{self, Errno, Message, PAGE};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::Duration;
 
 const STACK_BYTES: usize = 256 << 10;
-/// How often the first handler looks whether it is still needed. Nobody waits for its end but handlers, while it does their work.
+/// How often the first handler looks whether it is still needed, where it is not to stay. Nobody waits for its end but handlers, while it does their work.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// Of a child's first two threads. Made before any fork; each child uses its copy once.
 pub(crate) struct FirstThreads {
@@ -26,6 +30,8 @@ pub(crate) struct FirstThreads {
     keeping: AtomicU32,
     /// The first handler is at work: others wait, for two readers of one message would get in each other's way.
     handling: AtomicU32,
+    /// Both are all that this child gets.
+    stay: AtomicBool,
 }
 
 impl FirstThreads {
@@ -36,14 +42,20 @@ impl FirstThreads {
             unsafe { sys::allow_access(start + PAGE, STACK_BYTES - PAGE) }?;
             Ok(start)
         };
-        Ok(FirstThreads { stacks: [stack()?, stack()?], keeping: AtomicU32::new(0), handling: AtomicU32::new(0) })
+        Ok(FirstThreads {
+            stacks: [stack()?, stack()?],
+            keeping: AtomicU32::new(0),
+            handling: AtomicU32::new(0),
+            stay: AtomicBool::new(false),
+        })
     }
 }
 
 impl Pager {
-    /// [`Pager::start`] for the child of a process that evicts.
-    pub(crate) fn start_in_child(&'static self) {
+    /// [`Pager::start`] for the child of a process that evicts. `threads`: whether the C library can make them there.
+    pub(crate) fn start_in_child(&'static self, threads: bool) {
         self.first.handling.store(0, Relaxed);
+        self.first.stay.store(!threads, Relaxed);
         self.start_by(|| {
             self.first.keeping.store(1, Release);
             let made = self.bare_thread(0, first_keeper, std::ptr::from_ref(self).cast_mut().cast());
@@ -62,15 +74,20 @@ impl Pager {
         unsafe { libc::clone(main, top as *mut c_void, FLAGS, argument) > 0 }
     }
 
-    fn make_keeper_in_child(&'static self) {
+    /// True if this thread is to be the keeper itself.
+    fn make_keeper_in_child(&'static self) -> bool {
         if let Err(note) = self.open_descriptors().and_then(|()| self.register_inherited()) {
-            return self.fail(&note);
+            self.fail(&note);
+            return false;
         }
         self.first.handling.store(1, Release);
         let handler = Box::into_raw(Box::new(FirstHandler { pager: self, tools: Tools::new() }));
-        if !self.bare_thread(1, first_handler, handler.cast()) || !spawn(self, keeper_main, SHARES_DESCRIPTORS) {
+        let stay = self.first.stay.load(Relaxed);
+        if !self.bare_thread(1, first_handler, handler.cast()) || !(stay || spawn(self, keeper_main, SHARES_DESCRIPTORS)) {
             self.fail(NO_THREAD);
+            return false;
         }
+        stay
     }
 
     /// In a handler that was just made: the first one does its work until it ends.
@@ -85,8 +102,9 @@ impl Pager {
         let mut polled: Vec<libc::pollfd> =
             uffds.iter().map(|uffd| libc::pollfd { fd: uffd.load(Acquire), events: libc::POLLIN, revents: 0 }).collect();
         polled.iter().for_each(|polled| sys::set_waiting(polled.fd, false));
-        while self.mode() == Mode::Starting {
-            sys::wait_readable(&mut polled, LOOK_EVERY);
+        let stays = self.first.stay.load(Relaxed);
+        while stays || self.mode() == Mode::Starting {
+            sys::wait_readable(&mut polled, if stays { NEVER } else { LOOK_EVERY });
             for ready in polled.iter().filter(|polled| polled.revents != 0) {
                 // One at a time: what is read must be served, and more may not be there.
                 self.handle_some(ready.fd, &mut [Message::default()], tools);
@@ -104,15 +122,25 @@ struct FirstHandler {
 extern "C" fn first_keeper(argument: *mut c_void) -> i32 {
     // SAFETY: `start_in_child` passes the pager, which lives for ever.
     let pager = unsafe { &*argument.cast::<Pager>() };
-    pager.make_keeper_in_child();
+    let tools = pager.make_keeper_in_child().then(|| {
+        let tools = Tools::new();
+        pager.become_keeper("a child made without fork handlers (_Fork, clone): it brings pages back and evicts nothing");
+        tools
+    });
     pager.first.keeping.store(0, Release);
     sys::futex_wake(&pager.first.keeping, 1);
-    0
+    match tools {
+        Some(tools) => pager.serve(tools),
+        None => 0,
+    }
 }
 
 extern "C" fn first_handler(argument: *mut c_void) -> i32 {
     // SAFETY: the argument is the box made in `make_keeper_in_child`, used once.
     let FirstHandler { pager, mut tools } = *unsafe { Box::from_raw(argument.cast()) };
+    if pager.first.stay.load(Relaxed) {
+        pager.account.watch_thread(sys::thread_id());
+    }
     pager.handle_first_faults(&mut tools);
     pager.first.handling.store(0, Release);
     sys::futex_wake(&pager.first.handling, u32::MAX >> 1);

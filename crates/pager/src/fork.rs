@@ -171,8 +171,9 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the child, before anything else runs there.
-    pub fn fork_child(&'static self) {
+    /// After a fork, in the child, before anything else runs there. `threads`: whether the C library can make some; it cannot where it did not
+    /// fork itself, because its locks are as other threads of the parent left them.
+    pub fn fork_child(&'static self, threads: bool) {
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
@@ -195,7 +196,7 @@ impl Pager {
         self.descriptors.device.store(device, Release);
         match was {
             Mode::Active => {
-                self.start_in_child();
+                self.start_in_child(threads);
                 if self.mode() == Mode::Active {
                     self.restore_noted_in_child();
                 } else if self.table_has_evicted() {
@@ -204,12 +205,12 @@ impl Pager {
                 }
             }
             // Its own start will come with its own growth.
-            Mode::Observing => self.start(),
+            Mode::Observing if threads => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
                 self.say(Reported::Unmanaged, "as its parent");
             }
-            Mode::Off | Mode::Starting => {}
+            Mode::Observing | Mode::Off | Mode::Starting => {}
         }
         if device >= 0 {
             sys::close(device);

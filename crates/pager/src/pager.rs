@@ -400,9 +400,21 @@ impl Pager {
         }
     }
 
+    /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
+    pub(crate) fn become_keeper(&self, note: &str) {
+        self.descriptors.keeper.store(sys::thread_id(), Release);
+        self.account.watch_thread(sys::thread_id());
+        let (state, mode) = if self.moves() { (State::Active, Mode::Active) } else { (State::Observing, Mode::Observing) };
+        self.say(state, note);
+        // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
+        self.gate.close();
+        self.set_mode(mode);
+        self.gate.open();
+        sys::futex_wake(&self.mode, u32::MAX >> 1);
+    }
+
     /// What the keeper does for the rest of its life.
-    fn serve(&'static self) -> ! {
-        let mut tools = crate::handler::Tools::new();
+    pub(crate) fn serve(&'static self, mut tools: crate::handler::Tools) -> ! {
         loop {
             self.sleep_if_retired();
             if !self.serve_one(&mut tools) {
@@ -618,10 +630,9 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
         pager.fail(&note);
         return std::ptr::null_mut();
     }
-    pager.descriptors.keeper.store(sys::thread_id(), Release);
     // Of this thread, which stays: the file of one that ended is empty.
     pager.descriptors.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
-    pager.account.watch_thread(sys::thread_id());
+    let tools = crate::handler::Tools::new();
     let active = pager.moves();
     let mut made = spawn(pager, mover_main, 0);
     for shard in 0..if active { pager.descriptors.shards.load(Acquire) } else { 0 } {
@@ -632,13 +643,8 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
         pager.fail("cannot make threads: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
         return std::ptr::null_mut();
     }
-    pager.say(if active { State::Active } else { State::Observing }, "");
-    // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
-    pager.gate.close();
-    pager.set_mode(if active { Mode::Active } else { Mode::Observing });
-    pager.gate.open();
-    sys::futex_wake(&pager.mode, u32::MAX >> 1);
-    pager.serve()
+    pager.become_keeper("");
+    pager.serve(tools)
 }
 
 extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {

@@ -208,7 +208,12 @@ extern "C" fn after_fork_in_parent() {
     terrace_alloc::leave_internal();
 }
 
+/// Where the C library forked, it has opened its locks.
 extern "C" fn after_fork_in_child() {
+    in_child(true);
+}
+
+fn in_child(threads: bool) {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe {
         unmanaged::unlock_after_fork();
@@ -216,7 +221,7 @@ extern "C" fn after_fork_in_child() {
     }
     PROCESS.store(sys::process_id(), Relaxed);
     if let Some(pager) = pager() {
-        pager.fork_child();
+        pager.fork_child(threads);
     }
     sys::restore_signals(SIGNALS.load(Relaxed));
     terrace_alloc::leave_internal();
@@ -227,7 +232,7 @@ fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_fork();
     let child = fork();
     if child == 0 {
-        after_fork_in_child()
+        in_child(false)
     } else {
         after_fork_in_parent()
     }
@@ -257,7 +262,7 @@ struct CloneStart {
 extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
-    after_fork_in_child();
+    in_child(false);
     // Not a return: the C library would end this thread only, and ours would live on.
     exit_now((start.main)(start.argument))
 }
