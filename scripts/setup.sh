@@ -67,6 +67,10 @@ case $job in test | ci)
         has qemu-system-x86_64 || missing qemu-system-x86 'QEMU for x86_64 (qemu-system-x86)'
         has busybox || missing busybox-static 'busybox (busybox-static)'
     fi
+    has git || missing git 'git'
+    has perl || missing perl 'Perl (perl)'
+    has node || missing nodejs 'Node.js (node)'
+    has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
     ;;
 esac
 if [ "$job" = ci ] && [ -z "$needs_rust" ]; then

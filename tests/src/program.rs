@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SHOWN_BYTES: usize = 8000;
 
 /// What `terrace run` is told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Terrace {
     arguments: Vec<String>,
     environment: Vec<(&'static str, &'static str)>,

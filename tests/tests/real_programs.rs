@@ -86,12 +86,19 @@ fn connect(server: &mut Running, socket: &Path) -> UnixStream {
     }
 }
 
-/// CPython 3 of the system: a version manager's would be a script.
+/// CPython 3 of the system: a version manager's would be a script. Says so if there is none.
+fn python() -> Option<&'static str> {
+    let python = ["/usr/bin/python3", "python3"].into_iter().find(|path| Path::new(path).is_file() || is_installed(path));
+    if python.is_none() {
+        skip("python3", "it is not installed: apt-get install python3");
+    }
+    python
+}
+
 #[test]
 fn python_builds_and_verifies_an_index() {
     let _machine = machine();
-    let python = ["/usr/bin/python3", "python3"].into_iter().find(|path| Path::new(path).is_file() || is_installed(path));
-    let Some(python) = python else { return skip("python3", "it is not installed: apt-get install python3") };
+    let Some(python) = python() else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/documents.py");
     let run = |terrace: Option<Terrace>| -> Finished {
         Program::new(python).arg("-S").arg(&script).env("PYTHONHASHSEED", "1").under(terrace).time_limit(TIME_LIMIT).succeed()
@@ -102,6 +109,125 @@ fn python_builds_and_verifies_an_index() {
         assert!(under.stdout == alone.stdout, "{terrace:?}: {}", under.account("printed something else"));
         under.report().expect_moves(5_000, 5_000);
     }
+}
+
+/// Processes that are forked while others work, and processes that are spawned, all with data of their own.
+#[test]
+fn a_pool_of_python_processes_finds_its_data() {
+    let _machine = machine();
+    let Some(python) = python() else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/pool.py");
+    for method in ["fork", "spawn"] {
+        let run = |terrace: Option<Terrace>| -> Finished {
+            Program::new(python).arg("-S").arg(&script).arg(method).under(terrace).time_limit(TIME_LIMIT).succeed()
+        };
+        let alone = run(None);
+        let under = run(Some(Terrace::stressed()));
+        assert!(under.stdout == alone.stdout, "{}", under.account("printed something else"));
+        under.report().expect_moves_in(Path::new(python).file_name().and_then(|name| name.to_str()).unwrap_or(""), 5_000, 1_000);
+    }
+}
+
+/// The same output alone and under Terrace, with so many pages moved under stress.
+fn does_the_same(program: impl Fn() -> Program, in_process: &str, moves: u64) {
+    let alone = program().time_limit(TIME_LIMIT).succeed();
+    for terrace in hardships("32M") {
+        let under = program().under(terrace.clone()).time_limit(TIME_LIMIT).succeed();
+        assert!(under.stdout == alone.stdout, "{terrace:?}: {}", under.account("printed something else"));
+        under.report().expect_managed();
+        if terrace == Terrace::stressed() {
+            under.report().expect_moves_in(in_process, moves, 0);
+        }
+    }
+}
+
+/// Hashes, sorting, regular expressions, and children that it reads from.
+#[test]
+fn perl_counts_its_words() {
+    let _machine = machine();
+    if !is_there("perl", "perl") {
+        return;
+    }
+    let script = r#"
+        my %count; my @lines = map { join " ", map { "w" . ($_ * $_ % 9973) } $_ .. $_ + 15 } 1 .. 40000;
+        for (@lines) { $count{$_}++ for /\w+/g }
+        my $sum = 0; for my $word (sort keys %count) { $sum = ($sum * 31 + $count{$word} * length $word) % 1000003 }
+        for my $child (1 .. 4) {
+            open my $from, "-|" or do { my $own = 0; $own += length for @lines; print "$child $own ", scalar(keys %count), "\n"; exit };
+            print <$from>; close $from or die "a child failed";
+        }
+        print "$sum\n";
+    "#;
+    does_the_same(|| Program::new("perl").args(["-e", script]), "perl", 1_000);
+}
+
+/// A repository is made, packed, checked and cloned: git is many small processes.
+#[test]
+fn git_packs_and_checks_a_repository() {
+    let _machine = machine();
+    if !is_there("git", "git") {
+        return;
+    }
+    let script = r#"
+        set -e; directory=$(mktemp -d); trap 'rm -rf "$directory"' EXIT; cd "$directory"
+        export GIT_AUTHOR_DATE='@1 +0000' GIT_COMMITTER_DATE='@1 +0000' GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
+        export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+        git init -q -b main one; cd one
+        for commit in 1 2 3; do
+            for file in $(seq 200); do seq $commit $((file * 20 + commit)) >file$file; done
+            git add .; git commit -q -m "$commit"
+        done
+        git gc -q --aggressive; git fsck --strict --no-progress; cd ..
+        git clone -q one two; cd two; git rev-parse HEAD; git log --stat | sha256sum; git status --short
+    "#;
+    does_the_same(|| Program::new("sh").args(["-c", script]), "git", 1_000);
+}
+
+/// V8's heap, buffers outside of it, worker threads and a child.
+#[test]
+fn node_keeps_its_objects() {
+    let _machine = machine();
+    if !is_there("node", "nodejs") {
+        return;
+    }
+    let script = r#"
+        const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
+        const crypto = require('crypto');
+        const work = from => {
+            const hash = crypto.createHash('sha256'), objects = [];
+            for (let n = from; n < from + 30000; n++) objects.push({ n, text: 'object ' + n * 7919, list: [n, n + 1, { deep: n }] });
+            const buffers = Array.from({ length: 200 }, (_, n) => Buffer.alloc(20000, n + from));
+            for (const object of objects) hash.update(JSON.stringify(object));
+            for (const buffer of buffers) hash.update(buffer);
+            return hash.digest('hex');
+        };
+        let left = 3; const found = [];
+        for (let n = 0; n < left; n++)
+            new Worker(`const {parentPort, workerData} = require('worker_threads'); const crypto = require('crypto');
+                parentPort.postMessage([workerData, (${work})(workerData)])`, { eval: true, workerData: n * 1000 })
+                .on('message', answer => { found.push(answer.join(' ')); })
+                .on('exit', () => { if (--left === 0) {
+                    console.log(found.sort().join('\n'), work(7));
+                    console.log(require('child_process').execFileSync('echo', ['from a child']).toString());
+                } });
+    "#;
+    does_the_same(|| Program::new("node").args(["-e", script]), "node", 1_000);
+}
+
+/// The JVM with its reserved heap, compiler and collector threads: makes a key, keeps it, finds it.
+#[test]
+fn java_makes_and_finds_a_key() {
+    let _machine = machine();
+    if !is_there("java", "default-jre-headless") || !is_there("keytool", "default-jre-headless") {
+        return;
+    }
+    let script = r#"
+        set -e; directory=$(mktemp -d); trap 'rm -rf "$directory"' EXIT; cd "$directory"
+        keytool -genkeypair -alias one -keyalg RSA -keysize 2048 -dname CN=one -keystore store -storepass secret 2>/dev/null
+        keytool -list -keystore store -storepass secret 2>/dev/null | grep -c PrivateKeyEntry
+        java -version 2>/dev/null && echo version
+    "#;
+    does_the_same(|| Program::new("sh").args(["-c", script]), "keytool", 1_000);
 }
 
 /// A table with an index in memory: filled, changed, queried, checked.
@@ -214,7 +340,7 @@ fn redis_keeps_its_data_and_saves_a_true_snapshot() {
 fn redis(terrace: Terrace) {
     const KEYS: usize = 80_000;
     let home = directory();
-    let (mut server, mut client) = Redis::start(home.path(), Some(terrace));
+    let (mut server, mut client) = Redis::start(home.path(), Some(terrace.clone()));
     let mut random = Random(11);
     // The last version of each key; 0 for none.
     let mut versions = vec![1; KEYS];
@@ -253,11 +379,14 @@ fn redis(terrace: Terrace) {
     println!("{amid} keys written during the snapshot; {}", finished.stderr);
     finished.report().expect_moves(10_000, 10_000);
 
-    // The dump, in a server that knows nothing of Terrace.
-    (server, client) = Redis::start(home.path(), None);
-    client.verify(&snapshot);
-    client.stop();
-    server.wait();
+    // The dump, in a server that knows nothing of Terrace, and in one that is under it.
+    for terrace in [None, Some(terrace)] {
+        (server, client) = Redis::start(home.path(), terrace);
+        client.verify(&snapshot);
+        client.stop();
+        let finished = server.wait();
+        assert!(finished.status.success(), "{}", finished.account("failed after its restart"));
+    }
 }
 
 /// A client of redis-server.

@@ -8,7 +8,7 @@ use crate::command_path;
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
@@ -141,7 +141,7 @@ fn foreign(program: &Path, start: &[u8]) -> Option<OutOfReach> {
         Some(loader) => {
             let name = Path::new(OsStr::from_bytes(loader)).file_name()?.to_string_lossy().into_owned();
             match name {
-                name if is_glibc_loader(&name) => None,
+                name if is_glibc_loader(&name) => instrumented(header, &cache, endian),
                 name if name.starts_with("ld-musl") => {
                     Some(OutOfReach { cause: "is linked to musl, not to glibc".into(), remedy: "use a glibc build of it" })
                 }
@@ -156,6 +156,41 @@ fn foreign(program: &Path, start: &[u8]) -> Option<OutOfReach> {
         }
         None => Some(OutOfReach { cause: "is statically linked".into(), remedy: "use a dynamically linked build of it" }),
     }
+}
+
+/// Programs whose sanitizer must have the first malloc: it ends them, or they crash, where ours comes first. One for undefined behaviour
+/// alone has none.
+fn instrumented<'data>(header: &FileHeader64<Endianness>, file: &'data ReadCache<File>, endian: Endianness) -> Option<OutOfReach> {
+    const RUNTIMES: [(&str, &str); 5] = [
+        ("asan", "AddressSanitizer"),
+        ("tsan", "ThreadSanitizer"),
+        ("msan", "MemorySanitizer"),
+        ("lsan", "LeakSanitizer"),
+        ("hwasan", "HWAddressSanitizer"),
+    ];
+    let sections = header.sections(endian, file).ok()?;
+    let table = sections.dynamic_table(endian, file).ok()?;
+    let libraries = table.iter().filter(|entry| entry.tag == elf::DT_NEEDED).filter_map(|entry| table.string(entry).ok());
+    // libasan.so.8 with gcc, libclang_rt.asan-x86_64.so with clang.
+    let by_library = libraries.map(String::from_utf8_lossy).find_map(|library| {
+        RUNTIMES
+            .iter()
+            .find(|(short, _)| library.starts_with(&format!("lib{short}.so")) || library.starts_with(&format!("libclang_rt.{short}")))
+    });
+    // Linked in, it defines malloc, and `__asan_init` in one of the two tables of symbols. The large one is read for such programs only.
+    let defines = |kind, wanted: &dyn Fn(&[u8]) -> bool| {
+        sections.symbols(endian, file, kind).is_ok_and(|symbols| {
+            symbols.iter().any(|symbol| !symbol.is_undefined(endian) && symbol.name(endian, symbols.strings()).is_ok_and(wanted))
+        })
+    };
+    let defines_init = |short: &str| {
+        let init = format!("__{short}_init");
+        let wanted = |name: &[u8]| name == init.as_bytes();
+        defines(elf::SHT_DYNSYM, &wanted) || defines(elf::SHT_SYMTAB, &wanted)
+    };
+    let (_, name) = by_library
+        .or_else(|| RUNTIMES.iter().find(|(short, _)| defines(elf::SHT_DYNSYM, &|name| name == b"malloc") && defines_init(short)))?;
+    Some(OutOfReach { cause: format!("is built with {name}, which needs its own malloc"), remedy: "use a build without it" })
 }
 
 fn is_glibc_loader(name: &str) -> bool {
@@ -239,6 +274,27 @@ mod tests {
         fs::write(at.join("g"), b"\x7fELF\x02").unwrap();
         assert_eq!(cause(&at.join("g")), None, "a damaged file is the kernel's to refuse");
         assert_eq!(cause(&std::env::current_exe().unwrap()), None);
+    }
+
+    /// Real ones: which libraries a compiler names is the question.
+    #[test]
+    fn programs_with_a_sanitizer_are_left_alone() {
+        let scratch = tempfile::tempdir().unwrap();
+        let source = scratch.path().join("empty.c");
+        fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        let built = |options: &[&str]| {
+            let program = scratch.path().join("program");
+            let output = std::process::Command::new("cc").args(options).arg("-o").args([&program, &source]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            cause(&program)
+        };
+        let with = |name| Some(format!("is built with {name}, which needs its own malloc"));
+        assert_eq!(built(&["-fsanitize=address"]), with("AddressSanitizer"));
+        assert_eq!(built(&["-fsanitize=thread"]), with("ThreadSanitizer"));
+        assert_eq!(built(&["-fsanitize=leak"]), with("LeakSanitizer"));
+        assert_eq!(built(&["-fsanitize=address", "-static-libasan"]), with("AddressSanitizer"));
+        assert_eq!(built(&["-fsanitize=undefined"]), None);
+        assert_eq!(built(&[]), None);
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! and no userfaultfd: an evicted page would read as zeros. So:
 //!
 //! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library itself touches in the child before
-//!    our handler runs (open streams, this thread's stack) is touched, hence resident; the gate closes.
+//!    our handler runs is touched, hence resident (open streams, this thread's stack), or was never evicted (see `runtime/src/processes.rs`);
+//!    the gate closes.
 //! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
 //! 3. *Parent*: notes are worked off, the gate opens.
-//! 4. *Child*: locks are opened, a new keeper registers what was registered, notes are worked off, and only then does anything else run.
+//! 4. *Child*: locks are opened, what was registered is registered again, threads are made ([`crate::child`]), notes are worked off, and only
+//!    then does anything else run.
 //!
 //! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the notes; one filled after it is still evicted
 //! in the child, in states and page table alike. With per-mapping locks a page can also be filled between the copies of the notes and of its
@@ -173,8 +175,9 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the child, before anything else runs there.
-    pub fn fork_child(&'static self) {
+    /// After a fork, in the child, before anything else runs there. `threads`: whether the C library can make some; it cannot where it did not
+    /// fork itself, because its locks are as other threads of the parent left them.
+    pub fn fork_child(&'static self, threads: bool) {
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
@@ -185,6 +188,11 @@ impl Pager {
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
         }
+        if self.mover.retired.load(Acquire) {
+            // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.
+            self.stats.store(std::ptr::null_mut(), Release);
+            return;
+        }
         let was = self.mode();
         self.forget_threads();
         self.open_stats();
@@ -192,7 +200,7 @@ impl Pager {
         self.descriptors.device.store(device, Release);
         match was {
             Mode::Active => {
-                self.start();
+                self.start_in_child(threads);
                 if self.mode() == Mode::Active {
                     self.restore_noted_in_child();
                 } else if self.table_has_evicted() {
@@ -201,12 +209,12 @@ impl Pager {
                 }
             }
             // Its own start will come with its own growth.
-            Mode::Observing => self.start(),
+            Mode::Observing if threads => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
                 self.say(Reported::Unmanaged, "as its parent");
             }
-            Mode::Off | Mode::Starting => {}
+            Mode::Observing | Mode::Off | Mode::Starting => {}
         }
         if device >= 0 {
             sys::close(device);
@@ -228,8 +236,7 @@ impl Pager {
         }
     }
 
-    /// In the keeper of a child: the device that the forking thread brought along, taken over from the program's table before the
-    /// keeper leaves it.
+    /// In a child: the device that the forking thread brought along, to be taken over from the program's table before that is left.
     pub(crate) fn inherited_device(&self) -> Option<i32> {
         Some(self.descriptors.device.load(Acquire)).filter(|fd| *fd >= 0)
     }

@@ -66,18 +66,23 @@ impl Pager {
         let mut tools = Tools::new();
         let mut messages = [Message::default(); 8];
         loop {
-            match sys::uffd_read(uffd, &mut messages) {
-                Ok(count) => {
-                    for (address, write) in messages[..count].iter().filter_map(Message::fault) {
-                        self.fault(uffd, address & !(PAGE - 1), write, &mut tools);
-                    }
+            self.handle_some(uffd, &mut messages, &mut tools);
+        }
+    }
+
+    /// Waits for faults and serves them.
+    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools) {
+        match sys::uffd_read(uffd, messages) {
+            Ok(count) => {
+                for (address, write) in messages[..count].iter().filter_map(Message::fault) {
+                    self.fault(uffd, address & !(PAGE - 1), write, tools);
                 }
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Err(e) => {
-                    // Without a reader, evicted pages of this shard would block for ever: the keeper's restore still works.
-                    self.freeze(&format!("reading a userfaultfd failed ({e})"));
-                    sys::sleep(Duration::from_millis(100));
-                }
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(e) => {
+                // Without a reader, evicted pages of this shard would block for ever: the keeper's restore still works.
+                self.freeze(&format!("reading a userfaultfd failed ({e})"));
+                sys::sleep(Duration::from_millis(100));
             }
         }
     }

@@ -170,6 +170,7 @@ impl Pager {
         // No fork and no start meanwhile: both talk to the threads that are put to sleep here.
         let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
+            self.mover.retired.store(true, Release);
             self.set_mode(crate::Mode::Failed);
             return;
         }

@@ -158,7 +158,7 @@ impl World {
         // SAFETY: the child calls nothing but the pager, memory reads and _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            self.pager.fork_child();
+            self.pager.fork_child(true);
             let equal = (0..PAGES).all(|page| same(self.page(page), &self.model[page]));
             // SAFETY: ends the child without running the harness's exit handlers.
             unsafe { libc::_exit(if equal { 0 } else { 1 }) };

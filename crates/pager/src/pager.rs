@@ -5,6 +5,7 @@
 //! userfaultfd, and the *mover*. No thread of ours touches or allocates managed memory, ever.
 
 use crate::account::Account;
+use crate::child::FirstThreads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::ranges::Ranges;
@@ -64,6 +65,7 @@ pub struct Pager {
     pub(crate) gate: Gate,
     pub(crate) account: Account,
     pub(crate) fork: ForkState,
+    pub(crate) first: FirstThreads,
     pub(crate) staging: Staging,
     pub(crate) stats: AtomicPtr<StatsPage>,
     pub(crate) descriptors: Descriptors,
@@ -198,6 +200,7 @@ impl Pager {
         let pager = Pager {
             account: Account::new(),
             fork: ForkState::new().map_err(space)?,
+            first: FirstThreads::new().map_err(space)?,
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             settings,
             host,
@@ -267,24 +270,33 @@ impl Pager {
     /// Makes our threads, unless somebody did. Called by a thread of the program, which must hold no lock that thread
     /// creation or an allocation needs. Returns when the threads are ready or it is known that they cannot be.
     pub fn start(&'static self) {
+        self.start_by(|| spawn(self, keeper_main, OPENS_DESCRIPTORS));
+    }
+
+    /// `make_keeper` makes the keeper, or a thread that does.
+    pub(crate) fn start_by(&'static self, make_keeper: impl FnOnce() -> bool) {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
         if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
         }
         (self.host.enter_internal)();
-        if !spawn(self, keeper_main, 0) {
-            self.fail("cannot make a thread: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
+        if !make_keeper() {
+            self.fail(NO_THREAD);
         }
-        // Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
-        while self.mode() == Mode::Starting {
-            sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
-        }
+        self.wait_for_start();
         self.spawn_last();
         (self.host.leave_internal)();
     }
 
-    fn fail(&self, note: &str) {
+    /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
+    pub(crate) fn wait_for_start(&self) {
+        while self.mode() == Mode::Starting {
+            sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
+        }
+    }
+
+    pub(crate) fn fail(&self, note: &str) {
         self.say(State::Unmanaged, note);
         sys::complain(note);
         self.set_mode(Mode::Failed);
@@ -392,9 +404,21 @@ impl Pager {
         }
     }
 
+    /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
+    pub(crate) fn become_keeper(&self, note: &str) {
+        self.descriptors.keeper.store(sys::thread_id(), Release);
+        self.account.watch_thread(sys::thread_id());
+        let (state, mode) = if self.moves() { (State::Active, Mode::Active) } else { (State::Observing, Mode::Observing) };
+        self.say(state, note);
+        // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
+        self.gate.close();
+        self.set_mode(mode);
+        self.gate.open();
+        sys::futex_wake(&self.mode, u32::MAX >> 1);
+    }
+
     /// What the keeper does for the rest of its life.
-    fn serve(&'static self) -> ! {
-        let mut tools = crate::handler::Tools::new();
+    pub(crate) fn serve(&'static self, mut tools: crate::handler::Tools) -> ! {
         loop {
             self.sleep_if_retired();
             if !self.serve_one(&mut tools) {
@@ -463,7 +487,7 @@ impl Pager {
     }
 
     /// Opens everything in the keeper's own descriptor table. `Err` is a sentence for the user.
-    fn open_descriptors(&self) -> Result<(), String> {
+    pub(crate) fn open_descriptors(&self) -> Result<(), String> {
         let table = &self.descriptors;
         // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
         let inherited = self.inherited_device();
@@ -474,8 +498,6 @@ impl Pager {
         }
         sys::leave_descriptor_table(inherited)
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
-        table.keeper.store(sys::thread_id(), Release);
-        table.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
@@ -549,8 +571,8 @@ impl Pager {
         Ok(pagemap)
     }
 
-    /// In the keeper: registers what a fork's parent had registered.
-    fn register_inherited(&self) -> Result<(), String> {
+    /// In a child: registers what its parent had registered.
+    pub(crate) fn register_inherited(&self) -> Result<(), String> {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
@@ -629,13 +651,24 @@ fn thread_begins(argument: *mut libc::c_void, name: &std::ffi::CStr) -> (&'stati
     (pager, shard)
 }
 
-extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let (pager, _) = thread_begins(argument, c"terrace-keeper");
-    if let Err(note) = pager.open_descriptors().and_then(|()| pager.register_inherited()) {
+/// What a keeper is told: that it has to open the descriptors, or that it shares the table of who did.
+const OPENS_DESCRIPTORS: usize = 0;
+pub(crate) const SHARES_DESCRIPTORS: usize = 1;
+
+/// Why there are no threads of ours.
+pub(crate) const NO_THREAD: &str = "cannot make a thread: is there a limit on threads (ulimit -u)? All memory stays in DRAM";
+
+pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let (pager, told) = thread_begins(argument, c"terrace-keeper");
+    if told == OPENS_DESCRIPTORS
+        && let Err(note) = pager.open_descriptors()
+    {
         pager.fail(&note);
         return std::ptr::null_mut();
     }
-    pager.account.watch_thread(sys::thread_id());
+    // Of this thread, which stays: the file of one that ended is empty.
+    pager.descriptors.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
+    let tools = crate::handler::Tools::new();
     let active = pager.moves();
     let mut made = spawn(pager, mover_main, 0);
     for shard in 0..if active { pager.descriptors.shards.load(Acquire) } else { 0 } {
@@ -646,18 +679,14 @@ extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::c_void {
         pager.fail("cannot make threads: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
         return std::ptr::null_mut();
     }
-    pager.say(if active { State::Active } else { State::Observing }, "");
-    // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
-    pager.gate.close();
-    pager.set_mode(if active { Mode::Active } else { Mode::Observing });
-    pager.gate.open();
-    sys::futex_wake(&pager.mode, u32::MAX >> 1);
-    pager.serve()
+    pager.become_keeper("");
+    pager.serve(tools)
 }
 
 extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
     let (pager, shard) = thread_begins(argument, c"terrace-fault");
     pager.account.watch_thread(sys::thread_id());
+    pager.await_first_handler();
     pager.handle_faults(shard);
     std::ptr::null_mut()
 }

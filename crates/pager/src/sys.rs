@@ -609,6 +609,21 @@ pub fn uffd_read(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     unsafe { syscall!(Sysno::read, fd, messages.as_mut_ptr(), bytes) }.map(|n| n / size_of::<Message>())
 }
 
+/// Whether reading waits. Only without waiting does a userfaultfd tell `wait_readable` the truth.
+pub fn set_waiting(fd: Fd, waits: bool) {
+    let flags = if waits { 0 } else { libc::O_NONBLOCK };
+    // SAFETY: no memory is involved.
+    let _ = unsafe { syscall!(Sysno::fcntl, fd, libc::F_SETFL, flags) };
+}
+
+/// Whether there is something to read in any of the descriptors, within a time: sets `revents`.
+pub fn wait_readable(of: &mut [libc::pollfd], at_most: Duration) {
+    let limit = libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
+    of.iter_mut().for_each(|fd| fd.revents = 0);
+    // SAFETY: the kernel reads and writes the slice, and reads the time; a null mask changes no signals.
+    let _ = unsafe { syscall!(Sysno::ppoll, of.as_mut_ptr(), of.len(), &raw const limit, 0, 8) };
+}
+
 // ---- page maps ----
 
 /// A run of pages of one kind, as PAGEMAP_SCAN reports it.

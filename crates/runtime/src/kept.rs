@@ -4,9 +4,8 @@
 //! `pthread_join` waits, and marks the robust mutexes that it still holds; and some futex operations change the program's words.
 
 use crate::pager;
-use crate::processes::next;
-use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use crate::processes::Next;
+use std::ffi::c_void;
 use terrace_pager::sys::{self, Errno, PAGE};
 
 /// The C library's part of a thread's stack lies at its top: descriptor and thread-local storage.
@@ -16,28 +15,6 @@ const MADV_POPULATE_WRITE: i32 = 23;
 fn keep(start: usize, len: usize) {
     if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
         pager.keep(start, len);
-    }
-}
-
-/// A function of the C library that we interpose, looked up once. Null if there is none.
-struct Real {
-    name: &'static CStr,
-    function: AtomicPtr<c_void>,
-}
-
-impl Real {
-    const fn new(name: &'static CStr) -> Self {
-        Real { name, function: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    fn get(&self) -> *mut c_void {
-        let known = self.function.load(Relaxed);
-        if !known.is_null() {
-            return known;
-        }
-        let found = next(self.name);
-        self.function.store(found, Relaxed);
-        found
     }
 }
 
@@ -54,7 +31,7 @@ fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> boo
 /// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that the kernel changes.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: *const libc::pthread_mutexattr_t) -> i32 {
-    static REAL: Real = Real::new(c"pthread_mutex_init");
+    static REAL: Next = Next::new(c"pthread_mutex_init");
     type Init = extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> i32;
     if !attributes.is_null() && is_changed_by_the_kernel(attributes) {
         keep(mutex as usize, size_of::<libc::pthread_mutex_t>());
@@ -71,7 +48,7 @@ extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: 
 /// `pthread_attr_setstack`: a stack in memory that the program allocated itself.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_attr_setstack(attributes: *mut libc::pthread_attr_t, stack: *mut c_void, size: usize) -> i32 {
-    static REAL: Real = Real::new(c"pthread_attr_setstack");
+    static REAL: Next = Next::new(c"pthread_attr_setstack");
     type SetStack = extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> i32;
     let top = size.min(TOP_OF_STACK);
     keep((stack as usize).saturating_add(size - top), top);

@@ -3,23 +3,67 @@
 //! Our fork handlers must be the first ever registered: then they run last before the fork (when every other library, jemalloc included,
 //! holds its locks and no thread can be inside our hooks) and first after it in the child (before any other library touches memory that
 //! may be evicted). Hence the interposed `__register_atfork`.
+//!
+//! Before them, in the child, the C library touches memory of its own, which would read as zeros, and be zeros from then on, if it were
+//! evicted (glibc 2.36, `fork` and `reclaim_stacks`): the locks of open streams, which we touch before the fork; the list of fork handlers, tables
+//! of thread-specific values, and the descriptions of threads on stacks of the program, which we see to it are never evicted.
 
 use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{unmanaged, zone};
 use terrace_pager::sys;
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
 
-/// The next definition of a function behind ours: the C library's.
-pub fn next(name: &CStr) -> *mut c_void {
-    terrace_alloc::enter_internal();
-    // SAFETY: a NUL-terminated name.
-    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    terrace_alloc::leave_internal();
-    function
+/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork the lookup may not be possible.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Self {
+        Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Null if there is none.
+    pub fn get(&self) -> *mut c_void {
+        let found = self.found.load(Acquire);
+        if !found.is_null() {
+            return found;
+        }
+        let _unmanaged = Internal::enter();
+        // SAFETY: a NUL-terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Release);
+        found
+    }
+}
+
+static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
+static FORK: Next = Next::new(c"_Fork");
+static CLONE: Next = Next::new(c"clone");
+static PTHREAD_EXIT: Next = Next::new(c"pthread_exit");
+static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
+static PTHREAD_SETSPECIFIC: Next = Next::new(c"pthread_setspecific");
+static TSS_SET: Next = Next::new(c"tss_set");
+
+/// While it lives, this thread allocates unmanaged memory.
+struct Internal;
+
+impl Internal {
+    fn enter() -> Self {
+        terrace_alloc::enter_internal();
+        Internal
+    }
+}
+
+impl Drop for Internal {
+    fn drop(&mut self) {
+        terrace_alloc::leave_internal();
+    }
 }
 
 fn no_such_call<T>(value: T) -> T {
@@ -34,7 +78,11 @@ pub fn register_fork_handlers() {
     if DONE.swap(true, AcqRel) {
         return;
     }
-    let real = next(c"__register_atfork");
+    // What a child or our own threads call there must be known by then.
+    for function in [&CLONE, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
+        function.get();
+    }
+    let real = REGISTER_ATFORK.get();
     if !real.is_null() {
         // SAFETY: the C library's function of this name has this signature.
         let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
@@ -46,13 +94,84 @@ pub fn register_fork_handlers() {
 #[unsafe(no_mangle)]
 extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> i32 {
     register_fork_handlers();
-    let real = next(c"__register_atfork");
+    let real = REGISTER_ATFORK.get();
     if real.is_null() {
         return libc::ENOMEM;
     }
     // SAFETY: as above.
     let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
+    // The list of handlers is read in the child to find ours. Where it outgrows the C library's own room, it must not be evicted.
+    let _unmanaged = Internal::enter();
     real(prepare, parent, child, library)
+}
+
+/// Keys below this have their values in the thread's own description (PTHREAD_KEY_2NDLEVEL_SIZE of the C library); tables of further ones are allocated.
+const KEYS_WITHOUT_TABLE: u32 = 32;
+type SetSpecific = extern "C" fn(u32, *const c_void) -> i32;
+
+/// In a forked child the C library clears the tables of values of all other threads before any handler runs: they must not be evicted.
+fn set_specific(real: &Next, key: u32, value: *const c_void) -> i32 {
+    let real = real.get();
+    if real.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the C library's functions that are passed here have this signature.
+    let real: SetSpecific = unsafe { std::mem::transmute(real) };
+    let _unmanaged = (key >= KEYS_WITHOUT_TABLE).then(Internal::enter);
+    real(key, value)
+}
+
+/// `pthread_setspecific`.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_setspecific(key: u32, value: *const c_void) -> i32 {
+    set_specific(&PTHREAD_SETSPECIFIC, key, value)
+}
+
+/// `tss_set`, C11's name for it. An error is 2 there, and no key of the C library's fails otherwise.
+#[unsafe(no_mangle)]
+extern "C" fn tss_set(key: u32, value: *const c_void) -> i32 {
+    set_specific(&TSS_SET, key, value)
+}
+
+/// So much at the top of a thread's stack holds what the C library knows of the thread, thread-local variables included.
+const DESCRIPTION_BYTES: usize = 64 << 10;
+
+/// `pthread_create`. Threads are in a list that the C library changes in a forked child before any handler runs; where the program
+/// brings the stack, and with it the place of the thread's description, that place must not be evicted.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    main: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> i32 {
+    type Create =
+        extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> i32;
+    let real = PTHREAD_CREATE.get();
+    if real.is_null() {
+        return libc::EAGAIN;
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: Create = unsafe { std::mem::transmute(real) };
+    if let Some(pager) = pager()
+        && let Some(top) = top_of_own_stack(attributes)
+        && pager.manages(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES)
+    {
+        pager.unmanage(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES);
+    }
+    real(thread, attributes, main, argument)
+}
+
+/// The end of a stack that the program itself brings along.
+fn top_of_own_stack(attributes: *const libc::pthread_attr_t) -> Option<usize> {
+    if attributes.is_null() {
+        return None;
+    }
+    let (mut start, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: the program's valid attributes; the results are ours.
+    let error = unsafe { libc::pthread_attr_getstack(attributes, &mut start, &mut len) };
+    // Without a stack it is one that ends at 0.
+    Some((start as usize).wrapping_add(len)).filter(|top| error == 0 && *top != 0)
 }
 
 unsafe extern "C" {
@@ -64,13 +183,6 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), the zones', the pager's, the unmanaged
 /// allocator's, which the pager itself uses.
-#[unsafe(no_mangle)]
-extern "C" fn terrace_peek(address: *const c_void, buffer: *mut u8, bytes: usize) -> i32 {
-    // SAFETY: the shim passes a buffer of its own of so many bytes.
-    let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, bytes) };
-    i32::from(sys::peek(address as usize, buffer))
-}
-
 extern "C" fn before_fork() {
     terrace_alloc::enter_internal();
     let signals = sys::block_signals();
@@ -96,7 +208,12 @@ extern "C" fn after_fork_in_parent() {
     terrace_alloc::leave_internal();
 }
 
+/// Where the C library forked, it has opened its locks.
 extern "C" fn after_fork_in_child() {
+    in_child(true);
+}
+
+fn in_child(threads: bool) {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe {
         unmanaged::unlock_after_fork();
@@ -104,7 +221,7 @@ extern "C" fn after_fork_in_child() {
     }
     PROCESS.store(sys::process_id(), Relaxed);
     if let Some(pager) = pager() {
-        pager.fork_child();
+        pager.fork_child(threads);
     }
     sys::restore_signals(SIGNALS.load(Relaxed));
     terrace_alloc::leave_internal();
@@ -115,7 +232,7 @@ fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_fork();
     let child = fork();
     if child == 0 {
-        after_fork_in_child()
+        in_child(false)
     } else {
         after_fork_in_parent()
     }
@@ -125,7 +242,7 @@ fn forking(fork: impl FnOnce() -> i32) -> i32 {
 /// `_Fork`: fork without handlers, for signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn _Fork() -> i32 {
-    let real = next(c"_Fork");
+    let real = FORK.get();
     if real.is_null() {
         return no_such_call(-1);
     }
@@ -145,7 +262,7 @@ struct CloneStart {
 extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
-    after_fork_in_child();
+    in_child(false);
     // Not a return: the C library would end this thread only, and ours would live on.
     exit_now((start.main)(start.argument))
 }
@@ -162,7 +279,7 @@ extern "C" fn clone(
     child_tid: *mut c_void,
 ) -> i32 {
     type Clone = extern "C" fn(ChildMain, *mut c_void, i32, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> i32;
-    let real = next(c"clone");
+    let real = CLONE.get();
     if real.is_null() {
         return no_such_call(-1);
     }
@@ -269,7 +386,7 @@ extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     {
         pager.exit_when_alone(None);
     }
-    let real = next(c"pthread_exit");
+    let real = PTHREAD_EXIT.get();
     if real.is_null() {
         exit_now(0);
     }
