@@ -165,6 +165,8 @@ pub struct Settings {
     pub strict: bool,
     /// `--evict`, as `TERRACE_EVICT`.
     pub evict: Eviction,
+    /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
+    pub verify: bool,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
     /// `TERRACE_INJECT`: see [`Injection`].
@@ -181,6 +183,7 @@ impl Default for Settings {
             observe: false,
             strict: false,
             evict: Eviction::Move,
+            verify: false,
             stress: Stress::Off,
             inject: None,
             run_dir: None,
@@ -206,6 +209,7 @@ impl Settings {
         if let Some(text) = get("TERRACE_EVICT") {
             settings.evict = text.parse()?;
         }
+        settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
@@ -225,6 +229,7 @@ impl Settings {
             ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
             ("TERRACE_EVICT", self.evict.to_string()),
+            ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
         ];
         if let Some(dir) = &self.run_dir {
             variables.push(("TERRACE_RUN_DIR", dir.clone()));
@@ -264,6 +269,7 @@ mod tests {
             observe: true,
             strict: true,
             evict: Eviction::WriteProtect,
+            verify: true,
             stress: Stress::Off,
             inject: None,
             run_dir: Some("/x".into()),

@@ -377,6 +377,20 @@ pub fn is_readable_and_writable(address: usize) -> bool {
     })
 }
 
+/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages that nobody will restore.
+pub fn abort() -> ! {
+    // struct sigaction as the kernel has it: SIG_DFL and nothing else.
+    let default = [0usize; 4];
+    let mask = 1u64 << (libc::SIGABRT - 1);
+    // SAFETY: the kernel reads the two structures, which are as large as it expects.
+    unsafe {
+        let _ = syscall!(Sysno::rt_sigaction, libc::SIGABRT, default.as_ptr(), 0, 8);
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, 0, 8);
+        let _ = syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT);
+    }
+    std::process::abort()
+}
+
 // ---- userfaultfd ----
 
 /// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7).
