@@ -223,6 +223,8 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn mistakes(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
@@ -281,5 +283,73 @@ mod tests {
         assert!(mistakes("[run]\ndram = \n")[0].starts_with("2:"));
         assert!(mistakes("[run]\nstrict = true\nstrict = true\n")[0].starts_with("3:"));
         assert!(!mistakes("\u{fffd}[[[").is_empty());
+    }
+
+    /// Pieces of settings files, right and wrong.
+    const PIECES: [&str; 24] = [
+        "[run]",
+        "[run",
+        "run",
+        "version",
+        "dram",
+        "tiers",
+        "observe",
+        "strict",
+        "verify",
+        "report",
+        "=",
+        " = ",
+        "1",
+        "true",
+        "\"60%\"",
+        "\"dram,lz4\"",
+        "\"",
+        "\"\"\"",
+        "\n",
+        "\n\n",
+        "#",
+        ".",
+        "{",
+        "\u{fffd}é",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        /// Anything gives settings, or mistakes that can be looked up in it.
+        #[test]
+        fn any_text_is_settings_or_mistakes(
+            text in prop_oneof![any::<String>(), vec(prop::sample::select(&PIECES[..]), 0..30).prop_map(|pieces| pieces.concat())],
+        ) {
+            if let Err(mistakes) = parse(&text) {
+                prop_assert!(!mistakes.is_empty());
+                for Mistake { line, column, message } in mistakes {
+                    let longest = text.split('\n').nth(line - 1).map(|line| line.chars().count());
+                    prop_assert!(longest.is_some_and(|longest| column <= longest + 1), "{line}:{column}: {message}");
+                    prop_assert!(!message.is_empty() && !message.contains('\n'), "{message:?}");
+                }
+            }
+        }
+
+        /// What is written of settings (`terrace config show`) is read as the same settings.
+        #[test]
+        fn settings_written_are_settings_read(
+            dram in prop_oneof![Just("unlimited".to_string()), (1u64..1 << 50).prop_map(|bytes| bytes.to_string()), (1u32..=100).prop_map(|p| format!("{p}%"))],
+            observe in any::<bool>(),
+            strict in any::<bool>(),
+            verify in any::<bool>(),
+            report in "[^\u{0}]{1,40}",
+        ) {
+            let dram: Dram = dram.parse().unwrap();
+            let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+            let text = format!(
+                "version = 1\n[run]\ndram = {}\nobserve = {observe}\nstrict = {strict}\nverify = {verify}\nreport = {}\n",
+                quoted(&dram.to_string()),
+                quoted(&report),
+            );
+            let read = parse(&text).unwrap();
+            let (observe, strict, verify) = (Some(observe), Some(strict), Some(verify));
+            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, verify, report: Some(report.into()) });
+        }
     }
 }
