@@ -349,7 +349,7 @@ mod tests {
             );
             let read = parse(&text).unwrap();
             let (observe, strict, verify) = (Some(observe), Some(strict), Some(verify));
-            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, verify, report: Some(report.into()) });
+            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, evict: None, verify, report: Some(report.into()) });
         }
     }
 }

@@ -93,7 +93,8 @@ mod tests {
         assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
-        let origins = [Origin::CommandLine, Origin::Default, Origin::CommandLine, Origin::File, Origin::Default, Origin::Default, Origin::Default];
+        let origins =
+            [Origin::CommandLine, Origin::Default, Origin::CommandLine, Origin::File, Origin::Default, Origin::Default, Origin::Default];
         assert_eq!(effective.origins, origins);
     }
 }

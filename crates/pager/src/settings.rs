@@ -297,9 +297,17 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 8)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 9)) {
             let names = [
-                "TERRACE_DRAM", "TERRACE_TIERS", "TERRACE_OBSERVE", "TERRACE_STRICT", "TERRACE_VERIFY", "TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_RUN_DIR",
+                "TERRACE_DRAM",
+                "TERRACE_TIERS",
+                "TERRACE_OBSERVE",
+                "TERRACE_STRICT",
+                "TERRACE_EVICT",
+                "TERRACE_VERIFY",
+                "TERRACE_STRESS",
+                "TERRACE_INJECT",
+                "TERRACE_RUN_DIR",
             ];
             let get = |name: &str| values[names.iter().position(|known| *known == name).expect("only these are asked for")].clone();
             match Settings::from_environment(get) {
