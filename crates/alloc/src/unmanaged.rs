@@ -17,6 +17,9 @@ unsafe extern "C" {
 const RESERVES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
 /// The range becomes usable in steps of this size.
 const STEP: usize = 1 << 20;
+/// So much more is made usable ahead of need: where the kernel gives no more (RLIMIT_DATA, overcommitment), our threads go on with this. They
+/// cannot do without: memory that Rust does not get ends the program. Enough for the metadata of 5 GiB, which such a program will not touch.
+const AHEAD: usize = 16 << 20;
 /// Before each block: its size and its distance from the start of what dlmalloc gave.
 const HEADER: usize = 16;
 
@@ -26,6 +29,7 @@ struct Space;
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
+static USABLE: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: `alloc` returns fresh, zeroed, exclusively owned memory; everything else is refused.
 unsafe impl dlmalloc::Allocator for Space {
@@ -39,13 +43,17 @@ unsafe impl dlmalloc::Allocator for Space {
         if size > LEN.load(Relaxed) - used {
             return none;
         }
-        let start = START.load(Relaxed) + used;
+        let start = START.load(Relaxed);
+        let (usable, wanted) = (USABLE.load(Relaxed), (used + size + AHEAD).min(LEN.load(Relaxed)));
         // SAFETY: inside our reservation.
-        if unsafe { sys::allow_access(start, size) }.is_err() {
+        if wanted > usable && unsafe { sys::allow_access(start + usable, wanted - usable) }.is_ok() {
+            USABLE.store(wanted, Relaxed);
+        }
+        if used + size > USABLE.load(Relaxed) {
             return none;
         }
         USED.store(used + size, Relaxed);
-        (start as *mut u8, size, 0)
+        ((start + used) as *mut u8, size, 0)
     }
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
         std::ptr::null_mut()

@@ -89,6 +89,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "move|wp")]
     pub evict: Option<Eviction>,
 
+    /// Decompress and compare every page when it is stored, while the original is still there (for distrusted memory and new codecs)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub verify: Option<bool>,
+
     /// Write the report as JSON to this file as well
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 6] = ["dram", "tiers", "observe", "strict", "evict", "report"];
+const RUN_KEYS: [&str; 7] = ["dram", "tiers", "observe", "strict", "evict", "verify", "report"];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -29,6 +29,8 @@ pub struct FileSettings {
     pub strict: Option<bool>,
     /// `run.evict`.
     pub evict: Option<Eviction>,
+    /// `run.verify`.
+    pub verify: Option<bool>,
     /// `run.report`; a relative path is relative to the current directory, as on the command line.
     pub report: Option<PathBuf>,
 }
@@ -145,6 +147,7 @@ impl Reader<'_> {
                     let text = self.string("evict", "\"move\" or \"wp\"", value);
                     settings.evict = text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
                 }
+                "verify" => settings.verify = self.boolean("verify", value),
                 "report" => match self.string("report", "a file name in quotes", value) {
                     Some("") => self.mistake(value.span().start, "`report` is empty: write a file name, or leave it out".into()),
                     text => settings.report = text.map(PathBuf::from),
@@ -220,6 +223,8 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn mistakes(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
@@ -227,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nverify = true\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -236,6 +241,7 @@ mod tests {
                 observe: Some(true),
                 strict: Some(false),
                 evict: Some(Eviction::WriteProtect),
+                verify: Some(true),
                 report: Some("r.json".into()),
             })
         );
@@ -248,7 +254,7 @@ mod tests {
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
-            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, report"]
+            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, verify, report"]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
     }
@@ -277,5 +283,73 @@ mod tests {
         assert!(mistakes("[run]\ndram = \n")[0].starts_with("2:"));
         assert!(mistakes("[run]\nstrict = true\nstrict = true\n")[0].starts_with("3:"));
         assert!(!mistakes("\u{fffd}[[[").is_empty());
+    }
+
+    /// Pieces of settings files, right and wrong.
+    const PIECES: [&str; 24] = [
+        "[run]",
+        "[run",
+        "run",
+        "version",
+        "dram",
+        "tiers",
+        "observe",
+        "strict",
+        "verify",
+        "report",
+        "=",
+        " = ",
+        "1",
+        "true",
+        "\"60%\"",
+        "\"dram,lz4\"",
+        "\"",
+        "\"\"\"",
+        "\n",
+        "\n\n",
+        "#",
+        ".",
+        "{",
+        "\u{fffd}é",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        /// Anything gives settings, or mistakes that can be looked up in it.
+        #[test]
+        fn any_text_is_settings_or_mistakes(
+            text in prop_oneof![any::<String>(), vec(prop::sample::select(&PIECES[..]), 0..30).prop_map(|pieces| pieces.concat())],
+        ) {
+            if let Err(mistakes) = parse(&text) {
+                prop_assert!(!mistakes.is_empty());
+                for Mistake { line, column, message } in mistakes {
+                    let longest = text.split('\n').nth(line - 1).map(|line| line.chars().count());
+                    prop_assert!(longest.is_some_and(|longest| column <= longest + 1), "{line}:{column}: {message}");
+                    prop_assert!(!message.is_empty() && !message.contains('\n'), "{message:?}");
+                }
+            }
+        }
+
+        /// What is written of settings (`terrace config show`) is read as the same settings.
+        #[test]
+        fn settings_written_are_settings_read(
+            dram in prop_oneof![Just("unlimited".to_string()), (1u64..1 << 50).prop_map(|bytes| bytes.to_string()), (1u32..=100).prop_map(|p| format!("{p}%"))],
+            observe in any::<bool>(),
+            strict in any::<bool>(),
+            verify in any::<bool>(),
+            report in "[^\u{0}]{1,40}",
+        ) {
+            let dram: Dram = dram.parse().unwrap();
+            let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+            let text = format!(
+                "version = 1\n[run]\ndram = {}\nobserve = {observe}\nstrict = {strict}\nverify = {verify}\nreport = {}\n",
+                quoted(&dram.to_string()),
+                quoted(&report),
+            );
+            let read = parse(&text).unwrap();
+            let (observe, strict, verify) = (Some(observe), Some(strict), Some(verify));
+            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, evict: None, verify, report: Some(report.into()) });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What each process left in the run directory: statistics pages, read into plain numbers.
 //!
-//! The files are written by the program's own processes, so nothing in them is believed beyond its size and magic: a file
-//! of another name, size or magic is not a page, and counts are clamped before they index anything.
+//! The files are written by the program's own processes, so nothing in them is believed unseen: a file of another name is not a page, and one
+//! of another size or magic, or with something in it that no Terrace writes, is a damaged one, of which nothing is shown but that.
 
 use serde::Serialize;
 use std::fs::{self, File};
@@ -83,15 +83,40 @@ impl Figures {
     }
 }
 
-/// All pages in a run directory, by time of start. Files that cannot be read are no pages.
-pub fn read_all(run_dir: &Path) -> Vec<Figures> {
-    let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
-    let mut all: Vec<Figures> = entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_page_name) && entry.file_type().is_ok_and(|kind| kind.is_file()))
-        .filter_map(|entry| read_page(&entry.path()))
-        .collect();
-    all.sort_by_key(|figures| (figures.started_ns, figures.pid));
-    all
+/// What a run directory holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pages {
+    /// Pages that can be used, by time of start.
+    pub good: Vec<Figures>,
+    /// Pages that cannot, by process.
+    pub damaged: Vec<Damaged>,
+}
+
+/// A page of which nothing can be used: damaged, or left before it was finished.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Damaged {
+    /// The process, by the file's name.
+    pub pid: u32,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// All pages in a run directory.
+pub fn read_all(run_dir: &Path) -> Pages {
+    let mut pages = Pages::default();
+    for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(page_name) else { continue };
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        match read_page(&entry.path(), pid) {
+            Ok(figures) => pages.good.push(figures),
+            Err(why) => pages.damaged.push(Damaged { pid, why }),
+        }
+    }
+    pages.good.sort_by_key(|figures| (figures.started_ns, figures.pid));
+    pages.damaged.sort();
+    pages
 }
 
 /// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A chain of execs leaves
@@ -101,18 +126,22 @@ pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
     of_pid.clone().find(|i| !all[*i].has_seen_nothing()).or_else(|| of_pid.next())
 }
 
-/// `<pid>-<started_ns>.stats`.
-fn is_page_name(name: &str) -> bool {
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    name.strip_suffix(".stats").and_then(|stem| stem.split_once('-')).is_some_and(|(pid, started)| number(pid) && number(started))
+/// The process of a page's file, which is called `<pid>-<started_ns>.stats`.
+fn page_name(name: &str) -> Option<u32> {
+    let (pid, started) = name.strip_suffix(".stats")?.split_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(pid) && is_number(started)).then(|| pid.parse().ok())?
 }
 
-fn read_page(file: &Path) -> Option<Figures> {
+/// The figures in a file; `Err` says what is wrong with it.
+fn read_page(file: &Path, pid: u32) -> Result<Figures, String> {
     const BYTES: usize = size_of::<StatsPage>();
     let mut content = Vec::with_capacity(BYTES + 1);
-    File::open(file).ok()?.take(BYTES as u64 + 1).read_to_end(&mut content).ok()?;
+    let opened = File::open(file).map_err(|e| e.to_string())?;
+    opened.take(BYTES as u64 + 1).read_to_end(&mut content).map_err(|e| e.to_string())?;
     if content.len() != BYTES {
-        return None;
+        let more = if content.len() > BYTES { "more than " } else { "" };
+        return Err(format!("it has {more}{} bytes instead of {BYTES}", content.len().min(BYTES)));
     }
     // Words, for their alignment.
     let words: Vec<u64> = content.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8"))).collect();
@@ -120,18 +149,47 @@ fn read_page(file: &Path) -> Option<Figures> {
     // SAFETY: `words` holds exactly size_of::<StatsPage>() bytes at alignment 8 and outlives the reference; the struct is
     // repr(C) and made of atomic integers only, for which every bit pattern is valid.
     let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
-    (page.magic.load(Relaxed) == MAGIC).then(|| figures_of(page))
+    if page.magic.load(Relaxed) != MAGIC {
+        return Err("it is unfinished, or another version's".into());
+    }
+    implausible(page, pid).map_or_else(|| Ok(figures_of(page)), Err)
+}
+
+/// What no Terrace writes, if the page has such a thing.
+fn implausible(page: &StatsPage, pid: u32) -> Option<String> {
+    let tier_count = page.tier_count.load(Relaxed) as usize;
+    let state = page.state.load(Relaxed);
+    let wrong = |what: &str, value: &dyn std::fmt::Display| Some(format!("its {what} is {value}"));
+    if page.pid.load(Relaxed) != pid {
+        return wrong("process", &page.pid.load(Relaxed));
+    }
+    if stats::State::from_number(state) as u32 != state {
+        return wrong("state", &state);
+    }
+    if tier_count > page.tiers.len() {
+        return wrong("number of tiers", &tier_count);
+    }
+    if page.budget_met.load(Relaxed) > 1 {
+        return wrong("budget_met", &page.budget_met.load(Relaxed));
+    }
+    let updated_early = page.updated_ns.load(Relaxed) < page.started_ns.load(Relaxed);
+    updated_early.then(|| "it was updated before it was started".into())
+}
+
+/// A text for people: a program's name may have anything in it, a terminal's escapes too.
+fn text_of(field: &[AtomicU64]) -> String {
+    stats::get_text(field).replace(char::is_control, "\u{fffd}")
 }
 
 fn figures_of(page: &StatsPage) -> Figures {
     let long = |field: &AtomicU64| field.load(Relaxed);
     let short = |field: &AtomicU32| field.load(Relaxed);
-    let tier_count = (short(&page.tier_count) as usize).min(page.tiers.len());
+    let tier_count = short(&page.tier_count) as usize;
     let tiers = page.tiers[..tier_count].iter().map(|tier| {
         let faults = long(&tier.faults);
         let us = |field: &AtomicU64| (faults > 0).then(|| long(field) as f64 / 1e3);
         Tier {
-            name: stats::get_text(&tier.name),
+            name: text_of(&tier.name),
             logical_bytes: long(&tier.mean_logical_bytes),
             physical_bytes: long(&tier.mean_physical_bytes),
             pages: long(&tier.pages),
@@ -143,9 +201,9 @@ fn figures_of(page: &StatsPage) -> Figures {
     });
     Figures {
         pid: short(&page.pid),
-        program: stats::get_text(&page.program),
+        program: text_of(&page.program),
         state: stats::State::from_number(short(&page.state)),
-        note: stats::get_text(&page.note),
+        note: text_of(&page.note),
         started_ns: long(&page.started_ns),
         updated_ns: long(&page.updated_ns),
         budget_bytes: Some(long(&page.budget_bytes)).filter(|budget| *budget != u64::MAX),
@@ -229,6 +287,7 @@ mod tests {
         page.pid.store(pid, Relaxed);
         page.state.store(stats::State::Active as u32, Relaxed);
         page.started_ns.store(started, Relaxed);
+        page.updated_ns.store(started, Relaxed);
         page.budget_bytes.store(u64::MAX, Relaxed);
         page.tier_count.store(2, Relaxed);
         page.mean_logical_bytes.store(100, Relaxed);
@@ -260,23 +319,83 @@ mod tests {
         write(at, "-1.stats", &page(18, 1));
         fs::create_dir(at.join("19-1.stats")).unwrap();
         std::os::unix::fs::symlink(at.join("12-50.stats"), at.join("20-1.stats")).unwrap();
-        let all = read_all(at);
+        let Pages { good: all, damaged } = read_all(at);
+        assert_eq!(damaged.iter().map(|damaged| damaged.pid).collect::<Vec<_>>(), [14, 15, 16]);
+        assert!(damaged[1].why.starts_with("it has ") && damaged[2].why.starts_with("it has more than "), "{damaged:?}");
         assert_eq!(all.iter().map(|figures| figures.pid).collect::<Vec<_>>(), [13, 12]);
         let figures = &all[1];
         assert_eq!((figures.budget_bytes, figures.saved_bytes(), figures.note.as_str()), (None, -20, "a note"));
         assert_eq!((figures.tiers.len(), figures.faults()), (2, 7));
         assert_eq!((figures.tiers[0].fault_p50_us, figures.tiers[1].fault_p50_us), (None, Some(9.2)));
-        assert!(read_all(&at.join("nowhere")).is_empty());
+        assert_eq!(read_all(&at.join("nowhere")), Pages::default());
     }
 
     #[test]
-    fn a_tier_count_beyond_the_page_is_clamped() {
+    fn what_no_terrace_writes_is_damage() {
+        let scratch = tempfile::tempdir().unwrap();
+        for (offset, value, why) in [
+            (std::mem::offset_of!(StatsPage, tier_count), 0xFFFF << 32, "its number of tiers is 65535"),
+            (std::mem::offset_of!(StatsPage, pid), 9 << 32 | 1, "its state is 9"),
+            (std::mem::offset_of!(StatsPage, pid), 2, "its process is 2"),
+            (std::mem::offset_of!(StatsPage, started_ns), 2, "it was updated before it was started"),
+        ] {
+            let mut words = page(1, 1);
+            words[offset / 8] = value;
+            write(scratch.path(), "1-1.stats", &words);
+            let pages = read_all(scratch.path());
+            assert!(pages.good.is_empty() && pages.damaged.len() == 1 && pages.damaged[0].why.starts_with(why), "{pages:?}");
+        }
+    }
+
+    #[test]
+    fn a_texts_escapes_do_not_reach_the_terminal() {
         let scratch = tempfile::tempdir().unwrap();
         let mut words = page(1, 1);
-        let offset = std::mem::offset_of!(StatsPage, tier_count);
-        words[offset / 8] = u64::MAX;
+        words[std::mem::offset_of!(StatsPage, program) / 8] = u64::from_ne_bytes(*b"a\x1b[2J\nbc");
         write(scratch.path(), "1-1.stats", &words);
-        assert_eq!(read_all(scratch.path())[0].tiers.len(), stats::MAX_TIERS);
+        assert_eq!(read_all(scratch.path()).good[0].program, "a\u{fffd}[2J\u{fffd}bc");
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(256) })]
+        /// Whatever is in a page, the report says something printable of it, and its JSON holds the same numbers.
+        #[test]
+        fn any_page_makes_a_report(
+            damage in proptest::collection::vec((0..size_of::<StatsPage>() / 8, proptest::prelude::any::<u64>()), 0..200),
+            cut in proptest::option::of(0..size_of::<StatsPage>()),
+        ) {
+            let scratch = tempfile::tempdir().unwrap();
+            let mut words = page(7, 1);
+            // The first two words make it a page of this process; without them it is refused at once.
+            damage.iter().filter(|(at, _)| *at > 1).for_each(|(at, value)| words[*at] = *value);
+            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            bytes.truncate(cut.unwrap_or(bytes.len()));
+            fs::write(scratch.path().join("7-1.stats"), &bytes).unwrap();
+            let pages = read_all(scratch.path());
+            proptest::prop_assert_eq!(pages.good.len() + pages.damaged.len(), 1);
+            let settings = terrace_pager::settings::Settings::default();
+            let mut run = crate::report::samples::run(&settings);
+            run.unusable_page = pages.damaged.first().map(|damaged| damaged.why.clone());
+            let report = crate::report::Report::new(&run, &pages.good);
+            let text = crate::report_text::text(&report, &settings);
+            proptest::prop_assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{:?}", text);
+            proptest::prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{:?}", text);
+            let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+            proptest::prop_assert_eq!(json["managed"].as_bool(), Some(report.managed));
+            proptest::prop_assert_eq!(json["logical_bytes"].as_u64(), report.logical_bytes);
+            proptest::prop_assert_eq!(json["saved_bytes"].as_i64(), report.saved_bytes);
+            proptest::prop_assert_eq!(json["note"].as_str(), report.note.as_deref());
+            // serde_json reads numbers with a fraction to the last bit but one.
+            let close = |a: f64, b: f64| (a - b).abs() <= b.abs() * 1e-12;
+            proptest::prop_assert!(report.stall_s.is_none_or(|stall| json["stall_s"].as_f64().is_some_and(|told| close(told, stall))));
+            proptest::prop_assert_eq!(json["tiers"].as_array().map(Vec::len), Some(report.tiers.len()));
+            for (told, tier) in json["tiers"].as_array().unwrap().iter().zip(&report.tiers) {
+                proptest::prop_assert_eq!((told["pages"].as_u64(), told["faults"].as_u64()), (Some(tier.pages), Some(tier.faults)));
+            }
+            if let Some(damaged) = pages.damaged.first() {
+                proptest::prop_assert!(text.contains(&damaged.why) && !report.managed, "{}", text);
+            }
+        }
     }
 
     #[test]

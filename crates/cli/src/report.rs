@@ -151,13 +151,15 @@ pub struct Run<'a> {
     pub elapsed: Duration,
     /// Why it was run without the library, if it was.
     pub out_of_reach: Option<String>,
+    /// What is wrong with its statistics page, if it left one that cannot be used.
+    pub unusable_page: Option<String>,
 }
 
 /// What is said where the library was preloaded and left no page.
 const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
 
 impl Report {
-    /// Puts a report together; `pages` as `figures::read_all` gives them.
+    /// Puts a report together; `pages` are the good ones of `figures::read_all`.
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
         let main_page = figures::of_process(pages, run.pid);
         let main = main_page.map(|index| &pages[index]);
@@ -181,7 +183,11 @@ impl Report {
             state: state_name(main.map_or(State::Unmanaged, |page| page.state)),
             note: match main {
                 Some(page) => note(page),
-                None => Some(run.out_of_reach.clone().unwrap_or_else(|| NEVER_CAME_UP.into())),
+                None => Some(match (&run.out_of_reach, &run.unusable_page) {
+                    (Some(cause), _) => cause.clone(),
+                    (None, Some(why)) => format!("not known: its statistics page cannot be used ({why})"),
+                    (None, None) => NEVER_CAME_UP.into(),
+                }),
             },
             logical_bytes: main.map(|page| page.mean_logical_bytes),
             budget_bytes: main.map_or(requested, |page| page.budget_bytes),
@@ -264,6 +270,7 @@ pub mod samples {
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
             out_of_reach: None,
+            unusable_page: None,
         }
     }
 }

@@ -70,8 +70,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
+        unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
     };
-    let report = Report::new(&known, &pages);
+    for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid) {
+        say(&format!("the statistics page of process {} cannot be used ({}): it is not in the report", damaged.pid, damaged.why));
+    }
+    let report = Report::new(&known, &pages.good);
     // Before the report: whoever reads it may look whether everything is gone.
     drop(run_dir);
     let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());

@@ -120,8 +120,9 @@ fn a_program_out_of_reach_runs_and_nothing_is_pretended() {
 #[test]
 fn the_program_is_told_the_settings() {
     let Some(scratch) = Scratch::new() else { return };
-    let config = scratch.file("t.toml", "[run]\ndram = \"50%\"\ntiers = \"dram,lz4\"\nobserve = true\n");
-    let script = "echo $TERRACE_DRAM $TERRACE_TIERS $TERRACE_OBSERVE $TERRACE_STRICT; echo $LD_PRELOAD; stat -c %a $TERRACE_RUN_DIR";
+    let config = scratch.file("t.toml", "[run]\ndram = \"50%\"\ntiers = \"dram,lz4\"\nobserve = true\nverify = true\n");
+    let script =
+        "echo $TERRACE_DRAM $TERRACE_TIERS $TERRACE_OBSERVE $TERRACE_STRICT $TERRACE_VERIFY; echo $LD_PRELOAD; stat -c %a $TERRACE_RUN_DIR";
     let output = scratch
         .terrace(&["run", "--config", config.to_str().unwrap(), "--dram", "2G", "--", "sh", "-c", script])
         .env("LD_PRELOAD", "")
@@ -129,7 +130,7 @@ fn the_program_is_told_the_settings() {
         .unwrap();
     let text = support::stdout(&output);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!((lines[0], lines[2]), ("2147483648 dram,lz4 1 0", "700"), "{text}");
+    assert_eq!((lines[0], lines[2]), ("2147483648 dram,lz4 1 0 1", "700"), "{text}");
     assert!(lines[1].ends_with("/libterrace.so"), "{text}");
 }
 

@@ -4,7 +4,7 @@
 //! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
 //! that is touched while it is staged goes straight back.
 
-use crate::handler::Tools;
+use crate::handler::{PageBuffer, Tools};
 use crate::pager::Pager;
 use crate::ranges::Range;
 use crate::settings::Eviction;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::stay_ms;
-use terrace_tiers::{Encoded, Encoding, Location, PAGE_BYTES, Page};
+use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, RegionStore, Scratch};
 
 /// Which pages of a region to take.
 #[derive(Clone, Copy)]
@@ -79,6 +79,8 @@ struct Probe {
 /// What the mover evicts with. Owned by its thread.
 pub(crate) struct Evictor {
     pub tools: Tools,
+    /// What `--verify` decompresses into.
+    read_back: Box<PageBuffer>,
     runs: Box<[Run]>,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
@@ -105,6 +107,7 @@ impl Evictor {
     pub fn new(pager: &Pager) -> Self {
         Evictor {
             tools: Tools::new(),
+            read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
             runs: vec![Run::default(); REGION / PAGE].into(),
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
@@ -373,7 +376,7 @@ impl Evictor {
             if entry.word(page.address).load() != page.word {
                 continue;
             }
-            let Some(wish) = wish else {
+            let Some(wish) = wish.filter(|_| !pager.is_frozen()) else {
                 pager.put_back(entry, page.address, page.word, page.word.with(State::Resident, 0));
                 continue;
             };
@@ -419,7 +422,25 @@ impl Evictor {
         if encoded.encoding == Encoding::Raw && !wish.anything {
             return false;
         }
-        insert(pager, entry, page, tier, encoded, now_ms)
+        let mut store = entry.region.store.lock();
+        let location = match store.insert(&pager.tiers, tier as u8, encoded) {
+            Ok(location) => location,
+            Err(e) => {
+                pager.no_room(&e);
+                return false;
+            }
+        };
+        if !reads_back(pager, &mut store, location, page.address, contents, &mut self.read_back.0, &mut self.tools.scratch) {
+            return false;
+        }
+        let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
+        if entry.word(page.address).transition(page.word, evicted).is_ok() {
+            entry.region.evicted.fetch_add(1, Relaxed);
+            return true;
+        }
+        // Touched meanwhile.
+        pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
+        false
     }
 
     /// Packs the region's extents together where too much of them is dead.
@@ -470,14 +491,13 @@ impl Evictor {
                 continue;
             }
             let old = Location::from_bits(found.payload());
-            let Some(tier) = store.tier_of(old).map(usize::from) else { continue };
-            if tier == densest || old.encoding == Encoding::Same {
+            if store.tier_of(old).is_none_or(|tier| usize::from(tier) == densest) || old.encoding == Encoding::Same {
                 continue;
             }
             let page = &mut self.tools.page.0;
-            let decoded =
-                store.bytes(old).is_ok_and(|bytes| pager.tiers[tier].decode(old.encoding, bytes, page, &mut self.tools.scratch).is_ok());
-            if !pager.check(decoded, "what is stored can be decoded") {
+            if let Err(e) = pager.decode(&store, old, page, &mut self.tools.scratch) {
+                // Whoever touches it will be told; until then nobody has been given wrong bytes.
+                pager.freeze(&format!("page {address:#x} cannot be restored: {e}"));
                 return gained;
             }
             let encoded = pager.tiers[densest].encode(page, &mut self.tools.scratch);
@@ -486,7 +506,16 @@ impl Evictor {
             if encoded.encoding == Encoding::Raw || len * 8 > u64::from(old.len) * 7 {
                 continue;
             }
-            let Ok(new) = store.insert(&pager.tiers, densest as u8, encoded) else { return gained };
+            let new = match store.insert(&pager.tiers, densest as u8, encoded) {
+                Ok(new) => new,
+                Err(e) => {
+                    pager.no_room(&e);
+                    return gained;
+                }
+            };
+            if !reads_back(pager, &mut store, new, address, page, &mut self.read_back.0, &mut self.tools.scratch) {
+                return gained;
+            }
             if word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok() {
                 pager.check(store.remove(&pager.tiers, old).is_ok(), "a moved page's old bytes were in its store");
                 pager.account.demoted_pages.fetch_add(1, Relaxed);
@@ -503,16 +532,28 @@ impl Evictor {
     }
 }
 
-/// Stores one staged page; false if the store has no room or the page was touched meanwhile.
-fn insert(pager: &Pager, entry: &Entry, page: &Staged, tier: usize, encoded: Encoded, now_ms: u64) -> bool {
-    let mut store = entry.region.store.lock();
-    let Ok(location) = store.insert(&pager.tiers, tier as u8, encoded) else { return false };
-    let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
-    if entry.word(page.address).transition(page.word, evicted).is_ok() {
-        entry.region.evicted.fetch_add(1, Relaxed);
+/// `--verify`: whether what was just stored at `location` is the page `original`. If not, it is removed again, and nothing more is evicted.
+fn reads_back(
+    pager: &Pager,
+    store: &mut RegionStore,
+    location: Location,
+    address: usize,
+    original: &Page,
+    read_back: &mut Page,
+    scratch: &mut Scratch,
+) -> bool {
+    if !pager.settings.verify {
         return true;
     }
+    let problem = match pager.decode(store, location, read_back, scratch) {
+        Ok(_) if read_back == original => return true,
+        Ok(_) => "it is another page".to_string(),
+        Err(e) => e,
+    };
     pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
+    pager.freeze(&format!(
+        "--verify: what was stored of page {address:#x} does not give it back ({problem}). Nothing is lost: it stays where it was"
+    ));
     false
 }
 

@@ -204,8 +204,7 @@ impl Pager {
                 if self.mode() == Mode::Active {
                     self.restore_noted_in_child();
                 } else if self.table_has_evicted() {
-                    sys::complain("a forked child cannot bring its pages back. Ending it rather than giving it wrong data");
-                    std::process::abort();
+                    self.end_program("a forked child cannot bring its pages back");
                 }
             }
             // Its own start will come with its own growth.

@@ -9,10 +9,10 @@ use crate::pager::{Pager, SHARDS_MAX};
 use crate::sys::{self, Errno, Fd, Message, PAGE};
 use crate::table::Entry;
 use crate::word::{Snapshot, State, tick_of};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::returns_after;
-use terrace_tiers::{Location, PAGE_BYTES, Page, Scratch};
+use terrace_tiers::{Location, PAGE_BYTES, Page, RegionStore, Scratch, Tier};
 
 /// A page-sized buffer at a page's alignment.
 #[repr(C, align(4096))]
@@ -36,6 +36,8 @@ impl Tools {
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
 /// Longest wait for room before a page is restored all the same.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
+/// Between attempts to restore a page for which there is no memory.
+const MEMORY_WAIT: Duration = Duration::from_millis(2);
 /// Exception, wake-up and switches around a fault that a handler does not see, ns (`facts/end-to-end.md` §2: about 3 µs, more
 /// across CPUs). Only for the estimate of time lost.
 pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;
@@ -79,8 +81,12 @@ impl Pager {
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // A closed userfaultfd lets go of its ranges, and what is out would read as zeros.
+            Err(Errno::EBADF) if self.table_has_evicted() => {
+                self.end_program("a userfaultfd was closed, so evicted pages would read as zeros")
+            }
             Err(e) => {
-                // Without a reader, evicted pages of this shard would block for ever: the keeper's restore still works.
+                // Who waits for a page of this shard waits until reading works again.
                 self.freeze(&format!("reading a userfaultfd failed ({e})"));
                 sys::sleep(Duration::from_millis(100));
             }
@@ -161,11 +167,7 @@ impl Pager {
             }
             Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns),
             Some(State::Moving | State::Restoring) => Outcome::Busy,
-            None => {
-                self.freeze(&format!("damaged page word at {address:#x}"));
-                sys::sleep(Duration::from_millis(10));
-                Outcome::Busy
-            }
+            None => self.lost(address, "its page word is damaged"),
         }
     }
 
@@ -178,28 +180,17 @@ impl Pager {
             return Outcome::Busy;
         }
         let location = Location::from_bits(found.payload());
-        let tier = store.tier_of(location).map(|index| &self.tiers[index as usize]);
-        let decoded = match (tier, store.bytes(location)) {
-            (Some(tier), Ok(bytes)) => {
-                tier.decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch).map_err(|e| e.to_string())
-            }
-            (_, Err(e)) => Err(e.to_string()),
-            (None, _) => Err("no such extent".to_string()),
-        };
+        let decoded = self.decode(&store, location, &mut tools.page.0, &mut tools.scratch);
         drop(store);
-        if let Err(e) = decoded {
-            self.lost(address, &e);
-        }
+        let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
         let mut store = entry.region.store.lock();
         let removed = store.remove(&self.tiers, location);
         drop(store);
         self.check(removed.is_ok(), "a restored page's bytes were in its store");
         entry.region.evicted.fetch_sub(1, Relaxed);
-        if let Some(tier) = tier {
-            tier.stats.count_fault();
-            tier.stats.record_restore(sys::now_ns() - start_ns);
-        }
+        tier.stats.count_fault();
+        tier.stats.record_restore(sys::now_ns() - start_ns);
         self.back(entry, address, claim);
         Outcome::Done
     }
@@ -219,18 +210,29 @@ impl Pager {
         self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
     }
 
-    /// A page's bytes cannot be had. Going on would hand the program wrong ones: the one case in which we end it.
+    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only memory is missing it waits: the page is safe.
+    pub(crate) fn decode(&self, store: &RegionStore, location: Location, page: &mut Page, scratch: &mut Scratch) -> Result<&Tier, String> {
+        let tier = store.tier_of(location).and_then(|index| self.tiers.get(usize::from(index))).ok_or("its extent is gone")?;
+        let encoded = store.page(location).map_err(|e| e.to_string())?;
+        loop {
+            match tier.decode(encoded, page, scratch) {
+                Ok(()) => return Ok(tier),
+                Err(e) if e.is_out_of_memory() => {
+                    self.say_once(&self.said.restore_waits, &format!("restoring pages waits: {e}"));
+                    sys::sleep(MEMORY_WAIT);
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    /// A page's bytes cannot be had.
     fn lost(&self, address: usize, why: &str) -> ! {
-        sys::complain(&format!(
-            "page {address:#x} cannot be restored ({why}): its memory was damaged. Ending the program rather than giving it wrong data"
-        ));
-        self.freeze("a page could not be restored");
-        std::process::abort()
+        self.end_program(&format!("page {address:#x} cannot be restored: {why}"))
     }
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
     fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
-        static SAID: AtomicBool = AtomicBool::new(false);
         loop {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {
@@ -244,10 +246,8 @@ impl Pager {
                 Err(Errno::ESRCH) => return Fill::Gone,
                 Err(e) => {
                     // Out of memory above all. The program's thread waits; nothing is lost.
-                    if !SAID.swap(true, Relaxed) {
-                        sys::complain(&format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"));
-                    }
-                    sys::sleep(Duration::from_millis(2));
+                    self.say_once(&self.said.restore_waits, &format!("restoring pages waits: {e}"));
+                    sys::sleep(MEMORY_WAIT);
                 }
             }
         }
@@ -320,10 +320,7 @@ impl Pager {
     /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
     fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
         let store = entry.region.store.lock();
-        let location = Location::from_bits(found.payload());
-        let tier = store.tier_of(location).ok_or("no such extent")?;
-        let bytes = store.bytes(location).map_err(|e| e.to_string())?;
-        self.tiers[tier as usize].decode(location.encoding, bytes, &mut tools.page.0, &mut tools.scratch).map_err(|e| e.to_string())
+        self.decode(&store, Location::from_bits(found.payload()), &mut tools.page.0, &mut tools.scratch).map(drop)
     }
 
     /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had

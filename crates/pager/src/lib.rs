@@ -29,6 +29,8 @@ mod staging;
 pub mod stats;
 pub mod sys;
 pub mod table;
+#[cfg(test)]
+mod verify_test;
 pub mod word;
 
 pub use pager::{Host, Mode, Pager};

@@ -142,6 +142,9 @@ impl Mover {
             self.measure.scan(pager);
         }
         self.measure.tick(pager, now_ns);
+        if pager.table.has_refused() {
+            pager.say_once(&pager.said.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
+        }
         if pager.mode() != Mode::Active {
             return IDLE_TICK;
         }

@@ -18,7 +18,7 @@ use crate::table::Table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{DramMedium, EXTENT_BYTES, Tier, parse_tiers};
+use terrace_tiers::{DramMedium, EXTENT_BYTES, Medium, PoolError, Tier, TierSpec, parse_tiers};
 
 /// What the pager needs of the library around it.
 #[derive(Clone, Copy)]
@@ -74,6 +74,7 @@ pub struct Pager {
     pub(crate) service: RangeLine,
     mode: AtomicU32,
     frozen: AtomicBool,
+    pub(crate) said: Said,
     /// `vm.max_map_count`.
     pub(crate) mappings_max: AtomicUsize,
     /// How the process is to end, once the main thread left (see `exit_when_alone`).
@@ -83,6 +84,15 @@ pub struct Pager {
     start_at: usize,
     /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
     rehearsed: AtomicBool,
+}
+
+/// What is said once only.
+#[derive(Default)]
+pub(crate) struct Said {
+    /// There is no memory for restored pages, for now.
+    pub restore_waits: AtomicBool,
+    /// There is no memory for compressed pages.
+    pub no_room: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -180,6 +190,15 @@ impl RangeLine {
 impl Pager {
     /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or the address space.
     pub fn create(settings: Settings, host: Host) -> Result<&'static Pager, String> {
+        Pager::create_with(settings, host, Tier::new)
+    }
+
+    /// The same with tiers of the caller's making.
+    pub(crate) fn create_with(
+        settings: Settings,
+        host: Host,
+        tier: impl Fn(TierSpec, Arc<dyn Medium>) -> Tier,
+    ) -> Result<&'static Pager, String> {
         let specs = parse_tiers(&settings.tiers).map_err(|e| e.to_string())?;
         if let Some(injection) = settings.inject {
             injection.start();
@@ -191,7 +210,7 @@ impl Pager {
         let table = Table::new(regions).map_err(space)?;
         let pool_bytes = (machine_bytes as usize * 2).next_multiple_of(EXTENT_BYTES);
         let medium: Arc<DramMedium> = Arc::new(DramMedium::new(pool_bytes).map_err(|e| e.to_string())?);
-        let tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, medium.clone())).collect();
+        let tiers: Vec<Tier> = specs.into_iter().map(|spec| tier(spec, medium.clone())).collect();
         let start_at = match (settings.stress, settings.dram) {
             (Stress::Off, Dram::Bytes(bytes)) => (bytes / 2).min(MIN_BUDGET_BYTES * 3 / 4) as usize,
             (Stress::Off, _) => (MIN_BUDGET_BYTES * 3 / 4) as usize,
@@ -222,6 +241,7 @@ impl Pager {
             service: RangeLine::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
+            said: Said::default(),
             mappings_max: AtomicUsize::new(0),
             ending: AtomicUsize::new(NOT_ENDING),
             committed: AtomicUsize::new(0),
@@ -323,6 +343,32 @@ impl Pager {
             self.say(State::Frozen, why);
             sys::complain(&format!("frozen, nothing more is evicted: {why}"));
         }
+    }
+
+    /// Says something that is no failure of ours, at most once: on standard error and as the report's note.
+    pub(crate) fn say_once(&self, said: &AtomicBool, text: &str) {
+        if said.swap(true, Relaxed) {
+            return;
+        }
+        sys::complain(text);
+        if let Some(page) = self.stats()
+            && !self.is_frozen()
+        {
+            stats::set_text(&page.note, text);
+        }
+    }
+
+    /// A page could not be stored: it stays in DRAM.
+    pub(crate) fn no_room(&self, error: &PoolError) {
+        self.say_once(&self.said.no_room, &format!("pages stay in DRAM: {error}"));
+    }
+
+    /// Going on would hand the program wrong bytes: the one case in which we end it.
+    pub(crate) fn end_program(&self, why: &str) -> ! {
+        sys::complain(&format!("{why}. Ending the program rather than giving it wrong data"));
+        self.frozen.store(true, Release);
+        self.say(State::Frozen, why);
+        sys::abort()
     }
 
     /// See [`Pager::freeze`].

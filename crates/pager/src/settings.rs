@@ -37,7 +37,12 @@ impl fmt::Display for Dram {
         match self {
             Dram::Unlimited => f.write_str("unlimited"),
             Dram::Bytes(bytes) => write!(f, "{bytes}"),
-            Dram::Share(share) => write!(f, "{}%", share * 100.0),
+            Dram::Share(share) => {
+                // 0.07 × 100 is 7.000000000000001: as it was written, where that is read as this share again.
+                let percent = share * 100.0;
+                let rounded = (percent * 1e9).round() / 1e9;
+                write!(f, "{}%", if rounded / 100.0 == *share { rounded } else { percent })
+            }
         }
     }
 }
@@ -165,6 +170,8 @@ pub struct Settings {
     pub strict: bool,
     /// `--evict`, as `TERRACE_EVICT`.
     pub evict: Eviction,
+    /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
+    pub verify: bool,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
     /// `TERRACE_INJECT`: see [`Injection`].
@@ -181,6 +188,7 @@ impl Default for Settings {
             observe: false,
             strict: false,
             evict: Eviction::Move,
+            verify: false,
             stress: Stress::Off,
             inject: None,
             run_dir: None,
@@ -206,6 +214,7 @@ impl Settings {
         if let Some(text) = get("TERRACE_EVICT") {
             settings.evict = text.parse()?;
         }
+        settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
@@ -225,6 +234,7 @@ impl Settings {
             ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
             ("TERRACE_EVICT", self.evict.to_string()),
+            ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
         ];
         if let Some(dir) = &self.run_dir {
             variables.push(("TERRACE_RUN_DIR", dir.clone()));
@@ -244,6 +254,8 @@ fn flag(name: &str, value: Option<String>) -> Result<bool, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     #[test]
     fn sizes_are_binary_and_bad_ones_are_refused() {
@@ -264,6 +276,7 @@ mod tests {
             observe: true,
             strict: true,
             evict: Eviction::WriteProtect,
+            verify: true,
             stress: Stress::Off,
             inject: None,
             run_dir: Some("/x".into()),
@@ -271,5 +284,56 @@ mod tests {
         let environment = settings.to_environment();
         let get = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
         assert_eq!(Settings::from_environment(get), Ok(settings));
+    }
+
+    /// Values as they are, nearly are, and are not at all.
+    fn value() -> impl Strategy<Value = String> {
+        let parts = ["0", "1", "9", ".", "%", "K", "MiB", "g", "-", "+", "e", " ", "full", "off", "dram", ",", "inf"];
+        prop_oneof![any::<String>(), vec(prop::sample::select(parts.to_vec()), 0..6).prop_map(|parts| parts.concat())]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
+        #[test]
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 9)) {
+            let names = [
+                "TERRACE_DRAM",
+                "TERRACE_TIERS",
+                "TERRACE_OBSERVE",
+                "TERRACE_STRICT",
+                "TERRACE_EVICT",
+                "TERRACE_VERIFY",
+                "TERRACE_STRESS",
+                "TERRACE_INJECT",
+                "TERRACE_RUN_DIR",
+            ];
+            let get = |name: &str| values[names.iter().position(|known| *known == name).expect("only these are asked for")].clone();
+            match Settings::from_environment(get) {
+                Ok(settings) => {
+                    // They are handed on as they were understood.
+                    let environment = settings.to_environment();
+                    let again = |name: &str| match name {
+                        "TERRACE_STRESS" | "TERRACE_INJECT" => get(name),
+                        _ => environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()),
+                    };
+                    prop_assert_eq!(Settings::from_environment(again), Ok(settings));
+                }
+                Err(SettingError(text)) => prop_assert!(text.contains('`') && text.contains("write"), "{text}"),
+            }
+        }
+
+        #[test]
+        fn sizes_and_shares_are_read_as_written(number in 1u64..1 << 20, unit in 0usize..5, percent in 1u32..=100_000) {
+            let suffix = ["", "K", "m", "GiB", "TB"][unit];
+            let bytes = number << (10 * unit);
+            prop_assert_eq!(format!(" {number}{suffix} ").parse(), Ok(Dram::Bytes(bytes)));
+            prop_assert_eq!(Dram::Bytes(bytes).to_string().parse(), Ok(Dram::Bytes(bytes)));
+            let text = format!("{}%", f64::from(percent) / 1000.0);
+            let share: Dram = text.parse().unwrap();
+            prop_assert_eq!(share.to_string(), text);
+            prop_assert!(share.budget_bytes(1 << 40) <= 1 << 40);
+        }
     }
 }

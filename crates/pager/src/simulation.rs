@@ -807,11 +807,10 @@ impl Kernel {
     fn decode(&self, address: usize, location: Location, tools: &mut Tools) -> PageBytes {
         let entry = self.pager.table.get(address).unwrap_or_else(|| self.wrong("an evicted page without a region"));
         let store = entry.region.store.lock();
-        let tier = store.tier_of(location).unwrap_or_else(|| self.wrong("an evicted page without an extent"));
-        let bytes = store.bytes(location).unwrap_or_else(|e| self.wrong(&e.to_string()));
         let mut page = [0; PAGE];
-        let decoded = self.pager.tiers[tier as usize].decode(location.encoding, bytes, &mut page, &mut tools.scratch);
-        decoded.unwrap_or_else(|e| self.wrong(&e.to_string()));
+        if let Err(e) = self.pager.decode(&store, location, &mut page, &mut tools.scratch) {
+            self.wrong(&e);
+        }
         page
     }
 

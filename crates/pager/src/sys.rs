@@ -25,6 +25,7 @@ pub type Fd = i32;
 macro_rules! simulated {
     ($kernel:ident => $answer:expr) => {
         #[cfg(test)]
+        #[allow(clippy::unused_unit)] // Reason: some calls have no answer.
         if let Some($kernel) = crate::simulation::kernel() {
             return $answer;
         }
@@ -409,6 +410,20 @@ pub fn is_this_process(pidfd: Fd) -> bool {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
     let task = info.lines().find_map(|line| line.strip_prefix("Pid:"));
     task.is_some_and(|task| std::path::Path::new(&format!("/proc/self/task/{}", task.trim())).exists())
+}
+
+/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages that nobody will restore.
+pub fn abort() -> ! {
+    // struct sigaction as the kernel has it: SIG_DFL and nothing else.
+    let default = [0usize; 4];
+    let mask = 1u64 << (libc::SIGABRT - 1);
+    // SAFETY: the kernel reads the two structures, which are as large as it expects.
+    unsafe {
+        let _ = syscall!(Sysno::rt_sigaction, libc::SIGABRT, default.as_ptr(), 0, 8);
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, 0, 8);
+        let _ = syscall!(Sysno::tgkill, process_id(), thread_id(), libc::SIGABRT);
+    }
+    std::process::abort()
 }
 
 // ---- userfaultfd ----

@@ -11,7 +11,7 @@
 use crate::lock::Lock;
 use crate::sys::{self, PAGE};
 use crate::word::PageWord;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use terrace_tiers::RegionStore;
 
 /// Bytes of a region.
@@ -79,6 +79,8 @@ pub struct Table {
     words: usize,
     capacity: u32,
     grown: Lock<u32>,
+    /// There was no memory for more regions once.
+    refused: AtomicBool,
 }
 
 impl Table {
@@ -91,6 +93,7 @@ impl Table {
             words: sys::reserve_without_access(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
             capacity,
             grown: Lock::new(0),
+            refused: AtomicBool::new(false),
         })
     }
 
@@ -148,6 +151,7 @@ impl Table {
         let slot = self.slot(address)?;
         if slot.load(Acquire) == 0 {
             if *grown == self.capacity || grown.is_multiple_of(GROWTH) && self.grow(*grown).is_err() {
+                self.refused.store(true, Relaxed);
                 return None;
             }
             let record = Region {
@@ -170,6 +174,11 @@ impl Table {
     /// Regions used so far; numbers below it are valid.
     pub fn len(&self) -> u32 {
         *self.grown.lock()
+    }
+
+    /// Whether a region could not be made for want of memory: its pages stay in DRAM.
+    pub fn has_refused(&self) -> bool {
+        self.refused.load(Relaxed)
     }
 
     /// Whether no region was used yet.

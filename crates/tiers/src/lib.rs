@@ -1,6 +1,6 @@
 //! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics.
 //!
-//! Invariants: a page comes back byte for byte or with an error; a failed call changes nothing; memory is taken only
+//! Invariants: a page comes back byte for byte or with an error (each is stored with a checksum of itself); a failed call changes nothing; memory is taken only
 //! from a [`Medium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
 //! (that is `policy`), moves nothing in or out of a page table (that is `pager`), starts no thread and reads no clock.
 
@@ -13,7 +13,7 @@ pub mod stats;
 pub mod tier;
 
 pub use codec::{Codec, CodecError, Scratch};
-pub use encode::{Encoded, Encoding};
+pub use encode::{Encoded, Encoding, checksum};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};

@@ -3,6 +3,7 @@
 //! ```text
 //! extent, 512 KiB   |blob|blob|dead|blob|dead|blob|· · · never written · · ·|
 //!                   0        8-byte aligned       ^cursor   ^touched (page)
+//! blob              |checksum of the page, 4 bytes|its encoded bytes|0 to 7 bytes|
 //! ```
 //!
 //! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below the cursor; the
@@ -22,6 +23,8 @@ pub const EXTENTS_MAX: usize = 64;
 
 /// Blobs start at multiples of this, so that 16 bits reach all of an extent.
 const UNIT_BYTES: usize = 8;
+/// Before a page's bytes: its checksum.
+const CHECKSUM_BYTES: usize = size_of::<u32>();
 
 /// An extent is worth repacking when more than one byte in so many is dead …
 const REPACK_DEAD_ONE_IN: usize = 4;
@@ -35,7 +38,7 @@ pub struct Location {
     pub extent: u8,
     /// Where in the extent, in units of 8 bytes.
     pub offset: u16,
-    /// Bytes stored, 1..=4096.
+    /// Bytes stored, 1..=4096, without the checksum.
     pub len: u16,
     /// How to read them.
     pub encoding: Encoding,
@@ -87,9 +90,9 @@ impl Location {
     }
 }
 
-/// The room a blob of `len` bytes takes.
+/// The room that `len` encoded bytes and their checksum take.
 fn packed(len: usize) -> usize {
-    len.next_multiple_of(UNIT_BYTES)
+    (CHECKSUM_BYTES + len).next_multiple_of(UNIT_BYTES)
 }
 
 /// Why the pool refused. Nothing has changed then.
@@ -139,7 +142,7 @@ pub struct RepackMismatch {
     pub extent: u8,
     /// Pages the extent holds, and pages given.
     pub pages: (usize, usize),
-    /// Bytes (rounded up to 8 a page) the extent holds, and bytes given.
+    /// Bytes (with checksums, rounded up to 8 a page) the extent holds, and bytes given.
     pub bytes: (usize, usize),
 }
 
@@ -230,8 +233,13 @@ impl RegionStore {
         };
         let start = extent.cursor as usize;
         // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0), so the destination
-        // lies in the extent, which is this store's alone; no `bytes()` borrow of it can exist beside `&mut self`.
-        unsafe { extent.base.add(start).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        // lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside `&mut self`. `room`
+        // has place for both, and bytes need no alignment.
+        unsafe {
+            let blob = extent.base.add(start).as_ptr();
+            blob.cast::<[u8; CHECKSUM_BYTES]>().write(encoded.checksum.to_ne_bytes());
+            blob.add(CHECKSUM_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
         extent.cursor += room as u32;
         extent.live_bytes += room as u32;
         extent.live_pages += 1;
@@ -247,17 +255,20 @@ impl RegionStore {
         self.extent(location.extent).map(|extent| extent.tier)
     }
 
-    /// The bytes stored at `location`.
+    /// What is stored at `location`.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was removed is not
     /// always found out: its bytes stay until they are overwritten.
-    pub fn bytes(&self, location: Location) -> Result<&[u8], PoolError> {
+    pub fn page(&self, location: Location) -> Result<Encoded<'_>, PoolError> {
         let extent = self.extent(location.extent).filter(|extent| extent.holds(location));
         let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
-        // SAFETY: `holds` says that the range ends at or below the cursor, so it lies in the extent, which `&self`
+        // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the extent, which `&self`
         // keeps from being written, moved or released.
-        Ok(unsafe { std::slice::from_raw_parts(extent.base.add(location.start()).as_ptr(), location.len.into()) })
+        let blob =
+            unsafe { std::slice::from_raw_parts(extent.base.add(location.start()).as_ptr(), CHECKSUM_BYTES + usize::from(location.len)) };
+        let (checksum, bytes) = blob.split_first_chunk().ok_or(PoolError::NoSuchPage { location })?;
+        Ok(Encoded { encoding: location.encoding, checksum: u32::from_ne_bytes(*checksum), bytes })
     }
 
     /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last page of an extent takes

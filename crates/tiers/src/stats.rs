@@ -54,13 +54,13 @@ impl TierStats {
         self.pages() * PAGE_BYTES as u64
     }
 
-    /// The bytes of all held pages as encoded, without packing losses.
+    /// The bytes of all held pages as encoded, without checksums and packing losses.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed)
     }
 
     /// Memory of the medium in use, in bytes: over all extents, the pages touched since they were last given back. At
-    /// least `stored_bytes`; the difference is packing and dead bytes not yet repacked.
+    /// least `stored_bytes`; the difference is checksums, packing and dead bytes not yet repacked.
     pub fn physical_bytes(&self) -> u64 {
         self.physical_bytes.load(Relaxed)
     }

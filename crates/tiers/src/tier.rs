@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::codec::{Codec, CodecError, Scratch, codec_for};
-use crate::encode::{Encoded, Encoding};
+use crate::encode::{Encoded, Encoding, checksum};
 use crate::medium::Medium;
 use crate::spec::{TierKind, TierSpec};
 use crate::stats::TierStats;
@@ -53,6 +53,24 @@ pub enum DecodeError {
     /// The codec could not read it.
     #[error(transparent)]
     Codec(#[from] CodecError),
+    /// The codec made a page of it, but not the one that was stored.
+    #[error(
+        "its checksum is {got:08x} and was {want:08x} when it was stored: \
+         the stored bytes were damaged, or the codec made a mistake; the page is lost"
+    )]
+    Checksum {
+        /// Of the page that came out.
+        got: u32,
+        /// Stored with it.
+        want: u32,
+    },
+}
+
+impl DecodeError {
+    /// Whether only memory was missing: the page is as good as before, and another attempt may succeed.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, DecodeError::Codec(CodecError::NoContext { .. }))
+    }
 }
 
 impl Tier {
@@ -64,6 +82,11 @@ impl Tier {
             TierKind::Compressed { codec, .. } => Some(codec_for(codec)),
         };
         Tier { spec, stats: TierStats::new(), codec, medium }
+    }
+
+    /// The same tier with another codec than its specification names: one that a test wrote, say.
+    pub fn with_codec(self, codec: Box<dyn Codec>) -> Self {
+        Tier { codec: Some(codec), ..self }
     }
 
     /// Whether pages go through a codec and a pool here.
@@ -80,13 +103,14 @@ impl Tier {
     /// at least [`REJECT_MARGIN`], otherwise [`Encoding::Raw`] (counted as rejected where there is a codec). Cannot
     /// fail.
     pub fn encode<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
+        let checksum = checksum(page);
         if page[PATTERN_BYTES..] == page[..PAGE_BYTES - PATTERN_BYTES] {
-            return Encoded { encoding: Encoding::Same, bytes: &page[..PATTERN_BYTES] };
+            return Encoded { encoding: Encoding::Same, checksum, bytes: &page[..PATTERN_BYTES] };
         }
-        let raw = Encoded { encoding: Encoding::Raw, bytes: page };
+        let raw = Encoded { encoding: Encoding::Raw, checksum, bytes: page };
         let Some(codec) = &self.codec else { return raw };
         match codec.compress(page, scratch, PAGE_BYTES - REJECT_MARGIN + 1) {
-            Some(bytes) => Encoded { encoding: Encoding::Coded, bytes },
+            Some(bytes) => Encoded { encoding: Encoding::Coded, checksum, bytes },
             None => {
                 self.stats.count_rejected();
                 raw
@@ -98,8 +122,17 @@ impl Tier {
     /// unspecified and must not be used.
     ///
     /// # Errors
-    /// [`DecodeError`] if `bytes` cannot be what was stored.
-    pub fn decode(&self, encoding: Encoding, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
+    /// [`DecodeError`] if that is not the page that was stored.
+    pub fn decode(&self, encoded: Encoded<'_>, page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
+        self.decode_unchecked(encoded, page, scratch)?;
+        match checksum(page) {
+            got if got == encoded.checksum => Ok(()),
+            got => Err(DecodeError::Checksum { got, want: encoded.checksum }),
+        }
+    }
+
+    fn decode_unchecked(&self, encoded: Encoded<'_>, page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
+        let Encoded { encoding, bytes, .. } = encoded;
         let wrong_length = |want| DecodeError::Length { encoding, got: bytes.len(), want };
         match encoding {
             Encoding::Same => {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::codec::codec_for;
-use terrace_tiers::{CodecKind, DramMedium, EXTENT_BYTES, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers};
+use terrace_tiers::{
+    CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers,
+};
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
@@ -35,7 +37,7 @@ proptest! {
         let same = page.chunks(8).all(|chunk| chunk == &page[..8]);
         for tier in tiers() {
             let encoded = tier.encode(&page, &mut scratch);
-            let (encoding, bytes) = (encoded.encoding, encoded.bytes.to_vec());
+            let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
             prop_assert_eq!(encoding == Encoding::Same, same);
             match encoding {
                 Encoding::Same => prop_assert_eq!(bytes.len(), 8),
@@ -45,7 +47,7 @@ proptest! {
             let rejected = u64::from(encoding == Encoding::Raw && tier.is_compressed());
             prop_assert_eq!(tier.stats.rejected(), rejected);
             let mut back = [0xEE; PAGE_BYTES];
-            tier.decode(encoding, &bytes, &mut back, &mut scratch).unwrap();
+            tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch).unwrap();
             prop_assert!(back == *page, "{} changed the page", tier.spec.name);
         }
     }
@@ -80,9 +82,9 @@ fn one_scratch_serves_all_codecs_after_pages_that_do_not_fit() {
             assert_eq!(tier.encode(&noise, &mut scratch).encoding, Encoding::Raw, "{}", tier.spec.name);
             let encoded = tier.encode(&text, &mut scratch);
             assert_eq!(encoded.encoding, Encoding::Coded);
-            let bytes = encoded.bytes.to_vec();
+            let (checksum, bytes) = (encoded.checksum, encoded.bytes.to_vec());
             let mut back = [0; PAGE_BYTES];
-            tier.decode(Encoding::Coded, &bytes, &mut back, &mut scratch).unwrap();
+            tier.decode(Encoded { encoding: Encoding::Coded, checksum, bytes: &bytes }, &mut back, &mut scratch).unwrap();
             assert_eq!(back, text);
         }
     }

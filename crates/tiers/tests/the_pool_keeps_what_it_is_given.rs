@@ -81,7 +81,7 @@ impl Model {
 
     fn check_bytes(&self, store: &RegionStore) {
         for (tier, location, bytes) in self.pages.values() {
-            assert_eq!(store.bytes(*location).unwrap(), bytes);
+            assert_eq!(stored(store, *location), (bytes.as_slice(), number_of(bytes)));
             assert_eq!(store.tier_of(*location), Some(*tier));
             assert_eq!(Location::from_bits(location.to_bits()), *location);
         }
@@ -100,6 +100,17 @@ fn content(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Any number that goes with the bytes, in place of a page's checksum.
+fn number_of(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(7, |sum, byte| u32::rotate_left(sum, 5) ^ u32::from(*byte))
+}
+
+fn stored(store: &RegionStore, location: Location) -> (&[u8], u32) {
+    let page = store.page(location).unwrap();
+    assert_eq!(page.encoding, location.encoding);
+    (page.bytes, page.checksum)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -112,7 +123,7 @@ proptest! {
             match step {
                 Step::Insert { tier, len, encoding } => {
                     let bytes = content(model.next, len);
-                    let location = store.insert(&tiers, tier, Encoded { encoding, bytes: &bytes }).unwrap();
+                    let location = store.insert(&tiers, tier, Encoded { encoding, checksum: number_of(&bytes), bytes: &bytes }).unwrap();
                     prop_assert_eq!((usize::from(location.len), location.encoding), (len, encoding));
                     model.pages.insert(model.next, (tier, location, bytes));
                     model.next += 1;
@@ -167,26 +178,28 @@ proptest! {
         prop_assert_eq!(Location::from_bits(location.to_bits()), location);
         let (_, tiers) = tiers(1);
         let mut store = RegionStore::new();
-        store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, bytes: &[1; PAGE_BYTES] }).unwrap();
-        if let Ok(bytes) = store.bytes(location) {
-            prop_assert!(usize::from(location.offset) * 8 + bytes.len() <= PAGE_BYTES);
+        store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }).unwrap();
+        if let Ok(page) = store.page(location) {
+            prop_assert!(usize::from(location.offset) * 8 + 4 + page.bytes.len() <= PAGE_BYTES + 8);
         }
     }
 }
 
 fn insert(store: &mut RegionStore, tiers: &[Tier], len: usize) -> Location {
-    store.insert(tiers, 1, Encoded { encoding: Encoding::Coded, bytes: &content(len as u64, len) }).unwrap()
+    let bytes = content(len as u64, len);
+    store.insert(tiers, 1, Encoded { encoding: Encoding::Coded, checksum: number_of(&bytes), bytes: &bytes }).unwrap()
 }
 
 #[test]
-fn a_region_of_raw_pages_takes_four_extents_and_nothing_more() {
+fn a_region_of_raw_pages_takes_five_extents_and_little_more() {
     let (medium, tiers) = tiers(8);
     let mut store = RegionStore::new();
     for _ in 0..512 {
         insert(&mut store, &tiers, PAGE_BYTES);
     }
-    assert_eq!(medium.allocated_bytes(), 4 * EXTENT_BYTES);
-    assert_eq!(store.physical_bytes(), 2 << 20);
+    assert_eq!(medium.allocated_bytes(), 5 * EXTENT_BYTES);
+    // 4 bytes of checksum a page, 4 of alignment, and the rest of a page in each extent.
+    assert!(store.physical_bytes() <= (2 << 20) + 512 * 8 + 5 * 4096, "{}", store.physical_bytes());
     drop(store);
     assert_eq!(medium.allocated_bytes(), 0, "a dropped store gives its memory back");
 }
@@ -195,16 +208,16 @@ fn a_region_of_raw_pages_takes_four_extents_and_nothing_more() {
 fn a_medium_without_memory_changes_nothing() {
     let (_, tiers) = tiers(1);
     let mut store = RegionStore::new();
-    let locations: Vec<Location> = (0..128).map(|_| insert(&mut store, &tiers, PAGE_BYTES)).collect();
+    let locations: Vec<Location> = (0..127).map(|_| insert(&mut store, &tiers, PAGE_BYTES)).collect();
     for tier in [1, 2] {
-        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Coded, bytes: &[1; 100] });
+        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] });
         assert!(matches!(refused, Err(PoolError::Medium { .. })), "{refused:?}");
     }
-    assert_eq!((tiers[1].stats.pages(), tiers[2].stats.pages(), store.physical_bytes()), (128, 0, 512 << 10));
+    assert_eq!((tiers[1].stats.pages(), tiers[2].stats.pages(), store.physical_bytes()), (127, 0, 512 << 10));
     for location in locations {
         store.remove(&tiers, location).unwrap();
     }
-    store.insert(&tiers, 2, Encoded { encoding: Encoding::Coded, bytes: &[1; 100] }).unwrap();
+    store.insert(&tiers, 2, Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &[1; 100] }).unwrap();
 }
 
 #[test]
@@ -212,13 +225,13 @@ fn a_caller_that_never_repacks_is_told_that_the_region_is_full() {
     let (_, tiers) = tiers(80);
     let mut store = RegionStore::new();
     let error = loop {
-        match store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, bytes: &[1; PAGE_BYTES] }) {
+        match store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }) {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
     assert!(matches!(error, PoolError::Full), "{error}");
-    assert_eq!(tiers[1].stats.pages(), 64 * 128);
+    assert_eq!(tiers[1].stats.pages(), 64 * 127);
 }
 
 #[test]
@@ -226,7 +239,7 @@ fn what_cannot_be_stored_is_refused() {
     let (medium, tiers) = tiers(1);
     let mut store = RegionStore::new();
     for (tier, bytes, wanted) in [(0u8, 8usize, "pool"), (3, 8, "pool"), (1, 0, "0 bytes"), (1, 4097, "4097 bytes")] {
-        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Coded, bytes: &vec![1; bytes] });
+        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &vec![1; bytes] });
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(wanted), "{text}");
     }
@@ -240,7 +253,7 @@ fn a_page_removed_twice_is_refused_once_it_shows() {
     let location = insert(&mut store, &tiers, 100);
     store.remove(&tiers, location).unwrap();
     assert!(matches!(store.remove(&tiers, location), Err(PoolError::NoSuchPage { .. })));
-    assert!(matches!(store.bytes(location), Err(PoolError::NoSuchPage { .. })));
+    assert!(matches!(store.page(location), Err(PoolError::NoSuchPage { .. })));
     assert_eq!(store.tier_of(location), None);
     let (a, b) = (insert(&mut store, &tiers, 100), insert(&mut store, &tiers, 3000));
     store.remove(&tiers, a).unwrap();
@@ -271,17 +284,17 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
         assert_eq!(given, before, "{error}");
         error.to_string()
     };
-    assert!(refused(live[1..].to_vec(), 0).contains("holds 10 pages in 10000 bytes, but 9 pages in 9000"));
+    assert!(refused(live[1..].to_vec(), 0).contains("holds 10 pages in 10080 bytes, but 9 pages in 9072"));
     assert!(refused(twice, 0).contains("overlap"));
     assert!(refused(elsewhere, 0).contains("not in this region"));
     assert!(refused(outside, 0).contains("not in this region"));
     assert!(refused(live.to_vec(), 1).contains("holds 0 pages"));
-    assert!(live.iter().all(|location| store.bytes(*location).unwrap() == content(1000, 1000)));
+    assert!(live.iter().all(|location| stored(&store, *location).0 == content(1000, 1000)));
     let mut live = live.to_vec();
     live.reverse();
     store.repack(&tiers, 0, &mut live).unwrap();
     assert_eq!((store.wants_repack(), store.physical_bytes()), (None, 3 * 4096));
-    assert!(live.iter().all(|location| store.bytes(*location).unwrap() == content(1000, 1000)));
+    assert!(live.iter().all(|location| stored(&store, *location).0 == content(1000, 1000)));
     assert!(live.windows(2).all(|pair| pair[0].offset > pair[1].offset), "each location is updated where it stands");
 }
 

@@ -1,5 +1,6 @@
 //! A list of tiers is parsed as the design says, or refused with the cause and the remedy.
 
+use proptest::prelude::*;
 use terrace_tiers::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, parse_tiers};
 
 fn compressed(codec: CodecKind) -> TierKind {
@@ -89,4 +90,28 @@ fn levels_are_checked() {
         assert!(refusal(&format!("dram,{tier}")).contains("write -5 to 19"), "{tier}");
     }
     assert!(refusal("dram,lz4:9").contains("lz4 has none"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    /// Any text is a list that reads back from the tiers' names, or is refused in a line that says why.
+    #[test]
+    fn any_text_is_tiers_or_a_reason(
+        text in prop_oneof![
+            any::<String>(),
+            prop::collection::vec(
+                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "@", "node", ",", "dram,", " ", "é"][..]), 0..12)
+                .prop_map(|parts| parts.concat()),
+        ],
+    ) {
+        match parse_tiers(&text) {
+            Ok(tiers) => {
+                prop_assert_eq!(tiers[0].kind, TierKind::Dram);
+                let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
+                prop_assert_eq!(parse_tiers(&names.join(",")), Ok(tiers.clone()));
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
 }

@@ -22,7 +22,7 @@ pub trait Codec: Send + Sync {
     fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]>;
 
     /// Decompresses `bytes` into `page`. After an error the content of `page` is unspecified and must not be used.
-    /// Damaged bytes give an error or a wrong page, never anything worse: where that matters, the caller checksums.
+    /// Damaged bytes give an error or a wrong page, never anything worse: `Tier::decode` looks at the page's checksum.
     ///
     /// # Errors
     /// [`CodecError`] if `bytes` is not this codec's, does not give exactly 4096 bytes, or if there is no memory for a

@@ -1,7 +1,7 @@
 //! Zstandard frames: the dense tiers (level 1: 6.5 µs to restore a page, ratio 2 to 2.8 on heaps).
 //!
 //! Frames carry no magic number, content size or checksum: 5 bytes a page, 0.4 % of the ratio. A page's length is
-//! known, and whoever wants a checksum keeps it where the page's location is.
+//! known, and the pool keeps a checksum with every page.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
 

@@ -1,0 +1,130 @@
+//! Damaged bytes in a pool end the program before it sees them, and the page is named. One byte is flipped from outside, as a failing memory
+//! chip or a stray write would.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use terrace_tests::{Finished, Program, Running, Terrace, compiled};
+
+const PAGE: u64 = 4096;
+const SIGABRT: i32 = 6;
+
+/// What the program said of itself.
+struct Victim {
+    area: std::ops::Range<u64>,
+    address: String,
+    word: u64,
+}
+
+impl Victim {
+    fn of(running: &mut Running) -> Victim {
+        while !running.stdout_so_far().contains('\n') && running.is_running() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let said = running.stdout_so_far();
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let [area, bytes, address, word] = words[..] else { panic!("the program said {said:?}") };
+        let area = u64::from_str_radix(area.trim_start_matches("0x"), 16).unwrap();
+        Victim { area: area..area + bytes.parse::<u64>().unwrap(), address: address.into(), word: word.parse().unwrap() }
+    }
+}
+
+/// Flips one bit wherever the process holds this word, but for the program's own `area`. Returns in how many places.
+fn damage(pid: i32, victim: &Victim) -> usize {
+    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).unwrap();
+    let mut places = 0;
+    for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().lines() {
+        // Private and anonymous, and not the program's stack: only there is anything stored.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields[1] != "rw-p" || fields.len() > 5 {
+            continue;
+        }
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+        let mut present = vec![0; ((end - start) / PAGE * 8) as usize];
+        pagemap.read_exact_at(&mut present, start / PAGE * 8).unwrap();
+        let is_present = |page: usize| present[page * 8 + 7] >> 7 == 1;
+        let mut page = 0;
+        while page * 8 < present.len() {
+            let run = (page..present.len() / 8).take_while(|page| is_present(*page)).count();
+            let from = start + page as u64 * PAGE;
+            page += run.max(1);
+            if run == 0 || victim.area.contains(&from) {
+                continue;
+            }
+            let mut bytes = vec![0; run * PAGE as usize];
+            memory.read_exact_at(&mut bytes, from).unwrap();
+            for at in bytes.windows(8).enumerate().filter(|(_, window)| *window == victim.word.to_ne_bytes()).map(|(at, _)| at + 3) {
+                memory.write_all_at(&[bytes[at] ^ 0x10], from + at as u64).unwrap();
+                places += 1;
+            }
+        }
+    }
+    places
+}
+
+/// The case, with what is stored of its victim damaged before it is touched.
+fn run_damaged(case: &str, terrace: Terrace) -> (Victim, Finished) {
+    let scratch = tempfile::tempdir().unwrap();
+    let go = scratch.path().join("go");
+    let mut running = Program::new(compiled("damaged_memory.c", &[])).arg(case).arg(&go).under(terrace).start();
+    let victim = Victim::of(&mut running);
+    assert!(damage(running.program_pid(), &victim) > 0, "the page's bytes are nowhere: was it evicted?");
+    File::create(&go).unwrap();
+    (victim, running.wait())
+}
+
+#[track_caller]
+fn ends_before_it_is_read(case: &str, tiers: &str) {
+    let (victim, finished) = run_damaged(case, Terrace::within("4G").and("--tiers").and(tiers));
+    let account = finished.account("was to be ended");
+    assert_eq!(finished.status.signal(), Some(SIGABRT), "{account}");
+    let lines = finished.stdout.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(lines, 1, "nothing of the page was given out: {account}");
+    let said = format!("terrace: page {} cannot be restored: its checksum is ", victim.address);
+    assert!(
+        finished.stderr.contains(&said) && finished.stderr.contains("Ending the program rather than giving it wrong data"),
+        "{account}"
+    );
+    // The report names it too, for people and for programs.
+    assert!(finished.stderr.contains(&format!("  FROZEN: nothing more was evicted: page {}", victim.address)), "{account}");
+    let report = finished.report();
+    assert_eq!((report.at("/state"), report.at("/signal")), (&"frozen".into(), &SIGABRT.into()));
+    assert!(report.at("/note").as_str().is_some_and(|note| note.contains(&victim.address)), "{report}");
+}
+
+#[test]
+fn a_read() {
+    ends_before_it_is_read("a_read", "dram,lz4");
+}
+
+#[test]
+fn a_write() {
+    ends_before_it_is_read("a_write", "dram,lz4");
+}
+
+#[test]
+fn a_same_filled_page() {
+    ends_before_it_is_read("a_same_filled_page", "dram,zstd");
+}
+
+/// Nothing of the program runs after the page was found damaged.
+#[test]
+fn a_handler_of_the_end() {
+    ends_before_it_is_read("a_handler_of_the_end", "dram,lz4");
+}
+
+#[test]
+fn a_discarded_page() {
+    let (_, finished) = run_damaged("a_discarded_page", Terrace::within("4G").and("--tiers").and("dram,lz4"));
+    assert!(finished.status.success(), "{}", finished.account("was to go on"));
+    finished.report().expect_managed();
+}
+
+/// With `--verify` nothing else changes.
+#[test]
+fn a_read_of_a_verified_page() {
+    let (_, finished) = run_damaged("a_read", Terrace::within("4G").and("--tiers").and("dram,lz4").and("--verify"));
+    assert_eq!(finished.status.signal(), Some(SIGABRT), "damaged later: {}", finished.account("was to be ended"));
+}
