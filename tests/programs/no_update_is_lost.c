@@ -2,11 +2,14 @@
  * Updates of every kind on memory that is being evicted: what a slot must hold is kept in .bss, which Terrace does not manage.
  *
  * 3 writers own the slots of a heap and of a mapping, each every third; one thread has the kernel write into pages of their own
- * (read(2) from a socket pair, random sizes and offsets); one forks in a loop, and children and grandchildren check what they see.
+ * (read(2) from a socket pair, random sizes and offsets), one a device (O_DIRECT; not with --evict wp, which that would end); one gives
+ * contents up (MADV_DONTNEED) and out (MADV_PAGEOUT, MADV_COLD); one moves, grows, shrinks and cuts a mapping; one forks in a loop, and children
+ * and grandchildren check what they see.
  * Usage: no_update_is_lost SECONDS [SEED]
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,6 +32,11 @@ enum {
     READ_PAGES = 4096,            /* 16 MiB that read(2) fills */
     FROZEN_WORDS = 4 << 20,       /* 32 MiB that nobody changes: children check it */
     PAGE = 4096,
+    FILE_PAGES = 64,              /* of the file that is read directly */
+    DIRECT_PAGES = 2048,          /* 8 MiB into which it is read */
+    GIVEN_PAGES = 2048,           /* 8 MiB that are given up now and then */
+    REMAPPED_PAGES = 1024,        /* 4 MiB that move about */
+    KINDS = 4,                    /* of threads besides the writers and the forker */
 };
 
 /* A writer's slot: a counter at both ends and a filling made of it between. */
@@ -38,7 +46,7 @@ static char *heap_blocks[HEAP_SLOTS / HEAP_BLOCK_SLOTS];
 static char *mapping, *read_area;
 static uint64_t *frozen;
 static atomic_bool stop;
-static atomic_ulong lost, updates, reads, children;
+static atomic_ulong lost, updates, reads, direct_reads, advices, remappings, children;
 static uint64_t seed;
 
 static uint64_t next_random(uint64_t *state) {
@@ -159,6 +167,176 @@ static void *reader(void *argument) {
     return NULL;
 }
 
+/* Pages of an area: word k of page p, when it was last given `number`; 0 stands for zeros. */
+static uint64_t area_word(uint32_t p, uint32_t number, unsigned k) {
+    return number ? mix((uint64_t)p << 32 ^ number) + k / 16 : 0;
+}
+
+static void fill_page(char *page, uint32_t p, uint32_t number) {
+    for (unsigned k = 0; k < PAGE / 8; k++)
+        ((uint64_t *)page)[k] = area_word(p, number, k);
+}
+
+static void check_page(const char *what, char *page, uint32_t p, uint32_t number) {
+    uint64_t *words = (uint64_t *)page;
+    for (unsigned k = 0; k < PAGE / 8; k++)
+        if (words[k] != area_word(p, number, k)) {
+            lose(what, p, &words[k], words[k], area_word(p, number, k));
+            return;
+        }
+}
+
+static char *new_area(size_t pages) {
+    char *area = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (area == MAP_FAILED) {
+        perror("mmap");
+        exit(2);
+    }
+    return area;
+}
+
+/* A device writes: page q of a file, whose contents are known, into any page of the area, whose contents are known too. */
+static void *direct_reader(void *argument) {
+    (void)argument;
+    const char *way = getenv("TERRACE_EVICT");
+    if (way && strcmp(way, "wp") == 0)
+        return NULL;
+    char name[] = "./no_update_is_lost.XXXXXX";
+    int fd = mkstemp(name);
+    if (fd < 0) {
+        perror("mkstemp");
+        exit(2);
+    }
+    static char out[PAGE];
+    for (uint32_t q = 0; q < FILE_PAGES; q++) {
+        fill_page(out, q, 1);
+        if (pwrite(fd, out, PAGE, (off_t)q * PAGE) != PAGE)
+            abort();
+    }
+    fsync(fd);
+    int direct = open(name, O_RDONLY | O_DIRECT);
+    unlink(name);
+    if (direct < 0) {
+        fprintf(stderr, "no O_DIRECT here: %s\n", strerror(errno));
+        return NULL;
+    }
+    static uint32_t held[DIRECT_PAGES]; /* 1 + the page of the file */
+    char *area = new_area(DIRECT_PAGES);
+    uint64_t state = mix(seed + 11) | 1;
+    unsigned long done = 0;
+    while (!stop) {
+        uint32_t p = (uint32_t)next_random(&state) % (DIRECT_PAGES - 8);
+        uint32_t q = (uint32_t)next_random(&state) % (FILE_PAGES - 8), pages = 1 + (uint32_t)(state >> 40) % 8;
+        for (uint32_t i = 0; i < pages; i++)
+            check_page("page filled by a device", area + (size_t)(p + i) * PAGE, held[p + i] ? held[p + i] - 1 : 0, held[p + i] != 0);
+        if (pread(direct, area + (size_t)p * PAGE, (size_t)pages * PAGE, (off_t)q * PAGE) != (ssize_t)pages * PAGE) {
+            fprintf(stderr, "O_DIRECT into %p failed: %s\n", (void *)(area + (size_t)p * PAGE), strerror(errno));
+            atomic_fetch_add(&lost, 1);
+            return NULL;
+        }
+        for (uint32_t i = 0; i < pages; i++) {
+            held[p + i] = 1 + q + i;
+            check_page("page just filled by a device", area + (size_t)(p + i) * PAGE, q + i, 1);
+        }
+        done += pages;
+    }
+    for (uint32_t p = 0; p < DIRECT_PAGES; p++)
+        check_page("page filled by a device", area + (size_t)p * PAGE, held[p] ? held[p] - 1 : 0, held[p] != 0);
+    direct_reads += done;
+    return NULL;
+}
+
+/* Contents given up read as zeros, all others stay. */
+static void *giver(void *argument) {
+    (void)argument;
+    static uint32_t number[GIVEN_PAGES];
+    char *area = new_area(GIVEN_PAGES);
+    uint64_t state = mix(seed + 12) | 1;
+    unsigned long done = 0;
+    while (!stop) {
+        uint32_t p = (uint32_t)next_random(&state) % GIVEN_PAGES, pages = 1 + (uint32_t)(state >> 40) % 32;
+        if (pages > GIVEN_PAGES - p)
+            pages = GIVEN_PAGES - p;
+        char *at = area + (size_t)p * PAGE;
+        int advice[] = {MADV_DONTNEED, MADV_PAGEOUT, MADV_COLD};
+        int chosen = advice[next_random(&state) % 3];
+        if (madvise(at, (size_t)pages * PAGE, chosen) != 0 && chosen == MADV_DONTNEED)
+            lose("madvise", p, at, (uint64_t)errno, 0);
+        for (uint32_t i = p; i < p + pages; i++) {
+            if (chosen == MADV_DONTNEED)
+                number[i] = 0;
+            check_page("page of advised memory", area + (size_t)i * PAGE, i, number[i]);
+            if (next_random(&state) & 1)
+                fill_page(area + (size_t)i * PAGE, i, ++number[i]);
+        }
+        done++;
+    }
+    for (uint32_t i = 0; i < GIVEN_PAGES; i++)
+        check_page("page of advised memory", area + (size_t)i * PAGE, i, number[i]);
+    advices += done;
+    return NULL;
+}
+
+/* A mapping that moves, grows, shrinks, and loses a part. */
+static void *remapper(void *argument) {
+    (void)argument;
+    static uint32_t number[REMAPPED_PAGES];
+    const size_t bytes = (size_t)REMAPPED_PAGES * PAGE;
+    char *area = new_area(REMAPPED_PAGES);
+    uint64_t state = mix(seed + 13) | 1;
+    unsigned long done = 0;
+    bool cut = false;
+    while (!stop) {
+        if (cut) {
+            /* In parts: mremap takes one mapping at a time. */
+            char *place = new_area(REMAPPED_PAGES);
+            memcpy(place, area, bytes);
+            munmap(area, bytes / 2), munmap(area + bytes / 2, bytes / 2);
+            area = place, cut = false;
+        }
+        for (int n = 0; n < 64; n++) {
+            uint32_t i = (uint32_t)next_random(&state) % REMAPPED_PAGES;
+            check_page("page of a mapping that moves", area + (size_t)i * PAGE, i, number[i]);
+            fill_page(area + (size_t)i * PAGE, i, ++number[i]);
+        }
+        switch (next_random(&state) % 3) {
+        case 0: { /* Larger, perhaps elsewhere, and back to its size. */
+            area = mremap(area, bytes, bytes * 2, MREMAP_MAYMOVE);
+            if (area == MAP_FAILED || mremap(area, bytes * 2, bytes, 0) != area) {
+                perror("mremap");
+                exit(2);
+            }
+            break;
+        }
+        case 1: { /* To a place of the program's choice. */
+            char *place = new_area(REMAPPED_PAGES);
+            area = mremap(area, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+            if (area != place) {
+                perror("mremap");
+                exit(2);
+            }
+            break;
+        }
+        default: { /* Other memory comes in a part's place. */
+            uint32_t from = (uint32_t)next_random(&state) % (REMAPPED_PAGES - 64), pages = 1 + (uint32_t)(state >> 40) % 64;
+            if (mmap(area + (size_t)from * PAGE, (size_t)pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+                MAP_FAILED) {
+                perror("mmap");
+                exit(2);
+            }
+            memset(number + from, 0, pages * sizeof *number);
+            cut = true;
+        }
+        }
+        done++;
+        usleep(500);
+    }
+    for (uint32_t i = 0; i < REMAPPED_PAGES; i++)
+        check_page("page of a mapping that moves", area + (size_t)i * PAGE, i, number[i]);
+    remappings += done;
+    return NULL;
+}
+
 static unsigned long check_as_child(uint64_t state) {
     atomic_store(&lost, 0);
     for (int n = 0; n < 3000; n++) {
@@ -237,14 +415,16 @@ int main(int count, char **words) {
     for (uint32_t i = 0; i < SLOTS; i++)
         write_slot(i, expected[i] = 1);
 
-    pthread_t threads[WRITERS + 2];
+    pthread_t threads[WRITERS + 1 + KINDS];
     for (unsigned w = 0; w < WRITERS; w++)
         pthread_create(&threads[w], NULL, writer, (void *)(uintptr_t)w);
-    pthread_create(&threads[WRITERS], NULL, reader, NULL);
-    pthread_create(&threads[WRITERS + 1], NULL, forker, NULL);
+    pthread_create(&threads[WRITERS], NULL, forker, NULL);
+    void *(*kinds[KINDS])(void *) = {reader, direct_reader, giver, remapper};
+    for (int kind = 0; kind < KINDS; kind++)
+        pthread_create(&threads[WRITERS + 1 + kind], NULL, kinds[kind], NULL);
     sleep((unsigned)seconds);
     stop = true;
-    for (int t = 0; t < WRITERS + 2; t++)
+    for (int t = 0; t < WRITERS + 1 + KINDS; t++)
         pthread_join(threads[t], NULL);
 
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -261,6 +441,7 @@ int main(int count, char **words) {
                 break;
             }
         }
-    printf("%lu updates, %lu pages read into, %lu children, %lu lost\n", updates, reads, children, lost);
+    printf("%lu updates, %lu pages read into, %lu directly, %lu advices, %lu remappings, %lu children, %lu lost\n", updates, reads,
+           direct_reads, advices, remappings, children, lost);
     return lost != 0;
 }
