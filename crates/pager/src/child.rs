@@ -32,6 +32,8 @@ pub(crate) struct FirstThreads {
     handling: AtomicU32,
     /// Both are all that this child gets.
     stay: AtomicBool,
+    /// Handlers that run.
+    running: AtomicU32,
 }
 
 impl FirstThreads {
@@ -47,6 +49,7 @@ impl FirstThreads {
             keeping: AtomicU32::new(0),
             handling: AtomicU32::new(0),
             stay: AtomicBool::new(false),
+            running: AtomicU32::new(0),
         })
     }
 }
@@ -55,6 +58,7 @@ impl Pager {
     /// [`Pager::start`] for the child of a process that evicts. `threads`: whether the C library can make them there.
     pub(crate) fn start_in_child(&'static self, threads: bool) {
         self.first.handling.store(0, Relaxed);
+        self.first.running.store(0, Relaxed);
         self.first.stay.store(!threads, Relaxed);
         self.start_by(|| {
             self.first.keeping.store(1, Release);
@@ -88,6 +92,23 @@ impl Pager {
             return false;
         }
         stay
+    }
+
+    /// In the keeper: waits until all handlers are past the C library's part of a new thread, which may touch what can be evicted (the locale), and
+    /// would wait for a handler. Nothing may be evicted before, nor the first handler end.
+    pub(crate) fn await_handlers(&self, count: usize) {
+        loop {
+            match self.first.running.load(Acquire) {
+                running if running as usize >= count => return,
+                running => sys::futex_wait(&self.first.running, running, None),
+            }
+        }
+    }
+
+    /// In a handler: see [`Pager::await_handlers`].
+    pub(crate) fn handler_runs(&self) {
+        self.first.running.fetch_add(1, AcqRel);
+        sys::futex_wake(&self.first.running, 1);
     }
 
     /// In a handler that was just made: the first one does its work until it ends.

@@ -716,9 +716,11 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
     pager.descriptors.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
     let tools = crate::handler::Tools::new();
     let active = pager.moves();
-    let mut made = spawn(pager, mover_main, 0);
-    for shard in 0..if active { pager.descriptors.shards.load(Acquire) } else { 0 } {
-        made &= spawn(pager, handler_main, shard);
+    let handlers = if active { pager.descriptors.shards.load(Acquire) } else { 0 };
+    let mut made = (0..handlers).all(|shard| spawn(pager, handler_main, shard));
+    if made {
+        pager.await_handlers(handlers);
+        made = spawn(pager, mover_main, 0);
     }
     if !made {
         // Some threads may run; without all of them nothing may ever be evicted.
@@ -732,6 +734,7 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
 extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
     let (pager, shard) = thread_begins(argument, c"terrace-fault");
     pager.account.watch_thread(sys::thread_id());
+    pager.handler_runs();
     pager.await_first_handler();
     pager.handle_faults(shard);
     std::ptr::null_mut()
