@@ -171,6 +171,7 @@ pub fn leave_descriptor_table(keep: Option<Fd>) -> Result<()> {
 /// Opens a file; `path` ends with a NUL.
 pub fn open(path: &str, flags: i32, mode: u32) -> Result<Fd> {
     debug_assert!(path.ends_with('\0'));
+    simulated!(_kernel => Err(Errno::ENOENT));
     // SAFETY: the path is NUL-terminated and outlives the call.
     unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }.map(|fd| fd as Fd)
 }
