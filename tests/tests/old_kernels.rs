@@ -12,10 +12,11 @@ const NO_GUEST: i32 = 125;
 
 /// All that is run in the guest, in this order: it starts once only. `TERRACE` and `SKEWED` stand for the paths of these programs, and a
 /// report is to be written to `report.json`.
-const STEPS: [(&str, &str); 4] = [
+const STEPS: [(&str, &str); 5] = [
     ("kernel", "uname -r"),
     ("doctor", "TERRACE doctor --json"),
-    ("managed by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
+    ("by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
+    ("write-protected", "TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 96 3"),
     ("strict", "TERRACE run --dram 64M --strict -- SKEWED 80 1"),
 ];
 
@@ -96,7 +97,7 @@ fn the_guest_has_an_older_kernel() {
 
 #[test]
 fn a_program_runs_unmanaged_and_one_line_says_why() {
-    let Some(run) = outcome("managed by default") else { return };
+    let Some(run) = outcome("by default") else { return };
     assert_eq!(run.status, 0, "{run:?}");
     // It checks its memory, and says at the end how often.
     assert!(run.stdout.trim_end().ends_with(" reads"), "{run:?}");
@@ -107,6 +108,16 @@ fn a_program_runs_unmanaged_and_one_line_says_why() {
     // That line from the library, once, and then the report.
     let said: Vec<&str> = run.stderr.lines().collect();
     assert!(said.len() == 2 && said[0] == format!("terrace: {note}") && said[1].contains("not managed"), "{run:?}");
+}
+
+#[test]
+fn write_protected_pages_leave_and_come_back() {
+    let Some(run) = outcome("write-protected") else { return };
+    assert!(run.status == 0 && run.stdout.trim_end().ends_with(" reads"), "{run:?}");
+    let report = Outcome::json(&run.report);
+    assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}");
+    let faults = report["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>();
+    assert!(report["moves"]["demoted_pages"].as_u64() >= Some(1000) && faults >= 1, "{report:#}");
 }
 
 #[test]
@@ -125,7 +136,7 @@ fn the_doctor_names_what_the_kernel_lacks() {
     let (kernel, consequence) = (row("kernel"), row("kernel")["consequence"].to_string());
     assert!(consequence.contains("no PAGEMAP_SCAN") && consequence.contains("no UFFDIO_MOVE (6.8)"), "{kernel}");
     assert!(!consequence.contains("/dev/userfaultfd") && kernel["fix"] == "boot Linux 6.8 or later", "{kernel}");
-    for (name, status) in [("userfaultfd", "ok"), ("page moves", "missing"), ("PAGEMAP_SCAN", "missing")] {
+    for (name, status) in [("userfaultfd", "ok"), ("page moves", "missing"), ("PAGEMAP_SCAN", "warn")] {
         assert_eq!(row(name)["status"], status, "{answer:#}");
     }
 }

@@ -14,11 +14,7 @@ struct Step {
 /// Oldest first. `docs/kernels.md` has the same table for people.
 const STEPS: [Step; 6] = [
     Step { version: (4, 3), brings: "userfaultfd with UFFDIO_COPY", without: "nothing can be restored on touch" },
-    Step {
-        version: (5, 7),
-        brings: "userfaultfd write protection of anonymous memory",
-        without: "write-protect and discard, the other way to evict, is impossible too",
-    },
+    Step { version: (5, 7), brings: "userfaultfd write protection of anonymous memory", without: "--evict wp is impossible too" },
     Step {
         version: (5, 11),
         brings: "userfaultfd for user-mode faults without privilege",
@@ -28,9 +24,9 @@ const STEPS: [Step; 6] = [
     Step {
         version: (6, 7),
         brings: "PAGEMAP_SCAN and asynchronous write protection",
-        without: "which pages are present cannot be asked cheaply",
+        without: "which pages are present is read page by page",
     },
-    Step { version: (6, 8), brings: "UFFDIO_MOVE", without: "pages cannot be evicted safely beside direct I/O" },
+    Step { version: (6, 8), brings: "UFFDIO_MOVE", without: "pages are evicted by --evict wp only, which is unsafe beside direct I/O" },
 ];
 
 /// What a version brought that is wrong, and not put right in any that we know.

@@ -159,8 +159,8 @@ fn move_row(features: Option<u64>, moved: io::Result<()>) -> Row {
             name,
             Status::Missing,
             format!("UFFDIO_MOVE {said}; the trial failed: {error}"),
-            "pages cannot be evicted safely, so they stay in DRAM",
-            "boot Linux 6.8 or later, with CONFIG_USERFAULTFD",
+            "pages stay in DRAM unless --evict wp is given, which is unsafe beside direct I/O",
+            "boot Linux 6.8 or later, with CONFIG_USERFAULTFD; or run with --evict wp, see docs/kernels.md",
         )
         .required(),
     }
