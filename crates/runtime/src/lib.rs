@@ -1,8 +1,8 @@
 //! libterrace.so: one process's Terrace, preloaded into an unmodified program.
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
-//! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`processes`] fork and
-//! what may not be missed. Nothing here aborts the program or prints more than a line.
+//! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
+//! kernel must find in place, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
 
 mod entry;
 mod kept;
