@@ -174,7 +174,7 @@ fn git_packs_and_checks_a_repository() {
         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
         git init -q -b main one; cd one
         for commit in 1 2 3; do
-            for file in $(seq 200); do seq $commit $((file * 20 + commit)) >file$file; done
+            seq $commit 3 90000 | split -l 150 - file
             git add .; git commit -q -m "$commit"
         done
         git gc -q --aggressive; git fsck --strict --no-progress; cd ..

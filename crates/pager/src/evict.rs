@@ -462,7 +462,9 @@ impl Evictor {
             ) {
                 return;
             }
-            let moves: std::collections::HashMap<u64, u64> =
+            // Not a HashMap: its seed is a thread-local that the loader looks up in its own memory, which may be evicted: from a page of the
+            // very store that is locked here.
+            let moves: std::collections::BTreeMap<u64, u64> =
                 before.iter().map(|l| l.to_bits()).zip(self.locations.iter().map(|l| l.to_bits())).collect();
             for word in entry.words {
                 let found = word.load();
