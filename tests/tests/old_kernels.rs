@@ -16,7 +16,7 @@ const STEPS: [(&str, &str); 5] = [
     ("kernel", "uname -r"),
     ("doctor", "TERRACE doctor --json"),
     ("by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
-    ("write-protected", "TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 96 3"),
+    ("write-protected", "TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 80 1"),
     ("strict", "TERRACE run --dram 64M --strict -- SKEWED 80 1"),
 ];
 
