@@ -4,7 +4,7 @@
 #include "cold.h"
 #include <sys/resource.h>
 
-enum { AREA_MIB = 96, CHANGES = 12 };
+enum { AREA_MIB = 96, CHANGES = 8 };
 
 static size_t kib_of(const char *name) {
     char line[256];

@@ -218,7 +218,10 @@ impl Pager {
             match tier.decode(encoded, page, scratch) {
                 Ok(()) => return Ok(tier),
                 Err(e) if e.is_out_of_memory() => {
-                    self.say_once(&self.said.restore_waits, &format!("restoring pages waits: {e}"));
+                    self.say_once(
+                        &self.said.restore_waits,
+                        &format!("a stored page cannot be read yet ({e}): who touches it waits (said once)"),
+                    );
                     sys::sleep(MEMORY_WAIT);
                 }
                 Err(e) => return Err(e.to_string()),
@@ -246,7 +249,10 @@ impl Pager {
                 Err(Errno::ESRCH) => return Fill::Gone,
                 Err(e) => {
                     // Out of memory above all. The program's thread waits; nothing is lost.
-                    self.say_once(&self.said.restore_waits, &format!("restoring pages waits: {e}"));
+                    self.say_once(
+                        &self.said.restore_waits,
+                        &format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"),
+                    );
                     sys::sleep(MEMORY_WAIT);
                 }
             }

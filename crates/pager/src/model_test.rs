@@ -211,6 +211,10 @@ impl World {
         }
         assert!(!self.pager.is_frozen(), "an internal check failed");
         for entry in self.pager.table.overlapping(self.base, self.base + REGIONS * REGION) {
+            // A page is there before its handler is done with it.
+            while entry.words.iter().any(|word| word.load().is(State::Restoring)) {
+                sys::yield_now();
+            }
             let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
             assert_eq!(evicted, 0, "everything was just read");
             assert_eq!(entry.region.evicted.load(Relaxed), 0);
