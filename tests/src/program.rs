@@ -225,6 +225,13 @@ impl Running {
         }
     }
 
+    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself.
+    pub fn processes(&self) -> Vec<i32> {
+        let mut all = descendants_of(self.pid());
+        all.retain(|process| !self.under_terrace || *process != self.pid());
+        all
+    }
+
     /// Whether it has not ended yet.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

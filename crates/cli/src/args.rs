@@ -33,7 +33,8 @@ const RUN_HELP: &str = "\
 The report:
   At the end a short report is written to standard error, and as JSON to the file of --report. Sizes are averages over
   time unless named otherwise; physical includes Terrace's own overhead; the slowdown is an estimate. The figures at
-  the top are those of the program itself; each child process has an entry of its own under `processes`.
+  the top are those of the program itself, but for the budget, which is that of all its processes together; each process
+  has an entry of its own under `processes`.
 
 Precedence:
   What the command line says goes before the file of --config, and that goes before the defaults.
@@ -65,7 +66,7 @@ Examples:
 /// `terrace run`.
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// The limit for managed memory in DRAM: a size (512M, 4G: powers of 1024), a share of what the program has touched
+    /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G: powers of 1024), a share of what the program has touched
     /// at most (60%), or `unlimited` [default: unlimited]
     #[arg(long, value_name = "SIZE|PCT")]
     pub dram: Option<Dram>,
@@ -93,6 +94,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub verify: Option<bool>,
+
+    /// Manage only the program itself, none of the processes that it makes
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    pub no_children: Option<bool>,
 
     /// Write the report as JSON to this file as well
     #[arg(long, value_name = "FILE.json")]
@@ -185,6 +191,8 @@ mod tests {
         assert_eq!(run(&["--observe", "--", "p"]).unwrap().observe, Some(true));
         assert_eq!(run(&["--observe=false", "--", "p"]).unwrap().observe, Some(false));
         assert_eq!(run(&["--", "p"]).unwrap().strict, None);
+        assert_eq!(run(&["--no-children", "--", "p"]).unwrap().no_children, Some(true));
+        assert_eq!(run(&["--no-children=false", "--", "p"]).unwrap().no_children, Some(false));
     }
 
     #[test]

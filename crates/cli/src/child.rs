@@ -1,6 +1,6 @@
 //! Starts the program and stays its parent: passes signals on, follows it when the terminal stops it, waits for its end.
 //!
-//! Signals are blocked and taken with `sigwaitinfo`, which tells who sent them: those of the kernel (the terminal's ^C)
+//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the kernel (the terminal's ^C)
 //! went to the whole foreground group and so reached the program already; those of a process came to us only, and are
 //! passed on. The program starts with the signal mask and dispositions that we were started with.
 
@@ -30,6 +30,9 @@ const FORWARDED: [i32; 15] = [
     libc::SIGIO,
     libc::SIGPWR,
 ];
+
+/// As long as no kernel's or C library's arithmetic has trouble with.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +64,11 @@ pub struct Ended {
     pub elapsed: Duration,
 }
 
-/// Runs `command` to its end. The error is the failure to start it; nothing is running then.
+/// Runs `command` to its end. The error is the failure to start it; nothing is running then. `meanwhile` is called now and then: it
+/// returns in what time it wants to be called again.
 ///
 /// Leaves the signals blocked, so that the report is written whole. Call it once, from a process with one thread.
-pub fn run(mut command: Command) -> io::Result<Ended> {
+pub fn run(mut command: Command, meanwhile: impl FnMut() -> Duration) -> io::Result<Ended> {
     let signals = forwarded_and_child();
     let mask_before = block(&signals);
     let child_ignored = disposition::is_ignored(libc::SIGCHLD);
@@ -90,7 +94,7 @@ pub fn run(mut command: Command) -> io::Result<Ended> {
     let started = Instant::now();
     let pid = command.spawn()?.id();
     let_go_of_pipes();
-    let end = supervise(pid as libc::pid_t, &signals);
+    let end = supervise(pid as libc::pid_t, &signals, meanwhile);
     Ok(Ended { pid, end, elapsed: started.elapsed() })
 }
 
@@ -105,7 +109,9 @@ fn let_go_of_pipes() {
     }
 }
 
-fn supervise(child: libc::pid_t, signals: &libc::sigset_t) -> End {
+fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl FnMut() -> Duration) -> End {
+    let mut called = Instant::now();
+    let mut again = Duration::ZERO;
     loop {
         // The first look comes before the first wait only for the sake of one loop: SIGCHLD is blocked since before the
         // start, so none can be missed.
@@ -114,12 +120,18 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t) -> End {
             Some(News::Stopped) => stop_with_it(),
             None => {}
         }
+        if called.elapsed() >= again {
+            again = meanwhile();
+            called = Instant::now();
+        }
+        let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT);
+        let wait = libc::timespec { tv_sec: wait.as_secs() as libc::time_t, tv_nsec: wait.subsec_nanos().into() };
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: the set is initialised and `info` is writable; it is read only if the call succeeded and so filled it.
+        // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
         let (signal, code, sender) = unsafe {
-            let signal = libc::sigwaitinfo(signals, info.as_mut_ptr());
+            let signal = libc::sigtimedwait(signals, info.as_mut_ptr(), &wait);
             if signal < 0 {
-                continue; // EINTR: stopped and continued
+                continue; // EAGAIN: time is up. EINTR: stopped and continued
             }
             let info = info.assume_init();
             (signal, info.si_code, info.si_pid())

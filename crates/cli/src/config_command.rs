@@ -41,14 +41,14 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
     let report = effective.report.as_ref().map(|path| path.to_string_lossy().into_owned());
     let mut out = std::io::stdout().lock();
     if json {
-        let [dram, tiers, observe, strict, evict, verify, report_from] = effective.origins;
+        let [dram, tiers, observe, strict, evict, verify, children, report_from] = effective.origins;
         let answer = json!({
             "version": 1,
             "run": {
                 "dram": settings.dram.to_string(), "tiers": settings.tiers, "observe": settings.observe,
-                "strict": settings.strict, "evict": settings.evict.to_string(), "verify": settings.verify, "report": report,
+                "strict": settings.strict, "evict": settings.evict.to_string(), "verify": settings.verify, "children": settings.children, "report": report,
             },
-            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "verify": verify, "report": report_from },
+            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "verify": verify, "children": children, "report": report_from },
         });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
@@ -61,6 +61,7 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
         format!("strict = {}", settings.strict),
         format!("evict = {}", quoted(&settings.evict.to_string())),
         format!("verify = {}", settings.verify),
+        format!("children = {}", settings.children),
         report.map_or("# report =".into(), |report| format!("report = {}", quoted(&report))),
     ];
     writeln!(out, "version = 1\n\n[run]")?;

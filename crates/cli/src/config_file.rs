@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 7] = ["dram", "tiers", "observe", "strict", "evict", "verify", "report"];
+const RUN_KEYS: [&str; 8] = ["dram", "tiers", "observe", "strict", "evict", "verify", "children", "report"];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -31,6 +31,8 @@ pub struct FileSettings {
     pub evict: Option<Eviction>,
     /// `run.verify`.
     pub verify: Option<bool>,
+    /// `run.children`; false is `--no-children`.
+    pub children: Option<bool>,
     /// `run.report`; a relative path is relative to the current directory, as on the command line.
     pub report: Option<PathBuf>,
 }
@@ -148,6 +150,7 @@ impl Reader<'_> {
                     settings.evict = text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
                 }
                 "verify" => settings.verify = self.boolean("verify", value),
+                "children" => settings.children = self.boolean("children", value),
                 "report" => match self.string("report", "a file name in quotes", value) {
                     Some("") => self.mistake(value.span().start, "`report` is empty: write a file name, or leave it out".into()),
                     text => settings.report = text.map(PathBuf::from),
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nverify = true\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -242,6 +245,7 @@ mod tests {
                 strict: Some(false),
                 evict: Some(Eviction::WriteProtect),
                 verify: Some(true),
+                children: Some(false),
                 report: Some("r.json".into()),
             })
         );
@@ -254,7 +258,7 @@ mod tests {
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
-            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, verify, report"]
+            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, verify, children, report"]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
     }

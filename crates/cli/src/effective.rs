@@ -19,7 +19,7 @@ pub enum Origin {
     CommandLine,
 }
 
-/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `verify`, `report`, in this order.
+/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `verify`, `children`, `report`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
@@ -27,7 +27,7 @@ pub struct Effective {
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 7],
+    pub origins: [Origin; 8],
 }
 
 impl Effective {
@@ -41,6 +41,7 @@ impl Effective {
             strict: arguments.strict,
             evict: arguments.evict,
             verify: arguments.verify,
+            children: arguments.no_children.map(|none| !none),
             report: arguments.report.clone(),
         };
         Ok(Self::merge(flags, file))
@@ -59,11 +60,12 @@ impl Effective {
         let (strict, strict_from) = choose(flags.strict, file.strict, default.strict);
         let (evict, evict_from) = choose(flags.evict, file.evict, default.evict);
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
+        let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
         Effective {
-            settings: Settings { dram, tiers, observe, strict, evict, verify, ..default },
+            settings: Settings { dram, tiers, observe, strict, evict, verify, children, ..default },
             report,
-            origins: [dram_from, tiers_from, observe_from, strict_from, evict_from, verify_from, report_from],
+            origins: [dram_from, tiers_from, observe_from, strict_from, evict_from, verify_from, children_from, report_from],
         }
     }
 }
@@ -93,8 +95,8 @@ mod tests {
         assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
-        let origins =
-            [Origin::CommandLine, Origin::Default, Origin::CommandLine, Origin::File, Origin::Default, Origin::Default, Origin::Default];
+        let default = Origin::Default;
+        let origins = [Origin::CommandLine, default, Origin::CommandLine, Origin::File, default, default, default, default];
         assert_eq!(effective.origins, origins);
     }
 }

@@ -5,8 +5,9 @@
 
 use serde::Serialize;
 use std::fs::{self, File};
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use terrace_pager::stats::{self, MAGIC, StatsPage};
 
@@ -104,12 +105,8 @@ pub struct Damaged {
 /// All pages in a run directory.
 pub fn read_all(run_dir: &Path) -> Pages {
     let mut pages = Pages::default();
-    for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(page_name) else { continue };
-        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            continue;
-        }
-        match read_page(&entry.path(), pid) {
+    for PageFile { path, pid, .. } in page_files(run_dir) {
+        match read_page(&path, pid, figures_of) {
             Ok(figures) => pages.good.push(figures),
             Err(why) => pages.damaged.push(Damaged { pid, why }),
         }
@@ -126,6 +123,81 @@ pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
     of_pid.clone().find(|i| !all[*i].has_seen_nothing()).or_else(|| of_pid.next())
 }
 
+/// What `terrace run` needs of a page while its process lives: how things are now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Image {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub started_ns: u64,
+    pub updated_ns: u64,
+    pub state: stats::State,
+    pub forked: bool,
+    pub at_floor: bool,
+    pub committed_bytes: u64,
+    pub logical_bytes: u64,
+    pub physical_bytes: u64,
+    pub peak_logical_bytes: u64,
+    pub peak_overhead_bytes: u64,
+}
+
+impl Image {
+    /// Whether its memory is measured, and so has a share of the budget.
+    pub fn counts(&self) -> bool {
+        matches!(self.state, stats::State::Observing | stats::State::Active | stats::State::Frozen)
+    }
+}
+
+/// Reads a page for its present state. `None` for what is no page, or not one yet.
+pub fn read_image(file: &PageFile) -> Option<Image> {
+    // No machine has so much memory; sums of such numbers do not overflow.
+    let bytes = |field: &AtomicU64| field.load(Relaxed).min(1 << 50);
+    let take = |page: &StatsPage| Image {
+        pid: page.pid.load(Relaxed),
+        start_ticks: page.start_ticks.load(Relaxed),
+        started_ns: page.started_ns.load(Relaxed),
+        updated_ns: page.updated_ns.load(Relaxed),
+        state: stats::State::from_number(page.state.load(Relaxed)),
+        forked: page.forked.load(Relaxed) != 0,
+        at_floor: page.at_floor.load(Relaxed) != 0,
+        committed_bytes: bytes(&page.committed_bytes),
+        logical_bytes: bytes(&page.logical_bytes),
+        physical_bytes: bytes(&page.physical_bytes),
+        peak_logical_bytes: bytes(&page.peak_logical_bytes),
+        peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
+    };
+    read_page(&file.path, file.pid, take).ok()
+}
+
+/// Tells a process what it may have, made from what `peak_logical_bytes` it had. A write of so few bytes is seen whole or, at worst, for one
+/// tick of the process's mover in parts, which is a wrong budget for some milliseconds.
+pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<()> {
+    const OFFSET: usize = std::mem::offset_of!(StatsPage, share_bytes);
+    const { assert!(std::mem::offset_of!(StatsPage, share_for_bytes) == OFFSET + 8) };
+    let file = File::options().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)?;
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&share_bytes.to_ne_bytes());
+    bytes[8..].copy_from_slice(&for_bytes.to_ne_bytes());
+    file.write_all_at(&bytes, OFFSET as u64)
+}
+
+/// A file in a run directory that may be a page.
+#[derive(Clone, Debug)]
+pub struct PageFile {
+    pub name: String,
+    pub path: PathBuf,
+    /// The process, by the file's name.
+    pub pid: u32,
+}
+
+/// Those files.
+pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> {
+    let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some(PageFile { pid: page_name(&name)?, path: entry.path(), name })
+    })
+}
+
 /// The process of a page's file, which is called `<pid>-<started_ns>.stats`.
 fn page_name(name: &str) -> Option<u32> {
     let (pid, started) = name.strip_suffix(".stats")?.split_once('-')?;
@@ -133,11 +205,11 @@ fn page_name(name: &str) -> Option<u32> {
     (is_number(pid) && is_number(started)).then(|| pid.parse().ok())?
 }
 
-/// The figures in a file; `Err` says what is wrong with it.
-fn read_page(file: &Path, pid: u32) -> Result<Figures, String> {
+/// What `take` makes of the page in a file; `Err` says what is wrong with it.
+fn read_page<T>(file: &Path, pid: u32, take: impl FnOnce(&StatsPage) -> T) -> Result<T, String> {
     const BYTES: usize = size_of::<StatsPage>();
     let mut content = Vec::with_capacity(BYTES + 1);
-    let opened = File::open(file).map_err(|e| e.to_string())?;
+    let opened = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file).map_err(|e| e.to_string())?;
     opened.take(BYTES as u64 + 1).read_to_end(&mut content).map_err(|e| e.to_string())?;
     if content.len() != BYTES {
         let more = if content.len() > BYTES { "more than " } else { "" };
@@ -152,7 +224,7 @@ fn read_page(file: &Path, pid: u32) -> Result<Figures, String> {
     if page.magic.load(Relaxed) != MAGIC {
         return Err("it is unfinished, or another version's".into());
     }
-    implausible(page, pid).map_or_else(|| Ok(figures_of(page)), Err)
+    implausible(page, pid).map_or_else(|| Ok(take(page)), Err)
 }
 
 /// What no Terrace writes, if the page has such a thing.
@@ -345,6 +417,19 @@ mod tests {
             let pages = read_all(scratch.path());
             assert!(pages.good.is_empty() && pages.damaged.len() == 1 && pages.damaged[0].why.starts_with(why), "{pages:?}");
         }
+    }
+
+    #[test]
+    fn a_share_is_put_where_the_process_looks_and_nowhere_else() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (words, name) = (page(12, 50), scratch.path().join("12-50.stats"));
+        write(scratch.path(), "12-50.stats", &words);
+        write_share(&name, 300, 400).unwrap();
+        let shares = |page: &StatsPage| (page.share_bytes.load(Relaxed), page.share_for_bytes.load(Relaxed));
+        assert_eq!(read_page(&name, 12, shares), Ok((300, 400)));
+        write_share(&name, 0, 0).unwrap();
+        assert_eq!(fs::read(&name).unwrap(), words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
+        assert!(write_share(&scratch.path().join("13-1.stats"), 1, 1).is_err());
     }
 
     #[test]

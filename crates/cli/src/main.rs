@@ -13,6 +13,7 @@ mod doctor;
 mod effective;
 mod figures;
 mod library;
+mod process;
 mod quantity;
 mod reach;
 mod report;
@@ -20,6 +21,8 @@ mod report_file;
 mod report_text;
 mod run;
 mod run_dir;
+mod shares;
+mod tree;
 
 use clap::Parser;
 use std::io::Write;

@@ -4,6 +4,7 @@
 
 use crate::child::End;
 use crate::figures::{self, Figures, Tier};
+use crate::tree::Together;
 use serde::Serialize;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
@@ -31,18 +32,20 @@ pub struct Report {
     pub note: Option<String>,
     /// Program data under management.
     pub logical_bytes: Option<u64>,
-    /// The limit of `--dram` in bytes, at the end; `null` without one.
+    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and the next three, are about all processes together.
     pub budget_bytes: Option<u64>,
     /// Whether it was kept, apart from bursts.
     pub budget_met: Option<bool>,
     /// The least that could be reached, where the budget was not met; otherwise 0.
     pub floor_bytes: Option<u64>,
+    /// How long memory was above it.
+    pub over_budget_s: Option<f64>,
+    /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
+    pub together: Option<All>,
     /// DRAM for that data: resident pages, pools and overhead.
     pub mean_physical_bytes: Option<u64>,
     /// Its highest value.
     pub peak_physical_bytes: Option<u64>,
-    /// How long it was above the budget.
-    pub over_budget_s: Option<f64>,
     /// Terrace's own metadata, stacks and buffers, part of physical.
     pub overhead_bytes: Option<u64>,
     /// Its highest value.
@@ -69,6 +72,19 @@ pub struct Report {
     pub sampler: Sampler,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
+}
+
+/// All processes together. Pages that they share count once.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct All {
+    /// Most of them with memory to manage at a time.
+    pub processes: usize,
+    /// Program data under management.
+    pub logical_bytes: u64,
+    /// DRAM for it.
+    pub mean_physical_bytes: u64,
+    /// Its highest value.
+    pub peak_physical_bytes: u64,
 }
 
 /// Pages moved between tiers.
@@ -122,9 +138,9 @@ pub struct Process {
     pub mean_window_s: f64,
     /// As at the top.
     pub saved_bytes: i64,
-    /// As at the top.
+    /// Its share of the budget, at the end.
     pub budget_bytes: Option<u64>,
-    /// As at the top.
+    /// Whether it kept within its share, apart from bursts.
     pub budget_met: bool,
     /// Pages restored, over all tiers.
     pub faults: u64,
@@ -149,6 +165,8 @@ pub struct Run<'a> {
     pub end: End,
     /// How long it ran.
     pub elapsed: Duration,
+    /// What its processes had together, if there was a budget.
+    pub together: Option<Together>,
     /// Why it was run without the library, if it was.
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
@@ -163,6 +181,8 @@ impl Report {
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
         let main_page = figures::of_process(pages, run.pid);
         let main = main_page.map(|index| &pages[index]);
+        // One process knows better how it kept its budget than who looks at it now and then.
+        let several = run.together.filter(|together| together.processes > 1);
         let elapsed_s = run.elapsed.as_secs_f64();
         let per_elapsed = |ns: u64| if elapsed_s > 0.0 { ns as f64 / 1e9 / elapsed_s } else { 0.0 };
         let signal = match run.end {
@@ -190,12 +210,18 @@ impl Report {
                 }),
             },
             logical_bytes: main.map(|page| page.mean_logical_bytes),
-            budget_bytes: main.map_or(requested, |page| page.budget_bytes),
-            budget_met: main.map(|page| page.budget_met),
-            floor_bytes: main.map(|page| page.floor_bytes),
+            budget_bytes: run.together.map(|all| all.budget_bytes).or_else(|| main.map_or(requested, |page| page.budget_bytes)),
+            budget_met: several.map(|all| all.budget_met).or(main.map(|page| page.budget_met)),
+            floor_bytes: several.map(|all| all.floor_bytes).or(main.map(|page| page.floor_bytes)),
+            over_budget_s: several.map(|all| all.over_budget_s).or(main.map(|page| page.over_budget_ms as f64 / 1e3)),
+            together: several.map(|all| All {
+                processes: all.processes,
+                logical_bytes: all.mean_logical_bytes,
+                mean_physical_bytes: all.mean_physical_bytes,
+                peak_physical_bytes: all.peak_physical_bytes,
+            }),
             mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
             peak_physical_bytes: main.map(|page| page.peak_physical_bytes),
-            over_budget_s: main.map(|page| page.over_budget_ms as f64 / 1e3),
             overhead_bytes: main.map(|page| page.mean_overhead_bytes),
             peak_overhead_bytes: main.map(|page| page.peak_overhead_bytes),
             saved_bytes: main.map(Figures::saved_bytes),
@@ -269,6 +295,7 @@ pub mod samples {
             pid: 7,
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
+            together: None,
             out_of_reach: None,
             unusable_page: None,
         }
@@ -290,6 +317,23 @@ mod tests {
         assert!((report.saved_fraction.unwrap() - 0.424).abs() < 0.001);
         assert!((report.slowdown_estimate.unwrap() - 1.9 / 61.2).abs() < 1e-9);
         assert_eq!(report.processes.iter().map(|p| (p.pid, p.main)).collect::<Vec<_>>(), [(7, true), (8, false)]);
+    }
+
+    #[test]
+    fn the_budget_is_that_of_all_processes_where_there_are_several() {
+        let settings = Settings { dram: Dram::Bytes(3 << 30), ..Settings::default() };
+        let mut run = samples::run(&settings);
+        let mut together = Together { processes: 1, budget_bytes: 3 << 30, over_budget_s: 7.5, ..Together::default() };
+        run.together = Some(together);
+        let report = Report::new(&run, &[active(7)]);
+        assert_eq!((report.budget_bytes, report.budget_met, report.over_budget_s), (Some(3 << 30), Some(true), Some(0.3)));
+        assert_eq!(report.together, None);
+        together.processes = 2;
+        run.together = Some(together);
+        let report = Report::new(&run, &[active(7), active(8)]);
+        assert_eq!((report.budget_bytes, report.budget_met, report.over_budget_s), (Some(3 << 30), Some(false), Some(7.5)));
+        assert_eq!(report.together.map(|all| all.processes), Some(2));
+        assert_eq!(report.processes[1].budget_bytes, Some(2 << 30));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         let word = if report.state == "frozen" { "FROZEN: nothing more was evicted" } else { "note" };
         lines.extend(report.note.as_ref().map(|note| format!("  {word}: {note}")));
     }
+    if report.state == "unmanaged" || report.state == "idle" {
+        lines.extend(report.together.and_then(|_| budget(report)));
+    }
     lines.extend(children(report));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -82,13 +85,16 @@ fn observed(report: &Report, settings: &Settings) -> String {
 
 fn budget(report: &Report) -> Option<String> {
     let budget = report.budget_bytes?;
-    let peak = format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)));
+    let (all, peak) = match &report.together {
+        Some(all) => (" for all processes", format!("together peak {}", bytes(all.peak_physical_bytes))),
+        None => ("", format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)))),
+    };
     let over = report.over_budget_s.filter(|over| *over > 0.0).map(|over| format!(", above it for {over:.1}s")).unwrap_or_default();
     if report.budget_met == Some(true) {
-        return Some(format!("  budget {}: kept ({peak}{over})", bytes(budget)));
+        return Some(format!("  budget {}{all}: kept ({peak}{over})", bytes(budget)));
     }
     let floor = report.floor_bytes.filter(|floor| *floor > 0).map(|floor| format!(": the least that can be reached is {}", bytes(floor)));
-    Some(format!("  budget {}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
+    Some(format!("  budget {}{all}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
 }
 
 fn cost(report: &Report) -> String {
@@ -127,7 +133,7 @@ fn children(report: &Report) -> Vec<String> {
 
 fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
-    let met = if process.budget_met { "" } else { ", budget NOT KEPT" };
+    let met = if process.budget_met { "" } else { ", its share of the budget NOT KEPT" };
     format!(
         "  also {} ({}), {}: {verb} {} of {}, {} restores{met}",
         process.program,

@@ -10,6 +10,7 @@ use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run_dir::RunDir;
+use crate::tree::Tree;
 use crate::{OUR_FAULT, command_path, figures, library, report_text, say};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
@@ -18,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use terrace_pager::injection::Injection;
-use terrace_pager::settings::{Settings, Stress};
+use terrace_pager::settings::{Dram, Settings, Stress};
 
 /// Set for every process of a run, and so the sign of being inside one.
 const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
@@ -26,7 +27,9 @@ const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
 /// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
 pub fn run(arguments: &RunArguments) -> Result<u8> {
     if std::env::var_os(RUN_DIR_VARIABLE).is_some_and(|directory| !directory.is_empty()) {
-        bail!("already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), which manages this program too; start it without the inner one");
+        bail!(
+            "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
+        );
     }
     let Effective { mut settings, report, .. } = Effective::of_command_line(arguments)?;
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
@@ -55,9 +58,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     command.arg0(name).args(&arguments.command[1..]);
     if out_of_reach.is_none() {
         settings.run_dir = run_dir.path().to_str().map(str::to_owned);
+        settings.run_pid = Some(std::process::id());
         prepare(&mut command, &settings, &library);
     }
-    let ended = match child::run(command) {
+    let budget = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
+    let mut tree = Tree::new(run_dir.path(), budget);
+    let ended = match child::run(command, || tree.look()) {
         Ok(ended) => ended,
         Err(error) => return Ok(not_started(name, &program, &error)),
     };
@@ -69,6 +75,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         pid: ended.pid,
         end: ended.end,
         elapsed: ended.elapsed,
+        together: tree.together(),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
         unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
     };

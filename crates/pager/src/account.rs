@@ -4,12 +4,13 @@
 //! Between scans, resident pages are estimated from the process's anonymous memory (/proc/self/statm): what changed since the last scan
 //! and is not pools or overhead is taken for managed memory.
 
+use crate::kept::Kept;
 use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
 use crate::stats::TierPage;
 use crate::sys::{self, Fd, PAGE, Run};
 use crate::table::REGION;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::RegionView;
 
 /// Counters that every thread of ours may change.
@@ -20,6 +21,11 @@ pub(crate) struct Account {
     pub overhead_bytes: AtomicU64,
     /// The budget now; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
+    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program that was executed.
+    interim_bytes: AtomicU64,
+    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the last one was.
+    forks: AtomicU32,
+    forked_ns: AtomicU64,
     pub promoted_pages: AtomicU64,
     pub demoted_pages: AtomicU64,
     pub failed_moves: AtomicU64,
@@ -35,6 +41,9 @@ impl Account {
             resident_pages: AtomicI64::new(0),
             overhead_bytes: AtomicU64::new(0),
             budget_bytes: AtomicU64::new(u64::MAX),
+            interim_bytes: AtomicU64::new(u64::MAX),
+            forks: AtomicU32::new(0),
+            forked_ns: AtomicU64::new(0),
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
@@ -73,6 +82,49 @@ impl Account {
     }
 }
 
+impl Pager {
+    /// What of the run's budget this process may have. `terrace run` assigns the shares; without a run each process has the whole budget.
+    fn share_of_budget(&self, touched_max_bytes: u64) -> u64 {
+        let whole = self.settings.dram.budget_bytes(touched_max_bytes);
+        if whole == u64::MAX || self.settings.run_dir.is_none() {
+            return whole;
+        }
+        let page = self.stats();
+        match page.map_or(0, |page| page.share_bytes.load(Acquire)) {
+            0 => match self.account.interim_bytes.load(Relaxed) {
+                // Half, because there is at least one process besides: whoever executed this one, or whom this one is to execute.
+                u64::MAX => whole / 2,
+                interim => interim.min(whole),
+            },
+            share => {
+                let touched_then = page.map_or(u64::MAX, |page| page.share_for_bytes.load(Relaxed));
+                share.saturating_add(self.settings.dram.of_growth(touched_max_bytes.saturating_sub(touched_then)))
+            }
+        }
+    }
+
+    /// Before a fork: see [`Pager::begin_childs_budget`].
+    pub(crate) fn count_fork(&self) {
+        let now_ns = sys::now_ns();
+        let row = now_ns - self.account.forked_ns.swap(now_ns, Relaxed) < FORKS_IN_A_ROW_NS;
+        let before = if row { self.account.forks.load(Relaxed) } else { 0 };
+        self.account.forks.store(before + 1, Relaxed);
+    }
+
+    /// In a fork's child, before it has a page of its own: memory is still its parent's. Of the room that is left, the first child may have
+    /// half until it is assigned a share, the next one in a row a quarter, and so on: together no more than there is.
+    pub(crate) fn begin_childs_budget(&self) {
+        let account = &self.account;
+        let forks = account.forks.swap(0, Relaxed).min(63);
+        let (budget, physical) = (account.budget_bytes.load(Relaxed), self.physical_bytes());
+        if budget < u64::MAX {
+            let interim = physical + (budget.saturating_sub(physical) >> forks);
+            account.interim_bytes.store(interim, Relaxed);
+            account.budget_bytes.store(interim, Relaxed);
+        }
+    }
+}
+
 /// A quantity's average over time.
 #[derive(Default)]
 struct Mean {
@@ -105,12 +157,7 @@ pub(crate) struct Measure {
     overhead: Mean,
     unmanaged: Mean,
     tiers: Vec<(Mean, Mean)>,
-    over_budget_s: f64,
-    /// The same by more than [`TOUCHING`].
-    far_over_budget_s: f64,
-    floor_s: f64,
-    /// Least physical bytes since memory was last within the budget.
-    floor_bytes: u64,
+    kept: Kept,
     peak_physical_bytes: u64,
     published_ns: u64,
     cpu_files: Vec<(i32, Fd)>,
@@ -123,13 +170,8 @@ const PUBLISH_EVERY_NS: u64 = 100_000_000;
 const SCAN_SHARE: u64 = 64;
 /// Shortest time between scans, ns.
 const SCAN_EVERY_NS: u64 = 200_000_000;
-/// The budget counts as kept if the floor stood in its way for less than this share of the time.
-const FLOOR_TOLERANCE: f64 = 0.02;
-/// A program that works right at its budget goes over it by a page or a batch all the time: less than this share is not far.
-const TOUCHING: f64 = 0.02;
-/// Far above the budget for at most this share of the time, or so many seconds in all, counts as bursts.
-const BURST_TOLERANCE: f64 = 0.1;
-const BURSTS_S: f64 = 0.5;
+/// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked before.
+const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
 impl Measure {
     pub fn new(pager: &Pager) -> Self {
@@ -147,10 +189,7 @@ impl Measure {
             overhead: Mean::default(),
             unmanaged: Mean::default(),
             tiers: pager.tiers.iter().map(|_| Default::default()).collect(),
-            over_budget_s: 0.0,
-            far_over_budget_s: 0.0,
-            floor_s: 0.0,
-            floor_bytes: u64::MAX,
+            kept: Kept::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
             cpu_files: Vec::new(),
@@ -244,7 +283,7 @@ impl Measure {
         let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
         let logical = resident + evicted;
         self.touched_max_bytes = self.touched_max_bytes.max(logical);
-        let budget = pager.settings.dram.budget_bytes(self.touched_max_bytes);
+        let budget = pager.share_of_budget(self.touched_max_bytes);
         account.budget_bytes.store(budget, Relaxed);
 
         let seconds = (now_ns - self.last_ns) as f64 / 1e9;
@@ -260,18 +299,7 @@ impl Measure {
             physical.add(if dram { resident } else { pools[index] }, seconds);
         }
         self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
-        if physical > budget {
-            self.over_budget_s += seconds;
-            if physical - budget > (budget as f64 * TOUCHING) as u64 {
-                self.far_over_budget_s += seconds;
-            }
-            self.floor_bytes = self.floor_bytes.min(physical);
-        } else {
-            self.floor_bytes = u64::MAX;
-        }
-        if pager.mover.at_floor.load(Relaxed) {
-            self.floor_s += seconds;
-        }
+        self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
             self.publish(pager, now_ns, logical, physical, budget);
@@ -283,12 +311,11 @@ impl Measure {
         let Some(page) = pager.stats() else { return };
         let account = &pager.account;
         let seconds = self.seconds;
-        let burst = self.far_over_budget_s <= BURSTS_S.max(seconds * BURST_TOLERANCE);
-        let missed = pager.mode() == Mode::Active && (self.floor_s > seconds * FLOOR_TOLERANCE || !burst);
-        let floor_bytes = if self.floor_bytes < u64::MAX { self.floor_bytes } else { physical };
+        let missed = pager.mode() == Mode::Active && !self.kept.is_kept();
         page.budget_bytes.store(budget, Relaxed);
         page.budget_met.store(u32::from(!missed), Relaxed);
-        page.floor_bytes.store(if missed { floor_bytes } else { 0 }, Relaxed);
+        page.floor_bytes.store(if missed { self.kept.floor_bytes() } else { 0 }, Relaxed);
+        page.at_floor.store(u32::from(pager.mover.at_floor.load(Relaxed)), Relaxed);
         page.mean_window_ms.store((seconds * 1000.0) as u64, Relaxed);
         page.mean_logical_bytes.store(self.logical.over(seconds), Relaxed);
         page.mean_physical_bytes.store(self.physical.over(seconds), Relaxed);
@@ -299,7 +326,7 @@ impl Measure {
         page.peak_overhead_bytes.fetch_max(account.overhead_bytes.load(Relaxed), Relaxed);
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
-        page.over_budget_ms.store((self.over_budget_s * 1000.0) as u64, Relaxed);
+        page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);

@@ -77,6 +77,7 @@ impl Pager {
     pub fn fork_prepare(&self, touch_streams: impl FnOnce()) {
         // Also waits for a start under way on another thread.
         std::mem::forget(self.fork.forking.lock());
+        self.count_fork();
         if self.mode() == Mode::Active {
             self.pause_mover();
             self.provide_for_child();
@@ -195,7 +196,13 @@ impl Pager {
         }
         let was = self.mode();
         self.forget_threads();
-        self.open_stats();
+        self.begin_childs_budget();
+        if self.settings.children {
+            self.open_stats(true);
+        } else {
+            self.let_go_of_stats();
+            self.restores_only.store(true, Relaxed);
+        }
         let device = self.fork.device.swap(-1, AcqRel);
         self.descriptors.device.store(device, Release);
         match was {
@@ -208,7 +215,7 @@ impl Pager {
                 }
             }
             // Its own start will come with its own growth.
-            Mode::Observing if threads => self.start(),
+            Mode::Observing if threads && self.settings.children => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
                 self.say(Reported::Unmanaged, "as its parent");

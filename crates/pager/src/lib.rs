@@ -14,6 +14,7 @@ mod evict;
 pub mod fork;
 mod handler;
 pub mod injection;
+pub mod kept;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]

@@ -38,6 +38,9 @@ pub const SHARDS_MAX: usize = 8;
 /// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
 const SHARD_SHIFT: u32 = 26;
 
+/// Less than this is not worth our threads, however small the process's share of the budget.
+const START_MIN_BYTES: usize = 8 << 20;
+
 /// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -81,9 +84,12 @@ pub struct Pager {
     ending: AtomicUsize,
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
+    /// So many of them are worth starting for, at most.
     start_at: usize,
     /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
     rehearsed: AtomicBool,
+    /// A forked child under `--no-children`: what was evicted when it was forked still comes back, nothing more leaves.
+    pub(crate) restores_only: AtomicBool,
 }
 
 /// What is said once only.
@@ -247,9 +253,10 @@ impl Pager {
             committed: AtomicUsize::new(0),
             start_at,
             rehearsed: AtomicBool::new(false),
+            restores_only: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
-        pager.open_stats();
+        pager.open_stats(false);
         Ok(pager)
     }
 
@@ -270,7 +277,19 @@ impl Pager {
 
     pub(crate) fn count_committed(&self, bytes: isize) {
         let committed = self.committed.fetch_add(bytes as usize, Relaxed).wrapping_add(bytes as usize);
-        if committed as isize >= self.start_at as isize && self.mode() == Mode::Off && self.has_purpose() {
+        if self.mode() != Mode::Off {
+            return;
+        }
+        let mut start_at = self.start_at;
+        if let Some(page) = self.stats() {
+            page.committed_bytes.store((committed as isize).max(0) as u64, Relaxed);
+            // Where memory is tight, a process is worth managing sooner.
+            let share = page.share_bytes.load(Relaxed) as usize;
+            if share > 0 {
+                start_at = start_at.min((share / 2).max(START_MIN_BYTES));
+            }
+        }
+        if committed as isize >= start_at as isize && self.has_purpose() && !self.restores_only.load(Relaxed) {
             (self.host.start_soon)();
         }
     }
@@ -515,7 +534,8 @@ impl Pager {
         sys::futex_wake(&self.service.asked, 1);
         for _ in 0..1000 {
             sys::sleep(Duration::from_millis(1));
-            if self.mover.asleep.load(Acquire) >= 2 && self.account.threads_sleep() {
+            let to_sleep = if self.restores_only.load(Acquire) { 1 } else { 2 };
+            if self.mover.asleep.load(Acquire) >= to_sleep && self.account.threads_sleep() {
                 return;
             }
         }
@@ -720,7 +740,7 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
     let mut made = (0..handlers).all(|shard| spawn(pager, handler_main, shard));
     if made {
         pager.await_handlers(handlers);
-        made = spawn(pager, mover_main, 0);
+        made = pager.restores_only.load(Acquire) || spawn(pager, mover_main, 0);
     }
     if !made {
         // Some threads may run; without all of them nothing may ever be evicted.
@@ -800,9 +820,19 @@ extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 impl Pager {
-    /// Makes this process's statistics page, if there is a run directory. Failure costs the report, nothing else.
-    pub(crate) fn open_stats(&self) {
-        self.stats.store(std::ptr::null_mut(), Release);
+    /// In a fork's child: the page is its parent's.
+    pub(crate) fn let_go_of_stats(&self) {
+        let inherited = self.stats.swap(std::ptr::null_mut(), AcqRel);
+        if !inherited.is_null() {
+            // SAFETY: a mapping of this size made in `open_stats`; the pointer is gone, and a child has no other thread that may hold it.
+            unsafe { sys::unmap(inherited as usize, size_of::<StatsPage>()) };
+        }
+    }
+
+    /// Makes this process's statistics page, if there is a run directory. Failure costs the report and a share of the budget that is made
+    /// for this process, nothing else.
+    pub(crate) fn open_stats(&self, forked: bool) {
+        self.let_go_of_stats();
         let Some(dir) = &self.settings.run_dir else { return };
         let started_ns = sys::now_ns();
         let path = format!("{dir}/{}-{started_ns}.stats\0", sys::process_id());
@@ -816,6 +846,9 @@ impl Pager {
         page.pid.store(sys::process_id() as u32, Relaxed);
         page.started_ns.store(started_ns, Relaxed);
         page.updated_ns.store(started_ns, Relaxed);
+        page.start_ticks.store(start_ticks().unwrap_or(0), Relaxed);
+        page.forked.store(u32::from(forked), Relaxed);
+        page.committed_bytes.store((self.committed.load(Relaxed) as isize).max(0) as u64, Relaxed);
         page.budget_bytes.store(u64::MAX, Relaxed);
         page.budget_met.store(1, Relaxed);
         page.tier_count.store(self.tiers.len() as u32, Relaxed);
@@ -844,6 +877,18 @@ impl Pager {
         self.mover.page_out.asked.store(0, Relaxed);
         self.set_mode(Mode::Off);
     }
+}
+
+/// When this process started, in the kernel's clock ticks: field 22 of its stat.
+fn start_ticks() -> Option<u64> {
+    let fd = sys::open("/proc/self/stat\0", libc::O_RDONLY, 0).ok()?;
+    let mut text = [0u8; 1024];
+    let len = sys::read_at(fd, &mut text, 0);
+    sys::close(fd);
+    // The name, in parentheses, may hold anything; what follows it is field 3.
+    let text = &text[..len.ok()?];
+    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 2..];
+    std::str::from_utf8(rest.split(|byte| *byte == b' ').nth(22 - 3)?).ok()?.parse().ok()
 }
 
 /// The last part of the program's file name, from /proc/self/comm (15 characters at most).

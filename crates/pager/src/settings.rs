@@ -30,6 +30,14 @@ impl Dram {
             Dram::Share(share) => ((touched_max_bytes as f64 * share) as u64).max(MIN_BUDGET_BYTES),
         }
     }
+
+    /// How much the budget grows when the program touches so much more.
+    pub fn of_growth(self, bytes: u64) -> u64 {
+        match self {
+            Dram::Share(share) => (bytes as f64 * share) as u64,
+            Dram::Unlimited | Dram::Bytes(_) => 0,
+        }
+    }
 }
 
 impl fmt::Display for Dram {
@@ -172,6 +180,10 @@ pub struct Settings {
     pub evict: Eviction,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
     pub verify: bool,
+    /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
+    pub children: bool,
+    /// `TERRACE_RUN_PID`: the process that is `terrace run`. Its child is the program itself, whatever that executes.
+    pub run_pid: Option<u32>,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
     /// `TERRACE_INJECT`: see [`Injection`].
@@ -189,6 +201,8 @@ impl Default for Settings {
             strict: false,
             evict: Eviction::Move,
             verify: false,
+            children: true,
+            run_pid: None,
             stress: Stress::Off,
             inject: None,
             run_dir: None,
@@ -215,6 +229,8 @@ impl Settings {
             settings.evict = text.parse()?;
         }
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
+        settings.children = get("TERRACE_CHILDREN").is_none_or(|text| text.trim() != "0");
+        settings.run_pid = get("TERRACE_RUN_PID").and_then(|text| text.trim().parse().ok());
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
@@ -235,7 +251,11 @@ impl Settings {
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
             ("TERRACE_EVICT", self.evict.to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
+            ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
         ];
+        if let Some(pid) = self.run_pid {
+            variables.push(("TERRACE_RUN_PID", pid.to_string()));
+        }
         if let Some(dir) = &self.run_dir {
             variables.push(("TERRACE_RUN_DIR", dir.clone()));
         }
@@ -277,6 +297,8 @@ mod tests {
             strict: true,
             evict: Eviction::WriteProtect,
             verify: true,
+            children: false,
+            run_pid: Some(7),
             stress: Stress::Off,
             inject: None,
             run_dir: Some("/x".into()),

@@ -1,22 +1,26 @@
 //! The statistics page: one file per process in the run directory, mapped shared, read by `terrace run` while the program
 //! lives and after it is gone, however it went (`_exit` and SIGKILL included).
 //!
+//! Two fields go the other way: `terrace run` writes there how much of the budget the process may have. A process believes only a page that
+//! it made itself; one that it inherited in a fork is let go of.
+//!
 //! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
 //! an update within microseconds, so the difference is below what the figures mean.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x03");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
 
 /// What a process's Terrace is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
+    #[default]
     /// Loaded; the program has not yet touched enough memory to be worth managing.
     Idle = 0,
     /// `--observe`, or no budget: measuring, moving nothing.
@@ -71,8 +75,14 @@ pub struct StatsPage {
     pub state: AtomicU32,
     /// CLOCK_MONOTONIC in ns when this program image started.
     pub started_ns: AtomicU64,
+    /// When the process started, as field 22 of its /proc stat has it: with `pid`, the same process for certain. 0 if unknown.
+    pub start_ticks: AtomicU64,
     /// CLOCK_MONOTONIC in ns of the last update.
     pub updated_ns: AtomicU64,
+    /// Written by `terrace run`: the process's share of the run's budget, bytes; 0: none assigned yet.
+    pub share_bytes: AtomicU64,
+    /// Written by `terrace run`: the `peak_logical_bytes` that the share was made from.
+    pub share_for_bytes: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
     /// 1 while (or if, at the end) the budget was kept, apart from bursts; 0 where it could not be.
@@ -81,6 +91,12 @@ pub struct StatsPage {
     pub tier_count: AtomicU32,
     /// Least physical bytes that could be reached where the budget could not; 0 otherwise.
     pub floor_bytes: AtomicU64,
+    /// 1 while nothing more can be evicted although memory is above the budget.
+    pub at_floor: AtomicU32,
+    /// 1 if the process was made by a fork and so may share pages with others.
+    pub forked: AtomicU32,
+    /// Bytes under management, touched or not; kept before there is anything to measure with, too.
+    pub committed_bytes: AtomicU64,
     /// Milliseconds over which the means are taken.
     pub mean_window_ms: AtomicU64,
     /// Mean bytes of program data in all tiers.

@@ -54,6 +54,15 @@ pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
     unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) }
 }
 
+/// Unmaps an own mapping.
+///
+/// # Safety
+/// Nobody may touch it any more.
+pub unsafe fn unmap(start: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { syscall!(Sysno::munmap, start, len) };
+}
+
 /// Lets go of the contents of an own reservation, locked in memory or not. They read as zeros afterwards.
 ///
 /// # Safety
@@ -227,6 +236,12 @@ pub fn thread_state(thread: i32) -> Option<char> {
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
+}
+
+/// The id of the process's parent.
+pub fn parent_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(Sysno::getppid) }.unwrap_or(0) as i32
 }
 
 /// The process's id.

@@ -43,6 +43,11 @@ static BEGIN: extern "C" fn() = begin;
 
 fn set_up() -> Result<(), String> {
     let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
+        // --no-children, and this program was executed by a child. The library stays preloaded, because the program itself may execute
+        // another in its place; here it is an allocator and nothing else.
+        return Ok(());
+    }
     let strict = settings.strict;
     let host = Host {
         enter_internal: terrace_alloc::enter_internal,

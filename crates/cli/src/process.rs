@@ -1,0 +1,84 @@
+//! What the kernel says about a process of the run: whether it is still the same one, and how much of its memory is its own.
+
+use std::fs;
+
+/// Of /proc/PID/stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// When it started, in clock ticks: with the process id, the same process for certain.
+    pub start_ticks: u64,
+    /// It ended, and nobody has waited for it yet. (The first thread alone may have ended: then others are there.)
+    pub ended: bool,
+}
+
+/// The process with this id, if there is one.
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The program's name, in parentheses, may hold anything; what follows it is field 3.
+    let fields: Vec<&str> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let gone = matches!(*fields.first()?, "Z" | "X");
+    Some(Stat { start_ticks: number(22)?, ended: gone && number(20)? <= 1 })
+}
+
+/// Anonymous resident memory; 0 if it cannot be known.
+pub fn anonymous_bytes(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    // Resident less shared.
+    if pages.len() < 3 { 0 } else { pages[1].saturating_sub(pages[2]) * 4096 }
+}
+
+/// How much of its anonymous memory is a process's own, from 0 to 1: a page that N processes share is 1/N of each. `None` if that
+/// cannot be known. Looks at every page of it.
+pub fn own_fraction(pid: u32) -> Option<f64> {
+    parse_own_fraction(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
+}
+
+fn parse_own_fraction(rollup: &str) -> Option<f64> {
+    let kib = |name: &str| -> Option<f64> {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix(" kB")?.trim().parse().ok()
+    };
+    let (all, own) = (kib("Anonymous")?, kib("Pss_Anon")?);
+    (all > 0.0).then(|| (own / all).clamp(0.0, 1.0))
+}
+
+/// Whether a process has a file mapped. `true` if that cannot be known.
+pub fn maps(pid: u32, file: &str) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).map_or(true, |maps| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(file.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_start() {
+        let tail = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0";
+        let stat = |state, threads| parse_stat(&format!("7 (a) b) c) {state} {tail} {threads} 0 4711 0 0\n"));
+        assert_eq!(stat("S", 1), Some(Stat { start_ticks: 4711, ended: false }));
+        assert_eq!(stat("Z", 1), Some(Stat { start_ticks: 4711, ended: true }));
+        assert_eq!(stat("Z", 3), Some(Stat { start_ticks: 4711, ended: false }), "the first thread left, others work on");
+        assert_eq!(parse_stat("nonsense"), None);
+        let me = std::process::id();
+        assert!(super::stat(me).is_some_and(|stat| !stat.ended && stat.start_ticks > 0));
+        assert!(anonymous_bytes(me) > 0 && super::own_fraction(me).is_some_and(|own| own > 0.0));
+        assert_eq!(super::stat(u32::MAX), None);
+    }
+
+    #[test]
+    fn shared_pages_count_in_part() {
+        assert_eq!(parse_own_fraction("Pss:  900 kB\nPss_Anon:  100 kB\nAnonymous:  200 kB\n"), Some(0.5));
+        assert_eq!(parse_own_fraction("Pss_Anon: 0 kB\nAnonymous: 0 kB\n"), None);
+        assert_eq!(parse_own_fraction(""), None);
+    }
+
+    #[test]
+    fn a_mapped_file_is_found_by_its_name() {
+        assert!(maps(std::process::id(), "[stack]") && !maps(std::process::id(), "/no-such.stats"));
+    }
+}

@@ -1,0 +1,286 @@
+//! The processes of a run, and the budget that they have together: `terrace run` looks at their statistics pages while the program lives and
+//! writes into each what its process may have.
+//!
+//! A process that ends in any way is noticed, and what it had is the others' at the next look. If `terrace run` itself ends, all keep
+//! what they have. The pages are files, read and written and never mapped here: whatever a program does to its own, nothing of ours breaks.
+
+use crate::figures::{self, Image, PageFile};
+use crate::process;
+use crate::shares::{Need, shares};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use terrace_pager::kept::Kept;
+use terrace_pager::settings::Dram;
+use terrace_pager::stats::State;
+
+/// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy machine it may take much longer by the clock.)
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_SHARE: u32 = 32;
+/// Until the program is there.
+const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
+/// After so long without a word, a process may be executing something that Terrace is not in.
+const SILENT_NS: u64 = 2_000_000_000;
+/// How often shared pages are counted again where there are any, and at most what share of the time: if processes came or went, or not.
+const SHARING_EVERY: Duration = Duration::from_millis(200);
+const SHARING_SHARE_CHANGED: u32 = 8;
+const SHARING_SHARE: u32 = 32;
+/// A floor that a process came to is believed for a while: each look after that, so much of it.
+const FLOOR_FADES: f64 = 0.95;
+
+/// The processes of one run.
+#[derive(Debug)]
+pub struct Tree {
+    run_dir: PathBuf,
+    dram: Dram,
+    members: HashMap<String, Member>,
+    touched_max: u64,
+    kept: Kept,
+    together: Together,
+    logical_byte_s: f64,
+    physical_byte_s: f64,
+    seconds: f64,
+    looked: Option<Instant>,
+    /// The processes whose shared pages were counted last, when, and the CPU time that it took.
+    sharers: HashSet<u32>,
+    sharing_looked: Option<Instant>,
+    sharing_cost: Duration,
+}
+
+/// One page: one program image of one process.
+#[derive(Debug)]
+struct Member {
+    file: PageFile,
+    /// It will never speak again.
+    gone: bool,
+    image: Image,
+    /// It was there under its number.
+    seen: bool,
+    /// How much of its memory is its own, where others share it.
+    own: f64,
+    floor: f64,
+    written: Option<(u64, u64)>,
+}
+
+/// What all processes had together. A page shared by several counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Together {
+    /// Most processes with memory under management at a time.
+    pub processes: usize,
+    /// The budget at the end.
+    pub budget_bytes: u64,
+    /// Whether it was kept, apart from bursts.
+    pub budget_met: bool,
+    /// The least that was reached where it was not; otherwise 0.
+    pub floor_bytes: u64,
+    /// Time above it.
+    pub over_budget_s: f64,
+    /// Average data.
+    pub mean_logical_bytes: u64,
+    /// Average DRAM for it.
+    pub mean_physical_bytes: u64,
+    /// The most DRAM.
+    pub peak_physical_bytes: u64,
+}
+
+fn cpu_time() -> Duration {
+    Duration::from_nanos(terrace_pager::sys::thread_cpu_ns())
+}
+
+impl Tree {
+    /// The processes that put their pages into `run_dir`.
+    pub fn new(run_dir: &Path, dram: Dram) -> Self {
+        Tree {
+            run_dir: run_dir.to_owned(),
+            dram,
+            members: HashMap::new(),
+            touched_max: 0,
+            kept: Kept::default(),
+            together: Together::default(),
+            logical_byte_s: 0.0,
+            physical_byte_s: 0.0,
+            seconds: 0.0,
+            looked: None,
+            sharers: HashSet::new(),
+            sharing_looked: None,
+            sharing_cost: Duration::ZERO,
+        }
+    }
+
+    /// Looks at all processes and assigns what each may have. Returns when to look again.
+    pub fn look(&mut self) -> Duration {
+        if self.dram == Dram::Unlimited {
+            return Duration::MAX;
+        }
+        let now = Instant::now();
+        let begun = cpu_time();
+        self.take_in();
+        self.read_pages();
+        self.see_who_is_gone();
+        let counting = self.count_sharing(now);
+        self.assign(now);
+        if self.members.is_empty() {
+            return FIRST_LOOKS_EVERY;
+        }
+        // What counting shared pages cost has a limit of its own.
+        LOOK_EVERY.max((cpu_time() - begun).saturating_sub(counting) * LOOK_SHARE)
+    }
+
+    /// What is known at the end; `None` if nobody was ever looked at, or without a budget.
+    pub fn together(&self) -> Option<Together> {
+        (self.together.processes > 0).then_some(self.together)
+    }
+
+    fn take_in(&mut self) {
+        for file in figures::page_files(&self.run_dir) {
+            self.members.entry(file.name.clone()).or_insert_with(|| Member {
+                file,
+                gone: false,
+                image: Image::default(),
+                seen: false,
+                own: 1.0,
+                floor: 0.0,
+                written: None,
+            });
+        }
+    }
+
+    fn live(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0)
+    }
+
+    fn read_pages(&mut self) {
+        for member in self.members.values_mut().filter(|member| !member.gone) {
+            // One that is being made is read at the next look.
+            if let Some(image) = figures::read_image(&member.file) {
+                member.image = image;
+            }
+        }
+    }
+
+    fn see_who_is_gone(&mut self) {
+        let now_ns = terrace_pager::sys::now_ns();
+        // Of several images of one process the last one lives.
+        let mut last: HashMap<(u32, u64), u64> = HashMap::new();
+        for member in self.live() {
+            let started = last.entry((member.image.pid, member.image.start_ticks)).or_default();
+            *started = (*started).max(member.image.started_ns);
+        }
+        for member in self.live() {
+            let image = &member.image;
+            let silent = now_ns.saturating_sub(image.updated_ns) > SILENT_NS;
+            let same = process::stat(image.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
+            member.seen |= same.is_some();
+            member.gone = match same {
+                Some(stat) if stat.ended => true,
+                Some(_) if image.started_ns < last[&(image.pid, image.start_ticks)] => true,
+                // It may be stopped, or have executed a program that the library cannot come into.
+                Some(_) => {
+                    let idle = image.state == State::Idle || image.state == State::Unmanaged;
+                    !idle && silent && !process::maps(image.pid, &member.file.name)
+                }
+                // Ended; or its number means nothing here (a namespace of its own), and then its silence tells.
+                None => member.seen || silent,
+            };
+        }
+    }
+
+    /// Only forks make processes share pages; without one, or with one process, nothing is looked at. Returns the CPU time that it took.
+    fn count_sharing(&mut self, now: Instant) -> Duration {
+        let sharing = self.live().count() > 1 && self.live().any(|member| member.image.forked);
+        if !sharing {
+            self.live().for_each(|member| member.own = 1.0);
+            return Duration::ZERO;
+        }
+        let since = self.sharing_looked.map_or(Duration::MAX, |looked| now - looked);
+        let sharers: Vec<u32> = self.live().filter(|member| member.image.counts()).map(|member| member.image.pid).collect();
+        let changed = sharers.len() != self.sharers.len() || sharers.iter().any(|pid| !self.sharers.contains(pid));
+        let rest = if changed { self.sharing_cost * SHARING_SHARE_CHANGED } else { SHARING_EVERY.max(self.sharing_cost * SHARING_SHARE) };
+        if since < rest {
+            return Duration::ZERO;
+        }
+        self.sharers = sharers.into_iter().collect();
+        let begun = cpu_time();
+        for member in self.live().filter(|member| member.image.counts()) {
+            if let Some(own) = process::own_fraction(member.image.pid) {
+                // Nobody's share of a page is so small that what is assigned for it could run away.
+                member.own = own.max(1.0 / 64.0);
+            }
+        }
+        self.sharing_looked = Some(now);
+        self.sharing_cost = cpu_time() - begun;
+        self.sharing_cost
+    }
+
+    fn assign(&mut self, now: Instant) {
+        let dram = self.dram;
+        let mut members: Vec<&mut Member> = self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0).collect();
+        members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
+        let mut idle_bytes = 0u64;
+        let (mut logical, mut physical, mut at_floor) = (0u64, 0u64, true);
+        let mut needs = Vec::new();
+        for member in &mut members {
+            let image = &member.image;
+            if image.state == State::Idle {
+                // Nothing of it can be evicted yet, so it comes first.
+                idle_bytes += image.committed_bytes.min(process::anonymous_bytes(image.pid));
+                continue;
+            }
+            if !image.counts() {
+                continue;
+            }
+            let own = |bytes: u64| (bytes as f64 * member.own) as u64;
+            let stuck = image.at_floor || image.state == State::Frozen;
+            at_floor &= stuck;
+            member.floor = if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
+            logical += own(image.logical_bytes);
+            physical += own(image.physical_bytes);
+            needs.push(Need { demand: own(image.logical_bytes + image.peak_overhead_bytes), floor: member.floor as u64 });
+        }
+        logical += idle_bytes;
+        physical += idle_bytes;
+        self.touched_max = self.touched_max.max(logical);
+        let budget = dram.budget_bytes(self.touched_max);
+        let to_share = budget.saturating_sub(idle_bytes);
+        // What an idle process may begin with: as much as if all of them began now.
+        let beginning = to_share / members.len().max(1) as u64;
+        let processes = needs.len();
+        let mut shares = shares(to_share, &needs).into_iter();
+        for member in members {
+            let share = if member.image.state == State::Idle {
+                beginning
+            } else if member.image.counts() {
+                // Its own account has shared pages in full.
+                ((shares.next().expect("one share for each need") as f64 / member.own) as u64).min(budget)
+            } else {
+                continue;
+            };
+            let assigned = (share.max(1), member.image.peak_logical_bytes);
+            if member.written != Some(assigned) && figures::write_share(&member.file.path, assigned.0, assigned.1).is_ok() {
+                member.written = Some(assigned);
+            }
+        }
+        self.record(now, budget, logical, physical, at_floor && processes > 0 && physical > budget, processes);
+    }
+
+    fn record(&mut self, now: Instant, budget: u64, logical: u64, physical: u64, at_floor: bool, processes: usize) {
+        let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
+        self.looked = Some(now);
+        self.seconds += seconds;
+        self.logical_byte_s += logical as f64 * seconds;
+        self.physical_byte_s += physical as f64 * seconds;
+        self.kept.add(physical, budget, at_floor, seconds);
+        let mean = |integral: f64| if self.seconds > 0.0 { (integral / self.seconds) as u64 } else { 0 };
+        let budget_met = self.kept.is_kept();
+        self.together = Together {
+            processes: self.together.processes.max(processes),
+            budget_bytes: budget,
+            budget_met,
+            floor_bytes: if budget_met { 0 } else { self.kept.floor_bytes() },
+            over_budget_s: self.kept.over_s(),
+            mean_logical_bytes: mean(self.logical_byte_s),
+            mean_physical_bytes: mean(self.physical_byte_s),
+            peak_physical_bytes: self.together.peak_physical_bytes.max(physical),
+        };
+    }
+}

@@ -1,0 +1,164 @@
+/* Families of processes with memory of known contents. See cold.h for how a case is run; beside that:
+ *
+ *   children_share_the_budget many COUNT MEGABYTES SECONDS   so many children, each with so much of its own
+ *   children_share_the_budget executed COUNT MEGABYTES SECONDS   the same, each executed
+ *   children_share_the_budget alone MEGABYTES SECONDS   one such process
+ *   children_share_the_budget come_and_go MEGABYTES SECONDS   a parent with so much, and children with as much, which end in all ways
+ *   children_share_the_budget same_pages MEGABYTES SECONDS   a parent and a child with the same memory, which both only read
+ *   children_share_the_budget cold_with_child MEGABYTES   what a child finds evicted comes back in it
+ */
+#include "cold.h"
+#include <signal.h>
+
+static char **words;
+
+static size_t number(int i) { return strtoul(words[i], NULL, 10); }
+
+/* Holds memory, and looks at all of it again and again. */
+static void hold(size_t megabytes, double seconds, uint64_t seed) {
+    size_t bytes = megabytes * MIB;
+    char *heap = malloc(bytes / 2);
+    char *area = mapping(bytes / 2);
+    MUST(heap);
+    /* malloc's block need not begin on a page; its contents are the same. */
+    fill(heap, bytes / 2, seed);
+    fill(area, bytes / 2, seed + 1);
+    double end = seconds_now() + seconds;
+    do {
+        check(heap, bytes / 2, seed);
+        check(area, bytes / 2, seed + 1);
+        usleep(100000);
+    } while (seconds_now() < end);
+    /* Changes are kept, too. */
+    fill(area, bytes / 2, seed + 2);
+    check(area, bytes / 2, seed + 2);
+}
+
+static void many(void) {
+    size_t count = number(2);
+    pid_t children[64];
+    MUST(count <= COUNT(children));
+    for (size_t i = 0; i < count; i++) {
+        MUST((children[i] = fork()) >= 0);
+        if (children[i] == 0) {
+            hold(number(3), (double)number(4), 10 + i * 3);
+            _exit(0);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        wait_for(children[i]);
+}
+
+static void executed(void) {
+    size_t count = number(2);
+    pid_t children[64];
+    MUST(count <= COUNT(children));
+    for (size_t i = 0; i < count; i++) {
+        MUST((children[i] = fork()) >= 0);
+        if (children[i] == 0) {
+            execl("/proc/self/exe", "executed", "alone", words[3], words[4], NULL);
+            _exit(127);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        wait_for(children[i]);
+}
+
+static void alone(void) { hold(number(2), (double)number(3), 7); }
+
+/* Pages that are neither in memory nor in the kernel's swap: evicted by Terrace. */
+static size_t evicted_pages(char *memory, size_t bytes) {
+    FILE *pagemap = fopen("/proc/self/pagemap", "r");
+    MUST(pagemap && fseek(pagemap, (long)((uintptr_t)memory / PAGE * 8), SEEK_SET) == 0);
+    size_t evicted = 0;
+    uint64_t entry;
+    for (size_t p = 0; p < bytes / PAGE; p++) {
+        MUST(fread(&entry, 8, 1, pagemap) == 1);
+        evicted += entry >> 62 == 0;
+    }
+    fclose(pagemap);
+    return evicted;
+}
+
+static void come_and_go(void) {
+    size_t bytes = number(2) * MIB;
+    char *own = mapping(bytes);
+    fill(own, bytes, 1);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            hold(number(2), 1, 20 + (uint64_t)round);
+            check(own, bytes, 1);
+            if (round == 1)
+                raise(SIGKILL);
+            _exit(0);
+        }
+        int status;
+        check(own, bytes, 1);
+        MUST(waitpid(child, &status, 0) == child);
+        MUST(round == 1 ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0);
+    }
+    /* Alone again, with all of the budget. A page that was shared can be evicted only after it was written. */
+    double end = seconds_now() + (double)number(3);
+    fill(own, bytes, 2);
+    do {
+        check(own, bytes, 2);
+        usleep(100000);
+    } while (seconds_now() < end);
+    printf("evicted %zu of %zu\n", evicted_pages(own, bytes), bytes / PAGE);
+}
+
+static void same_pages(void) {
+    size_t bytes = number(2) * MIB;
+    char *own = mapping(bytes);
+    fill(own, bytes, 1);
+    pid_t child = fork();
+    MUST(child >= 0);
+    double end = seconds_now() + (double)number(3);
+    do {
+        check(own, bytes, 1);
+        usleep(100000);
+    } while (seconds_now() < end);
+    if (child == 0)
+        _exit(0);
+    wait_for(child);
+}
+
+static void cold_with_child(void) {
+    size_t bytes = number(2) * MIB;
+    char *own = cold_mapping(bytes, 1);
+    size_t evicted = evicted_pages(own, bytes);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        MUST(evicted_pages(own, bytes) >= evicted * 9 / 10);
+        check(own, bytes, 1);
+        /* Its own memory stays, even if it asks. */
+        char *mine = mapping(bytes);
+        fill(mine, bytes, 2);
+        MUST(madvise(mine, bytes, MADV_PAGEOUT) == 0 || errno == EINVAL);
+        printf("child: evicted %zu\n", evicted_pages(mine, bytes));
+        fflush(stdout);
+        pid_t grandchild = fork();
+        MUST(grandchild >= 0);
+        if (grandchild == 0) {
+            check(own, bytes, 1);
+            check(mine, bytes, 2);
+            fill(own, bytes, 3);
+            check(own, bytes, 3);
+            _exit(0);
+        }
+        wait_for(grandchild);
+        check(mine, bytes, 2);
+        _exit(0);
+    }
+    wait_for(child);
+    check(own, bytes, 1);
+}
+
+int main(int argc, char **argv) {
+    static const struct a_case cases[] = {CASE(many), CASE(executed), CASE(alone), CASE(come_and_go), CASE(same_pages), CASE(cold_with_child)};
+    words = argv;
+    return run_case(argc, argv, cases, COUNT(cases));
+}
