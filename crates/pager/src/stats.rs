@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x03");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -58,6 +58,10 @@ pub struct TierPage {
     pub fault_p99_ns: AtomicU64,
     /// Pages that did not compress in this tier.
     pub rejected: AtomicU64,
+    /// Bytes in this tier's files now; `u64::MAX` if it is not in files.
+    pub file_bytes: AtomicU64,
+    /// Those of them that nothing of this process is in any more: kept for forked children, or about to be given back.
+    pub held_bytes: AtomicU64,
 }
 
 /// The whole page. All integers are native-endian; reader and writer run on one machine.
