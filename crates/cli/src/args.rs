@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use terrace_pager::settings::{Dram, Eviction};
+use terrace_tiers::{FileMedium, MediumKind, TierKind, parse_tiers};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
 #[derive(Parser, Debug)]
@@ -71,7 +72,8 @@ pub struct RunArguments {
     #[arg(long, value_name = "SIZE|PCT")]
     pub dram: Option<Dram>,
 
-    /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium] [default: dram,lz4,zstd:1]
+    /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the medium
+    /// is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
     #[arg(long, value_name = "LIST", value_parser = tiers)]
     pub tiers: Option<String>,
 
@@ -154,9 +156,13 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
-/// Accepts a list of tiers that `terrace_tiers` understands, and keeps it as it was written.
-pub fn tiers(text: &str) -> Result<String, terrace_tiers::spec::SpecError> {
-    terrace_tiers::spec::parse_tiers(text)?;
+/// Accepts a list of tiers that `terrace_tiers` understands and whose directories are fit for use, and keeps it as it was written.
+pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    for tier in parse_tiers(text)? {
+        if let TierKind::Compressed { medium: MediumKind::File { directory }, .. } = &tier.kind {
+            FileMedium::check(directory).map_err(|error| format!("`{}`: {error}", tier.name))?;
+        }
+    }
     Ok(text.to_owned())
 }
 

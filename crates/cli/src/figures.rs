@@ -30,6 +30,10 @@ pub struct Tier {
     pub fault_p99_us: Option<f64>,
     /// Pages that did not compress in it.
     pub rejected: u64,
+    /// Bytes in its files at the end; `None` if it is not in files.
+    pub file_bytes: Option<u64>,
+    /// Those that are given up and kept for forked children.
+    pub held_bytes: Option<u64>,
 }
 
 /// One statistics page: one program image in one process.
@@ -259,6 +263,7 @@ fn figures_of(page: &StatsPage) -> Figures {
     let tier_count = short(&page.tier_count) as usize;
     let tiers = page.tiers[..tier_count].iter().map(|tier| {
         let faults = long(&tier.faults);
+        let in_files = |field: &AtomicU64| (long(&tier.file_bytes) != u64::MAX).then(|| long(field));
         let us = |field: &AtomicU64| (faults > 0).then(|| long(field) as f64 / 1e3);
         Tier {
             name: text_of(&tier.name),
@@ -269,6 +274,8 @@ fn figures_of(page: &StatsPage) -> Figures {
             fault_p50_us: us(&tier.fault_p50_ns),
             fault_p99_us: us(&tier.fault_p99_ns),
             rejected: long(&tier.rejected),
+            file_bytes: in_files(&tier.file_bytes),
+            held_bytes: in_files(&tier.held_bytes),
         }
     });
     Figures {
@@ -316,6 +323,8 @@ pub mod samples {
             fault_p50_us: (faults > 0).then_some(9.2),
             fault_p99_us: (faults > 0).then_some(31.0),
             rejected: 3,
+            file_bytes: None,
+            held_bytes: None,
         };
         Figures {
             pid,

@@ -39,6 +39,34 @@ fn check_passes_a_right_file_and_cannot_judge_one_it_cannot_read() {
     assert_eq!(terrace(&["config", "check", "/no/such/file"]).output().unwrap().status.code(), Some(125));
 }
 
+/// A directory for tiers is tried out, so that a run does not find out too late; nothing is left in it.
+#[test]
+fn directories_of_tiers_are_tried_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let tiers = |directory: &str| format!("dram,lz4,zstd:1@file:{directory}");
+    let check = |directory: &str| {
+        let (_directory, file) = scratch_file(&format!("[run]\ntiers = \"{}\"\n", tiers(directory)));
+        let output = terrace(&["config", "check", &file]).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    assert_eq!(check(directory.path().to_str().unwrap()), (Some(0), String::new()));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    for (directory, what) in [
+        (
+            "/no/such/directory",
+            "cannot make a file in /no/such/directory: No such file or directory (os error 2); name a directory that exists",
+        ),
+        ("/dev/null", "cannot make a file in /dev/null: Not a directory (os error 20); name a directory that exists"),
+        ("relative", "`relative` is no absolute path"),
+        ("/var/a,b", "a path in this list cannot contain a comma"),
+    ] {
+        let (status, text) = check(directory);
+        assert!(status == Some(1) && text.contains(":2:9: bad value for `tiers`") && text.contains(what), "{text}");
+        let run = terrace(&["run", "--tiers", &tiers(directory), "--", "true"]).output().unwrap();
+        assert!(run.status.code() == Some(125) && stderr(&run).contains(what), "{}", stderr(&run));
+    }
+}
+
 #[test]
 fn show_prints_a_file_that_it_can_read_again() {
     let (_directory, file) = scratch_file("[run]\ndram = \"50%\"\nreport = \"r.json\"\n");

@@ -12,6 +12,7 @@ use crate::sys::{self, Fd, PAGE, Run};
 use crate::table::REGION;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::RegionView;
+use terrace_tiers::Tier;
 
 /// Counters that every thread of ours may change.
 pub(crate) struct Account {
@@ -231,7 +232,7 @@ impl Measure {
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64, Relaxed);
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
-        self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes());
+        self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         self.scanned_ns = sys::now_ns();
         self.scan_cost_ns = self.scanned_ns - start_ns;
     }
@@ -270,12 +271,13 @@ impl Measure {
     /// Brings the estimates and averages up to `now_ns`.
     pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let account = &pager.account;
-        let pools: Vec<u64> = pager.tiers.iter().map(|t| t.stats.physical_bytes()).collect();
+        let pools: Vec<u64> = pager.tiers.iter().map(Tier::dram_bytes).collect();
         let pools_total: u64 = pools.iter().sum();
         let overhead = account.overhead_bytes.load(Relaxed);
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
         if anonymous > 0 && self.scanned_ns > 0 {
-            let resident = anonymous.saturating_sub(self.unmanaged_bytes + pools_total + overhead);
+            let anonymous_pools: u64 = pager.tiers.iter().map(Tier::anonymous_bytes).sum();
+            let resident = anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
         let physical = pager.physical_bytes();
@@ -292,7 +294,7 @@ impl Measure {
         self.logical.add(logical, seconds);
         self.physical.add(physical, seconds);
         self.overhead.add(overhead, seconds);
-        self.unmanaged.add(anonymous.saturating_sub(physical), seconds);
+        self.unmanaged.add(anonymous.saturating_sub(physical.saturating_sub(in_files(pager))), seconds);
         for (index, (logical, physical)) in self.tiers.iter_mut().enumerate() {
             let dram = index == 0;
             logical.add(if dram { resident } else { pager.tiers[index].stats.logical_bytes() }, seconds);
@@ -335,7 +337,7 @@ impl Measure {
         page.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
             let (logical, physical) = &self.tiers[index];
-            publish_tier(field, &tier.stats, logical.over(seconds), physical.over(seconds));
+            publish_tier(field, tier, logical.over(seconds), physical.over(seconds));
             if index == 0 {
                 field.pages.store(account.resident_pages.load(Relaxed).max(0) as u64, Relaxed);
             }
@@ -361,7 +363,17 @@ impl Measure {
     }
 }
 
-fn publish_tier(field: &TierPage, stats: &terrace_tiers::TierStats, logical: u64, physical: u64) {
+/// DRAM in which files of tiers are: physical, but no anonymous memory of this process.
+fn in_files(pager: &Pager) -> u64 {
+    pager.tiers.iter().map(|tier| tier.dram_bytes() - tier.anonymous_bytes().min(tier.dram_bytes())).sum()
+}
+
+fn publish_tier(field: &TierPage, tier: &Tier, logical: u64, physical: u64) {
+    let stats = &tier.stats;
+    if let Some(files) = tier.files() {
+        field.file_bytes.store(stats.physical_bytes() + files.held_bytes(), Relaxed);
+        field.held_bytes.store(files.held_bytes(), Relaxed);
+    }
     field.mean_logical_bytes.store(logical, Relaxed);
     field.mean_physical_bytes.store(physical, Relaxed);
     field.pages.store(stats.pages(), Relaxed);

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::stay_ms;
-use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, RegionStore, Scratch};
+use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// Which pages of a region to take.
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ impl Evictor {
         while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
             let _inside = pager.gate.worker();
             let _region = entry.region.lock.lock();
-            if pager.is_frozen() {
+            if pager.is_frozen() || !pager.tiers[1..].iter().any(accepts) {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
@@ -380,11 +380,16 @@ impl Evictor {
                 pager.put_back(entry, page.address, page.word, page.word.with(State::Resident, 0));
                 continue;
             };
-            if self.store_page(pager, entry, page, wish, now_ms) {
-                stored += 1;
-            } else {
-                pager.put_back(entry, page.address, page.word, page.word.incompressible_at(tick_of(now_ms)));
-            }
+            let resident = match self.store_page(pager, entry, page, wish, now_ms) {
+                Fate::Stored => {
+                    stored += 1;
+                    continue;
+                }
+                // Nothing is wrong with the page.
+                Fate::Refused => page.word.with(State::Resident, 0),
+                Fate::Incompressible => page.word.incompressible_at(tick_of(now_ms)),
+            };
+            pager.put_back(entry, page.address, page.word, resident);
         }
         // A handler may still be copying out of a slot.
         for page in &staged {
@@ -410,37 +415,52 @@ impl Evictor {
         stored
     }
 
-    fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> bool {
+    fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> Fate {
         // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
         let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
-        let mut tier = wish.tier;
-        let mut encoded = pager.tiers[tier].encode(contents, &mut self.tools.scratch);
-        while encoded.encoding == Encoding::Raw && tier + 1 < pager.tiers.len() {
-            tier += 1;
-            encoded = pager.tiers[tier].encode(contents, &mut self.tools.scratch);
-        }
-        if encoded.encoding == Encoding::Raw && !wish.anything {
-            return false;
-        }
-        let mut store = entry.region.store.lock();
-        let location = match store.insert(&pager.tiers, tier as u8, encoded) {
-            Ok(location) => location,
-            Err(e) => {
-                pager.no_room(&e);
-                return false;
+        let (mut refused, mut incompressible) = (false, false);
+        // Denser tiers where it does not compress, and any other that takes it where one refuses.
+        for tier in (wish.tier..pager.tiers.len()).chain((1..wish.tier).rev()) {
+            let place = &pager.tiers[tier];
+            if !accepts(place) {
+                refused = true;
+                continue;
             }
-        };
-        if !reads_back(pager, &mut store, location, page.address, contents, &mut self.read_back.0, &mut self.tools.scratch) {
-            return false;
+            if incompressible && tier < wish.tier {
+                continue;
+            }
+            let encoded = place.encode(contents, &mut self.tools.scratch);
+            if encoded.encoding == Encoding::Raw {
+                incompressible = true;
+                // As it is it gains nothing in DRAM.
+                let wanted = place.leaves_dram() || wish.anything && tier + 1 == pager.tiers.len();
+                if !wanted {
+                    continue;
+                }
+            }
+            let mut store = entry.region.store.lock();
+            let location = match store.insert(&pager.tiers, tier as u8, encoded) {
+                Ok(location) => location,
+                Err(refusal) => {
+                    pager.note_refusal(tier, &refusal);
+                    refused |= !accepts(place);
+                    continue;
+                }
+            };
+            let with = (&mut self.tools.scratch, &mut self.tools.stored);
+            if !reads_back(pager, &mut store, location, page.address, contents, &mut self.read_back.0, with) {
+                break;
+            }
+            let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
+            if entry.word(page.address).transition(page.word, evicted).is_ok() {
+                entry.region.evicted.fetch_add(1, Relaxed);
+                return Fate::Stored;
+            }
+            // Touched meanwhile.
+            pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
+            break;
         }
-        let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
-        if entry.word(page.address).transition(page.word, evicted).is_ok() {
-            entry.region.evicted.fetch_add(1, Relaxed);
-            return true;
-        }
-        // Touched meanwhile.
-        pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
-        false
+        if refused && !incompressible { Fate::Refused } else { Fate::Incompressible }
     }
 
     /// Packs the region's extents together where too much of them is dead.
@@ -456,11 +476,14 @@ impl Evictor {
             self.locations
                 .extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
             let before = self.locations.clone();
-            if !pager.check(
-                store.repack(&pager.tiers, extent, &mut self.locations).is_ok(),
-                "an extent's live pages are those of the page words",
-            ) {
-                return;
+            match store.repack(&pager.tiers, extent, &mut self.locations) {
+                Ok(()) => {}
+                // A file without space, or unreadable: everything is as before. Who needs an unreadable page will find out.
+                Err(PoolError::Medium { .. } | PoolError::Read(_) | PoolError::NoMemory) => return,
+                Err(_) => {
+                    pager.check(false, "an extent's live pages are those of the page words");
+                    return;
+                }
             }
             // Not a HashMap: its seed is a thread-local that the loader looks up in its own memory, which may be evicted: from a page of the
             // very store that is locked here.
@@ -480,6 +503,9 @@ impl Evictor {
     /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
     pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
         let densest = pager.tiers.len() - 1;
+        if !accepts(&pager.tiers[densest]) {
+            return 0;
+        }
         let mut gained = 0;
         for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
             let word = entry.word(address);
@@ -493,35 +519,39 @@ impl Evictor {
                 continue;
             }
             let old = Location::from_bits(found.payload());
-            if store.tier_of(old).is_none_or(|tier| usize::from(tier) == densest) || old.encoding == Encoding::Same {
+            let gains_nothing = |tier: u8| usize::from(tier) == densest || pager.tiers[usize::from(tier)].leaves_dram();
+            if store.tier_of(old).is_none_or(gains_nothing) || old.encoding == Encoding::Same {
                 continue;
             }
             let page = &mut self.tools.page.0;
-            if let Err(e) = pager.decode(&store, old, page, &mut self.tools.scratch) {
+            if let Err(e) = pager.decode(&store, old, page, (&mut self.tools.scratch, &mut self.tools.stored)) {
                 // Whoever touches it will be told; until then nobody has been given wrong bytes.
                 pager.freeze(&format!("page {address:#x} cannot be restored: {e}"));
                 return gained;
             }
             let encoded = pager.tiers[densest].encode(page, &mut self.tools.scratch);
-            let len = encoded.bytes.len() as u64;
+            let old_len = u64::from(old.len);
+            // Of DRAM.
+            let len = if pager.tiers[densest].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
             // Moving for less than an eighth is not worth a slower fault.
-            if encoded.encoding == Encoding::Raw || len * 8 > u64::from(old.len) * 7 {
+            if len * 8 > old_len * 7 || encoded.encoding == Encoding::Raw && len > 0 {
                 continue;
             }
             let new = match store.insert(&pager.tiers, densest as u8, encoded) {
                 Ok(new) => new,
-                Err(e) => {
-                    pager.no_room(&e);
+                Err(refusal) => {
+                    pager.note_refusal(densest, &refusal);
                     return gained;
                 }
             };
-            if !reads_back(pager, &mut store, new, address, page, &mut self.read_back.0, &mut self.tools.scratch) {
+            let with = (&mut self.tools.scratch, &mut self.tools.stored);
+            if !reads_back(pager, &mut store, new, address, page, &mut self.read_back.0, with) {
                 return gained;
             }
             if word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok() {
                 pager.check(store.remove(&pager.tiers, old).is_ok(), "a moved page's old bytes were in its store");
                 pager.account.demoted_pages.fetch_add(1, Relaxed);
-                gained += u64::from(old.len) - len;
+                gained += old_len - len;
             } else {
                 // Discarded between the look and the change; states of evicted pages change under the store's lock otherwise.
                 pager.check(store.remove(&pager.tiers, new).is_ok(), "what was just stored is there");
@@ -534,6 +564,36 @@ impl Evictor {
     }
 }
 
+/// What became of a staged page that is to be stored.
+enum Fate {
+    Stored,
+    /// A file has no room at present.
+    Refused,
+    /// No tier gains anything by it (or it was touched: then it is not ours any more).
+    Incompressible,
+}
+
+/// Whether it is worth trying to store in a tier.
+fn accepts(tier: &Tier) -> bool {
+    tier.files().is_none_or(|files| files.accepts())
+}
+
+impl Pager {
+    /// A tier would not store a page. One in files is left alone for a while, and that is said once.
+    fn note_refusal(&self, tier: usize, refusal: &PoolError) {
+        match (refusal, self.tiers[tier].files()) {
+            (PoolError::Medium { .. }, Some(files)) => {
+                if files.refuse() {
+                    let note = format!("{refusal}. Until that works again, pages stay in DRAM or go to other tiers");
+                    sys::complain(&note);
+                    self.remark(&note);
+                }
+            }
+            _ => self.no_room(refusal),
+        }
+    }
+}
+
 /// `--verify`: whether what was just stored at `location` is the page `original`. If not, it is removed again, and nothing more is evicted.
 fn reads_back(
     pager: &Pager,
@@ -542,12 +602,12 @@ fn reads_back(
     address: usize,
     original: &Page,
     read_back: &mut Page,
-    scratch: &mut Scratch,
+    with: (&mut Scratch, &mut ReadBuffer),
 ) -> bool {
     if !pager.settings.verify {
         return true;
     }
-    let problem = match pager.decode(store, location, read_back, scratch) {
+    let problem = match pager.decode(store, location, read_back, with) {
         Ok(_) if read_back == original => return true,
         Ok(_) => "it is another page".to_string(),
         Err(e) => e,

@@ -11,19 +11,24 @@
 //! 4. *Child*: locks are opened, what was registered is registered again, threads are made ([`crate::child`]), notes are worked off, and only
 //!    then does anything else run.
 //!
+//! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's file, which leaves alone what the child may
+//! need until that is gone. For it the child gets two descriptors a file by way of the program's table: the file, and a token whose end the
+//! parent sees. The child's keeper takes them along into its own table, where nothing but the child's end closes them.
+//!
 //! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the notes; one filled after it is still evicted
 //! in the child, in states and page table alike. With per-mapping locks a page can also be filled between the copies of the notes and of its
 //! own mapping: then it is present in the child, with the right contents, while its word says Evicted. That costs the child the stored copy,
 //! which nothing reads: only a missing page is ever filled from it.
 
 use crate::lock::Lock;
-use crate::pager::{Mode, Pager};
+use crate::pager::{FILES_SHARED, Mode, Pager, SHARE_FILES};
 use crate::stats::State as Reported;
-use crate::sys::{self, Errno, PAGE};
+use crate::sys::{self, Errno, Fd, PAGE};
 use crate::word::{Snapshot, State, tick_of};
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::Location;
+use terrace_tiers::{DataFile, Location, Tier};
 
 /// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
 const NOTES: usize = 1 << 16;
@@ -43,11 +48,22 @@ pub(crate) struct ForkState {
     pub(crate) forking: Lock<()>,
     /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork, or −1.
     device: AtomicI32,
+    /// Likewise the descriptors of files that hold pages.
+    files: Lock<Vec<(Arc<DataFile>, [Fd; 2])>>,
+    /// The keeper could make files ready for a child.
+    shared: AtomicBool,
 }
 
 impl ForkState {
     pub fn new() -> Result<Self, Errno> {
-        Ok(ForkState { notes: sys::reserve(NOTES * 8)?, noted: AtomicUsize::new(0), forking: Lock::new(()), device: AtomicI32::new(-1) })
+        Ok(ForkState {
+            notes: sys::reserve(NOTES * 8)?,
+            noted: AtomicUsize::new(0),
+            forking: Lock::new(()),
+            device: AtomicI32::new(-1),
+            files: Lock::new(Vec::new()),
+            shared: AtomicBool::new(false),
+        })
     }
 
     fn slots(&self) -> &[AtomicU64] {
@@ -81,6 +97,7 @@ impl Pager {
         if self.mode() == Mode::Active {
             self.pause_mover();
             self.provide_for_child();
+            self.provide_files_for_child();
             touch_streams();
             touch_stack();
         } else if self.mode() == Mode::Observing {
@@ -141,12 +158,66 @@ impl Pager {
         }
     }
 
+    /// Gives the child what it needs to read pages in files. Where that is impossible they are restored. The mover must be paused.
+    fn provide_files_for_child(&self) {
+        if self.files_in_use().next().is_none() {
+            return;
+        }
+        self.ask_keeper(SHARE_FILES, 0, 0);
+        let keeper = self.descriptors.keeper.load(Acquire);
+        let fetch = |file: Arc<DataFile>| {
+            let [data, token] = file.descriptors();
+            let data = sys::descriptor_of_thread(keeper, data)?;
+            let token = sys::descriptor_of_thread(keeper, token).inspect_err(|_| sys::close(data))?;
+            self.fork.files.lock().push((file, [data, token]));
+            Ok::<(), Errno>(())
+        };
+        let provided = self.fork.shared.load(Acquire) && self.files_in_use().try_for_each(fetch).is_ok();
+        self.ask_keeper(FILES_SHARED, 0, 0);
+        if !provided {
+            self.take_files_back();
+            let note =
+                "a forked child could not be given files with pages (out of descriptors, or Linux before 6.9): they were restored first";
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !SAID.swap(true, Relaxed) {
+                sys::complain(note);
+                self.remark(note);
+            }
+            self.restore_everything();
+        }
+    }
+
+    fn files_in_use(&self) -> impl Iterator<Item = Arc<DataFile>> {
+        self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_in_use())
+    }
+
+    /// In the keeper.
+    pub(crate) fn begin_sharing_files(&self) {
+        let shared = self.tiers.iter().filter_map(Tier::files).try_for_each(|files| files.begin_sharing()).is_ok();
+        self.fork.shared.store(shared, Release);
+    }
+
+    /// In the keeper.
+    pub(crate) fn end_sharing_files(&self) {
+        self.tiers.iter().filter_map(Tier::files).for_each(|files| files.end_sharing());
+    }
+
+    /// Closes the files' descriptors in the program's table, unless the program has closed them and put others there.
+    fn take_files_back(&self) {
+        for (file, descriptors) in std::mem::take(&mut *self.fork.files.lock()) {
+            if file.are(descriptors) {
+                descriptors.into_iter().for_each(sys::close);
+            }
+        }
+    }
+
     /// After a fork, in the parent.
     pub fn fork_parent(&self) {
         let device = self.fork.device.swap(-1, AcqRel);
         if device >= 0 {
             sys::close(device);
         }
+        self.take_files_back();
         self.gate.settle();
         self.work_off_notes();
         self.gate.open();
@@ -182,6 +253,7 @@ impl Pager {
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
+            self.fork.files.reset_after_fork();
             self.ranges.reset_after_fork();
             self.table.reset_after_fork();
             self.service.asking.reset_after_fork();
@@ -205,6 +277,10 @@ impl Pager {
         }
         let device = self.fork.device.swap(-1, AcqRel);
         self.descriptors.device.store(device, Release);
+        for (file, descriptors) in &*self.fork.files.lock() {
+            file.inherit(*descriptors);
+        }
+        self.tiers.iter().filter_map(Tier::files).for_each(|files| files.reset_after_fork());
         match was {
             Mode::Active => {
                 self.start_in_child(threads);
@@ -225,6 +301,10 @@ impl Pager {
         if device >= 0 {
             sys::close(device);
         }
+        // The keeper has its own.
+        for (_, descriptors) in std::mem::take(&mut *self.fork.files.lock()) {
+            descriptors.into_iter().for_each(sys::close);
+        }
     }
 
     pub(crate) fn table_has_evicted(&self) -> bool {
@@ -240,6 +320,21 @@ impl Pager {
                 self.restore_range(address, address + PAGE);
             }
         }
+    }
+
+    /// In the keeper of a child: all descriptors that the forking thread brought along.
+    pub(crate) fn inherited_descriptors(&self) -> Vec<Fd> {
+        let files = self.files_in_use().flat_map(|file| file.descriptors());
+        self.inherited_device().into_iter().chain(files).filter(|fd| *fd >= 0).collect()
+    }
+
+    /// In the keeper of a child: whether another thread of the parent closed the files' descriptors while it forked, and perhaps put others
+    /// in their place.
+    pub(crate) fn check_inherited_files(&self) -> Result<(), String> {
+        if self.files_in_use().all(|file| file.are(file.descriptors())) {
+            return Ok(());
+        }
+        Err("another thread closed the descriptors of a forked child's pages".to_string())
     }
 
     /// In a child: the device that the forking thread brought along, to be taken over from the program's table before that is left.

@@ -12,7 +12,7 @@ use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::returns_after;
-use terrace_tiers::{Location, PAGE_BYTES, Page, RegionStore, Scratch, Tier};
+use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// A page-sized buffer at a page's alignment.
 #[repr(C, align(4096))]
@@ -22,6 +22,7 @@ pub(crate) struct PageBuffer(pub Page);
 pub(crate) struct Tools {
     pub scratch: Scratch,
     pub page: Box<PageBuffer>,
+    pub stored: ReadBuffer,
 }
 
 impl Tools {
@@ -29,7 +30,7 @@ impl Tools {
         let mut scratch = Scratch::new();
         // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
         let _ = scratch.prepare();
-        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])) }
+        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new() }
     }
 }
 
@@ -180,7 +181,7 @@ impl Pager {
             return Outcome::Busy;
         }
         let location = Location::from_bits(found.payload());
-        let decoded = self.decode(&store, location, &mut tools.page.0, &mut tools.scratch);
+        let decoded = self.decode(&store, location, &mut tools.page.0, (&mut tools.scratch, &mut tools.stored));
         drop(store);
         let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
@@ -211,9 +212,15 @@ impl Pager {
     }
 
     /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only memory is missing it waits: the page is safe.
-    pub(crate) fn decode(&self, store: &RegionStore, location: Location, page: &mut Page, scratch: &mut Scratch) -> Result<&Tier, String> {
+    pub(crate) fn decode(
+        &self,
+        store: &RegionStore,
+        location: Location,
+        page: &mut Page,
+        (scratch, buffer): (&mut Scratch, &mut ReadBuffer),
+    ) -> Result<&Tier, String> {
         let tier = store.tier_of(location).and_then(|index| self.tiers.get(usize::from(index))).ok_or("its extent is gone")?;
-        let encoded = store.page(location).map_err(|e| e.to_string())?;
+        let encoded = store.page(location, buffer).map_err(|e| e.to_string())?;
         loop {
             match tier.decode(encoded, page, scratch) {
                 Ok(()) => return Ok(tier),
@@ -326,7 +333,7 @@ impl Pager {
     /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
     fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
         let store = entry.region.store.lock();
-        self.decode(&store, Location::from_bits(found.payload()), &mut tools.page.0, &mut tools.scratch).map(drop)
+        self.decode(&store, Location::from_bits(found.payload()), &mut tools.page.0, (&mut tools.scratch, &mut tools.stored)).map(drop)
     }
 
     /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had

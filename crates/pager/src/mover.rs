@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
 use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, VictimPolicy};
+use terrace_tiers::Tier;
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
 const IDLE_TICK: Duration = Duration::from_millis(50);
@@ -33,6 +34,9 @@ const REST_MIN_NS: u64 = 20_000_000;
 const REST_MAX_NS: u64 = 1_000_000_000;
 /// Pressure goes down a step after so long without need, ns.
 const EASE_EVERY_NS: u64 = 500_000_000;
+/// How often files give back what was freed in them, ns, and a refusing one is tried again.
+const TIDY_EVERY_NS: u64 = 50_000_000;
+const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// If more than this share of the data would have to leave to the first tier, it goes to the densest. The demo at 60 % (lz4 1.75 times, zstd
@@ -60,6 +64,8 @@ struct Mover {
     random: u64,
     stress_due: f64,
     stress_ns: u64,
+    tidied_ns: u64,
+    tried_again_ns: u64,
 }
 
 /// The mover thread's life.
@@ -81,6 +87,8 @@ pub(crate) fn run(pager: &'static Pager) {
         random: now_ns | 1,
         stress_due: 0.0,
         stress_ns: now_ns,
+        tidied_ns: now_ns,
+        tried_again_ns: now_ns,
     };
     pager.mover.running.store(true, Release);
     loop {
@@ -148,6 +156,7 @@ impl Mover {
         if pager.mode() != Mode::Active {
             return IDLE_TICK;
         }
+        self.tidy_files(now_ns);
         if pager.is_frozen() {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
@@ -180,6 +189,22 @@ impl Mover {
             BUSY_TICK
         } else {
             IDLE_TICK
+        }
+    }
+
+    fn tidy_files(&mut self, now_ns: u64) {
+        if now_ns - self.tidied_ns < TIDY_EVERY_NS {
+            return;
+        }
+        self.tidied_ns = now_ns;
+        let try_again = now_ns - self.tried_again_ns >= TRY_AGAIN_EVERY_NS;
+        if try_again {
+            self.tried_again_ns = now_ns;
+        }
+        for files in self.pager.tiers.iter().filter_map(Tier::files) {
+            if files.tidy() || try_again {
+                files.try_again();
+            }
         }
     }
 
@@ -243,7 +268,7 @@ impl Mover {
         }
         let stats = &pager.tiers[1].stats;
         let known = stats.logical_bytes() >= RATIO_FROM_BYTES;
-        let ratio = if known { stats.physical_bytes() as f64 / stats.logical_bytes() as f64 } else { RATIO_ASSUMED };
+        let ratio = if known { pager.tiers[1].dram_bytes() as f64 / stats.logical_bytes() as f64 } else { RATIO_ASSUMED };
         let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
         let logical = evicted + pager.account.resident_pages.load(Relaxed).max(0) as u64 * PAGE as u64;
         let budget = pager.account.budget_bytes.load(Relaxed);
@@ -299,7 +324,7 @@ impl Mover {
             return false;
         }
         let deadline = sys::now_ns() + SLICE_NS;
-        let before: u64 = pager.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        let before: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let regions = pager.table.len();
         let first = (self.next_random() % u64::from(regions.max(1))) as u32;
         let mut gained = 0;
@@ -312,7 +337,7 @@ impl Mover {
                 break;
             }
         }
-        let after: u64 = pager.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        let after: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         gained > 0 && after < before
     }
 

@@ -18,7 +18,7 @@ use crate::table::Table;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{DramMedium, EXTENT_BYTES, Medium, PoolError, Tier, TierSpec, parse_tiers};
+use terrace_tiers::{DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, PoolError, Tier, TierKind, TierSpec, parse_tiers};
 
 /// What the pager needs of the library around it.
 #[derive(Clone, Copy)]
@@ -159,6 +159,9 @@ const UNREGISTER: u32 = 2;
 /// Of the keeper: staging is the kernel's for a while, and ours again.
 pub(crate) const LEND_STAGING: u32 = 3;
 pub(crate) const TAKE_STAGING: u32 = 4;
+/// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and that is done.
+pub(crate) const SHARE_FILES: u32 = 5;
+pub(crate) const FILES_SHARED: u32 = 6;
 
 impl RangeLine {
     /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
@@ -196,7 +199,7 @@ impl RangeLine {
 impl Pager {
     /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or the address space.
     pub fn create(settings: Settings, host: Host) -> Result<&'static Pager, String> {
-        Pager::create_with(settings, host, Tier::new)
+        Pager::create_with(settings, host, tier)
     }
 
     /// The same with tiers of the caller's making.
@@ -350,6 +353,13 @@ impl Pager {
         }
     }
 
+    /// Leaves a note for the report, unless there is one already.
+    pub(crate) fn remark(&self, note: &str) {
+        if let Some(page) = self.stats().filter(|page| stats::get_text(&page.note).is_empty()) {
+            stats::set_text(&page.note, note);
+        }
+    }
+
     /// The statistics page, if there is one.
     pub(crate) fn stats(&self) -> Option<&StatsPage> {
         // SAFETY: null, or a mapping of a whole page file that is never unmapped while in use (see `open_stats`).
@@ -412,7 +422,7 @@ impl Pager {
 
     /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.
     pub fn physical_bytes(&self) -> u64 {
-        let pools: u64 = self.tiers.iter().map(|t| t.stats.physical_bytes()).sum();
+        let pools: u64 = self.tiers.iter().map(Tier::dram_bytes).sum();
         (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
@@ -513,6 +523,8 @@ impl Pager {
                     self.freeze(&format!("staging cannot be registered again ({e})"));
                 }
             }
+            SHARE_FILES => self.begin_sharing_files(),
+            FILES_SHARED => self.end_sharing_files(),
             _ => self.restore_all_of(start, end, tools),
         }
         self.service.done();
@@ -555,15 +567,17 @@ impl Pager {
     /// Opens everything in the keeper's own descriptor table. `Err` is a sentence for the user.
     pub(crate) fn open_descriptors(&self) -> Result<(), String> {
         let table = &self.descriptors;
-        // A forked child's device comes with the descriptors it inherited: it must survive the closing of all others.
+        // A forked child's device and files come with the descriptors it inherited: they must survive the closing of all others.
         let inherited = self.inherited_device();
         // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
         if !self.rehearsed.load(Relaxed) {
-            rehearse()?;
+            let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
+            rehearse(&directories)?;
             self.rehearsed.store(true, Relaxed);
         }
-        sys::leave_descriptor_table(inherited)
+        sys::leave_descriptor_table(self.inherited_descriptors())
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
+        self.check_inherited_files()?;
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
@@ -664,6 +678,17 @@ fn register_patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Er
         }
     }
     register()
+}
+
+/// A tier as it is asked for; `memory` is what tiers in memory share.
+fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
+    match &spec.kind {
+        TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
+            let files = FileMedium::new(directory);
+            Tier::in_files(spec, files)
+        }
+        TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => Tier::new(spec, memory),
+    }
 }
 
 /// Cuts a range at the borders between shards.
@@ -854,6 +879,7 @@ impl Pager {
         page.tier_count.store(self.tiers.len() as u32, Relaxed);
         for (field, tier) in page.tiers.iter().zip(&self.tiers) {
             stats::set_text(&field.name, &tier.spec.name);
+            field.file_bytes.store(if tier.files().is_some() { 0 } else { u64::MAX }, Relaxed);
         }
         stats::set_text(&page.program, &program_name());
         page.magic.store(stats::MAGIC, Release);

@@ -3,16 +3,17 @@
 //! first, which may die of it.
 
 use crate::sys::{self, PAGE};
+use terrace_tiers::FileMedium;
 
-/// Nothing stands in the way, or a sentence for the user.
-pub fn rehearse() -> Result<(), String> {
+/// Nothing stands in the way of us and of tiers in files in these directories, or a sentence for the user.
+pub fn rehearse(directories: &[&str]) -> Result<(), String> {
     if sys::is_filtered() {
-        match sys::survives(make_seldom_calls) {
+        match sys::survives(|| make_seldom_calls(directories)) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(
                     "a seccomp filter ends processes that make Terrace's system calls: all memory stays in DRAM. To change that: allow \
-                    userfaultfd, ioctl, process_vm_readv, close_range, pidfd_getfd (docs/privileges.md)"
+                    userfaultfd, ioctl, process_vm_readv, close_range, pidfd_getfd, and for tiers in files fallocate and cachestat (docs/privileges.md)"
                         .into(),
                 );
             }
@@ -29,10 +30,11 @@ pub fn rehearse() -> Result<(), String> {
 }
 
 /// In a child: whether they succeed does not matter, only that they return.
-fn make_seldom_calls() {
+fn make_seldom_calls(directories: &[&str]) {
     let known = 1u8;
     sys::peek(&raw const known as usize, &mut [0]);
-    let _ = sys::leave_descriptor_table(None);
+    let _ = sys::leave_descriptor_table(Vec::new());
+    directories.iter().for_each(|directory| FileMedium::make_all_calls(directory));
     sys::set_thread_nice(0);
     sys::yield_now();
     if let Ok(device) = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0) {
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn a_child_that_ends_itself_does_not_survive() {
         assert_eq!(sys::survives(|| {}), Ok(true));
-        assert_eq!(sys::survives(make_seldom_calls), Ok(true));
+        assert_eq!(sys::survives(|| make_seldom_calls(&["/dev/shm"])), Ok(true));
         assert_eq!(sys::survives(|| std::process::abort()), Ok(false));
     }
 }

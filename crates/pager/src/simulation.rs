@@ -808,7 +808,7 @@ impl Kernel {
         let entry = self.pager.table.get(address).unwrap_or_else(|| self.wrong("an evicted page without a region"));
         let store = entry.region.store.lock();
         let mut page = [0; PAGE];
-        if let Err(e) = self.pager.decode(&store, location, &mut page, &mut tools.scratch) {
+        if let Err(e) = self.pager.decode(&store, location, &mut page, (&mut tools.scratch, &mut tools.stored)) {
             self.wrong(&e);
         }
         page

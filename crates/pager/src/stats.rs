@@ -62,6 +62,10 @@ pub struct TierPage {
     pub fault_p99_ns: AtomicU64,
     /// Pages that did not compress in this tier.
     pub rejected: AtomicU64,
+    /// Bytes in this tier's files now; `u64::MAX` if it is not in files.
+    pub file_bytes: AtomicU64,
+    /// Those of them that nothing of this process is in any more: kept for forked children, or about to be given back.
+    pub held_bytes: AtomicU64,
 }
 
 /// The whole page. All integers are native-endian; reader and writer run on one machine.

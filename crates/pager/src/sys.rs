@@ -156,20 +156,16 @@ pub fn close(fd: Fd) {
 const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 
 /// Gives the calling thread a descriptor table of its own and empties it, so that neither side's `close` reaches the other,
-/// and no pipe of the program is kept open by us. `keep` stays open.
-pub fn leave_descriptor_table(keep: Option<Fd>) -> Result<()> {
-    let close = |first: u32, last: u32| {
-        // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
-        unsafe { syscall!(Sysno::close_range, first, last, CLOSE_RANGE_UNSHARE) }.map(drop)
-    };
-    match keep.map(|fd| fd as u32) {
-        None => close(0, u32::MAX)?,
-        Some(fd) => {
-            if fd > 0 {
-                close(0, fd - 1)?;
-            }
-            close(fd + 1, u32::MAX)?;
+/// and no pipe of the program is kept open by us. Those in `keep` stay open.
+pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
+    keep.sort_unstable();
+    let mut first = 0;
+    for end in keep.into_iter().map(|fd| fd as u32).chain([u32::MAX]) {
+        if first < end {
+            // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
+            unsafe { syscall!(Sysno::close_range, first, if end == u32::MAX { end } else { end - 1 }, CLOSE_RANGE_UNSHARE) }?;
         }
+        first = end.saturating_add(1);
     }
     // 0, 1 and 2 lead nowhere: whatever the C library writes there from one of our threads must not reach a descriptor of ours. In a
     // chroot without /dev they stay closed, and nothing of ours is opened there either.
@@ -349,7 +345,15 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
     // SAFETY: as above.
     let result = unsafe { syscall!(Sysno::pidfd_getfd, pidfd, fd, 0) };
     close(pidfd);
-    result.map(|fd| fd as Fd)
+    let fd = result? as Fd;
+    if fd > 2 {
+        return Ok(fd);
+    }
+    // Not where somebody would take it for standard input or output.
+    // SAFETY: no memory is involved.
+    let above = unsafe { syscall!(Sysno::fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) };
+    close(fd);
+    above.map(|fd| fd as Fd)
 }
 
 /// Reads this process's own memory through the kernel; false where nothing is mapped. Faults are taken as by any system call.

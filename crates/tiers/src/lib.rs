@@ -1,11 +1,12 @@
 //! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics.
 //!
 //! Invariants: a page comes back byte for byte or with an error (each is stored with a checksum of itself); a failed call changes nothing; memory is taken only
-//! from a [`Medium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
+//! from a [`Medium`] or a [`FileMedium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
 //! (that is `policy`), moves nothing in or out of a page table (that is `pager`), starts no thread and reads no clock.
 
 pub mod codec;
 pub mod encode;
+pub mod file;
 pub mod medium;
 pub mod pool;
 pub mod spec;
@@ -14,11 +15,12 @@ pub mod tier;
 
 pub use codec::{Codec, CodecError, Scratch};
 pub use encode::{Encoded, Encoding, checksum};
+pub use file::{DataFile, FileMedium, ReadBuffer};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::TierStats;
-pub use tier::{DecodeError, REJECT_MARGIN, Tier};
+pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
 
 /// Bytes in a page, the unit that is compressed, stored and restored.
 pub const PAGE_BYTES: usize = 4096;

@@ -1,4 +1,5 @@
-//! The memory under the pools, in extents of 512 KiB.
+//! The memory under the pools, in extents of 512 KiB. (Files, which are read and written and not mapped, are in
+//! [`crate::file`].)
 //!
 //! Invariants: an extent belongs to one owner from `allocate` to `release`; memory comes and goes by raw system calls
 //! (libc's `mmap` is interposed by the library this runs in); what is released goes back to the system at once.
@@ -36,12 +37,33 @@ pub enum MediumError {
         /// The size of the reservation.
         reserved_bytes: usize,
     },
+    /// Something cannot be done with a file of the file medium.
+    #[error("cannot {doing} a file in {directory}: {source}{}", remedy(.source))]
+    File {
+        /// What failed: `make`, `write`, `read`, …
+        doing: &'static str,
+        /// Where the file is.
+        directory: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The kernel refused to make an extent accessible.
     #[error("the kernel gives no memory for another extent: {source}; see vm.overcommit_memory and vm.max_map_count")]
     Commit {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => "; name a directory that exists",
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => "; name a directory that this user can write to",
+        Some(libc::ENOSPC | libc::EDQUOT) => "; free some space there, or name a directory on a larger file system",
+        Some(libc::EFBIG) => "; see `ulimit -f`",
+        Some(libc::EOPNOTSUPP) => "; name a directory on another file system, such as ext4, xfs or tmpfs",
+        _ => "",
+    }
 }
 
 /// Gives and takes extents of memory.
@@ -245,6 +267,6 @@ fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> bool {
     unsafe { syscall!(Sysno::madvise, start.as_ptr(), bytes, advice) }.is_ok()
 }
 
-fn from_errno(errno: Errno) -> io::Error {
+pub(crate) fn from_errno(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.into_raw())
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below the cursor; the
-//! cursor moves down only in `repack`; an extent without live pages goes back to its medium at once. The pool does not
+//! cursor moves down only in `repack`, which for an extent in a file is a new extent; an extent without live pages goes back to its medium at once. The pool does not
 //! know which blobs are live, only how many and how large: locations are the caller's. It takes no locks.
 
 use std::ptr::NonNull;
@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use crate::PAGE_BYTES;
 use crate::encode::{Encoded, Encoding};
+use crate::file::{FileExtent, ReadBuffer, bytes_of};
 use crate::medium::{EXTENT_BYTES, Medium, MediumError};
-use crate::tier::Tier;
+use crate::tier::{Backing, Tier};
 
 /// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never repacks.
 pub const EXTENTS_MAX: usize = 64;
@@ -30,6 +31,8 @@ const CHECKSUM_BYTES: usize = size_of::<u32>();
 const REPACK_DEAD_ONE_IN: usize = 4;
 /// … and so many bytes at least, since nothing less than a page can be given back.
 const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
+/// In a file all of it is read and written for that, and space is cheaper: one byte in so many.
+const REPACK_FILE_DEAD_ONE_IN: usize = 2;
 
 /// Where a page is stored, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +109,9 @@ pub enum PoolError {
         /// Why not.
         source: MediumError,
     },
+    /// What is stored cannot be read.
+    #[error(transparent)]
+    Read(MediumError),
     /// The region has [`EXTENTS_MAX`] extents.
     #[error("a region's pages fill all {EXTENTS_MAX} extents: repack those that want it")]
     Full,
@@ -156,7 +162,7 @@ impl std::fmt::Display for RepackMismatch {
     }
 }
 
-/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 40 more an extent.
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 40 more an extent (4 KiB more in a file).
 ///
 /// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics keep counting.
 #[derive(Default)]
@@ -165,9 +171,7 @@ pub struct RegionStore {
 }
 
 struct Extent {
-    /// Keeps the memory at `base` in being.
-    medium: Arc<dyn Medium>,
-    base: NonNull<u8>,
+    data: Data,
     /// First byte never written since the last repack; a multiple of [`UNIT_BYTES`], at most [`EXTENT_BYTES`].
     cursor: u32,
     /// Room taken by live pages, in bytes.
@@ -176,6 +180,16 @@ struct Extent {
     /// Pages of memory written since they were last given back, counted from the start of the extent.
     touched_pages: u16,
     tier: u8,
+}
+
+/// Where an extent's bytes are.
+enum Data {
+    Memory {
+        /// Keeps the memory at `base` in being.
+        medium: Arc<dyn Medium>,
+        base: NonNull<u8>,
+    },
+    File(Box<FileExtent>),
 }
 
 // SAFETY: an extent's memory is its owner's alone (contract of `Medium`), and media are Send and Sync: nothing in a
@@ -194,11 +208,32 @@ impl Extent {
     fn physical_bytes(&self) -> u64 {
         u64::from(self.touched_pages) * PAGE_BYTES as u64
     }
+
+    /// Not where it is another process's file.
+    fn takes_more(&self) -> bool {
+        match &self.data {
+            Data::Memory { .. } => true,
+            Data::File(file) => file.takes_more(),
+        }
+    }
+
+    fn wants_repack(&self) -> bool {
+        let dead = self.dead_bytes();
+        let more_than = |one_in| dead >= REPACK_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize;
+        match &self.data {
+            Data::Memory { .. } => more_than(REPACK_DEAD_ONE_IN),
+            Data::File(file) => more_than(REPACK_FILE_DEAD_ONE_IN) && !file.is_frozen(),
+        }
+    }
 }
 
-impl Drop for Extent {
+impl Drop for Data {
     fn drop(&mut self) {
-        self.medium.release(self.base);
+        match self {
+            Data::Memory { medium, base } => medium.release(*base),
+            // Gives itself up.
+            Data::File(_) => {}
+        }
     }
 }
 
@@ -222,8 +257,12 @@ impl RegionStore {
             return Err(PoolError::Length { len: bytes.len() });
         }
         let room = packed(bytes.len());
-        let fits =
-            |extent: &Extent| extent.tier == tier_index && extent.cursor as usize + room <= EXTENT_BYTES && extent.live_pages < u16::MAX;
+        let fits = |extent: &Extent| {
+            extent.tier == tier_index
+                && extent.cursor as usize + room <= EXTENT_BYTES
+                && extent.live_pages < u16::MAX
+                && extent.takes_more()
+        };
         let index = match self.extents.iter().position(|slot| slot.as_ref().is_some_and(fits)) {
             Some(index) => index,
             None => self.add_extent(tier, tier_index)?,
@@ -232,13 +271,22 @@ impl RegionStore {
             return Err(PoolError::Full);
         };
         let start = extent.cursor as usize;
-        // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0), so the destination
-        // lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside `&mut self`. `room`
-        // has place for both, and bytes need no alignment.
-        unsafe {
-            let blob = extent.base.add(start).as_ptr();
-            blob.cast::<[u8; CHECKSUM_BYTES]>().write(encoded.checksum.to_ne_bytes());
-            blob.add(CHECKSUM_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        let checksum = encoded.checksum.to_ne_bytes();
+        match &mut extent.data {
+            // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0), so the destination
+            // lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside `&mut self`. `room`
+            // has place for both, and bytes need no alignment.
+            Data::Memory { base, .. } => unsafe {
+                let blob = base.add(start).as_ptr();
+                blob.cast::<[u8; CHECKSUM_BYTES]>().write(checksum);
+                blob.add(CHECKSUM_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            },
+            Data::File(file) => {
+                if let Err(source) = file.append(start, [&checksum, bytes], room) {
+                    self.remove_if_empty(index);
+                    return Err(PoolError::Medium { tier: tier.spec.name.clone(), source });
+                }
+            }
         }
         extent.cursor += room as u32;
         extent.live_bytes += room as u32;
@@ -255,18 +303,21 @@ impl RegionStore {
         self.extent(location.extent).map(|extent| extent.tier)
     }
 
-    /// What is stored at `location`.
+    /// What is stored at `location`: in place, or read into `buffer`.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was removed is not
-    /// always found out: its bytes stay until they are overwritten.
-    pub fn page(&self, location: Location) -> Result<Encoded<'_>, PoolError> {
+    /// always found out: its bytes stay until they are overwritten. [`PoolError::Read`] if the medium cannot be read.
+    pub fn page<'b>(&'b self, location: Location, buffer: &'b mut ReadBuffer) -> Result<Encoded<'b>, PoolError> {
         let extent = self.extent(location.extent).filter(|extent| extent.holds(location));
         let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
-        // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the extent, which `&self`
-        // keeps from being written, moved or released.
-        let blob =
-            unsafe { std::slice::from_raw_parts(extent.base.add(location.start()).as_ptr(), CHECKSUM_BYTES + usize::from(location.len)) };
+        let (start, len) = (location.start(), CHECKSUM_BYTES + usize::from(location.len));
+        let blob = match &extent.data {
+            // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the extent, which `&self`
+            // keeps from being written, moved or released.
+            Data::Memory { base, .. } => unsafe { std::slice::from_raw_parts(base.add(start).as_ptr(), len) },
+            Data::File(file) => file.read(extent.cursor as usize, start, len, buffer).map_err(PoolError::Read)?,
+        };
         let (checksum, bytes) = blob.split_first_chunk().ok_or(PoolError::NoSuchPage { location })?;
         Ok(Encoded { encoding: location.encoding, checksum: u32::from_ne_bytes(*checksum), bytes })
     }
@@ -301,13 +352,10 @@ impl RegionStore {
         Ok(())
     }
 
-    /// The first extent in which more than a quarter of the packed bytes, and at least 4096, are dead, if any.
+    /// The first extent in which more than a quarter of the packed bytes (half in a file), and at least 4096, are dead, if any. None in
+    /// a file that a forked child shares.
     pub fn wants_repack(&self) -> Option<u8> {
-        let wants = |extent: &Extent| {
-            let dead = extent.dead_bytes();
-            dead >= REPACK_DEAD_BYTES_MIN && dead * REPACK_DEAD_ONE_IN > extent.cursor as usize
-        };
-        self.extents.iter().position(|slot| slot.as_ref().is_some_and(wants)).map(|index| index as u8)
+        self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
@@ -315,7 +363,8 @@ impl RegionStore {
     ///
     /// # Errors
     /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
-    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`]; nothing has moved then.
+    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an extent in a file [`PoolError::Read`]
+    /// and [`PoolError::Medium`]; nothing has moved then.
     pub fn repack(&mut self, tiers: &[Tier], extent: u8, live: &mut [Location]) -> Result<(), PoolError> {
         let held = self.extents.get_mut(usize::from(extent)).and_then(Option::as_mut);
         let bytes_given = live.iter().map(|location| packed(location.len.into())).sum();
@@ -343,25 +392,34 @@ impl RegionStore {
             return Err(refused);
         }
 
-        let mut cursor = 0;
-        for &index in &order {
-            let location = &mut live[usize::from(index)];
-            let (from, room) = (location.start(), packed(location.len.into()));
-            if from != cursor {
-                // SAFETY: `from + room` is at most the old cursor (`holds`), and `cursor <= from`, since the pages
-                // before this one do not overlap and lie below it: both ranges are in the extent. They may overlap,
-                // hence `copy`.
-                unsafe { held.base.add(from).copy_to(held.base.add(cursor), room) };
-                location.offset = (cursor / UNIT_BYTES) as u16;
+        let cursor = match &mut held.data {
+            // SAFETY: all of the extent is in one piece of memory, this store's alone; `live` was checked above.
+            Data::Memory { base, .. } => unsafe { pack(*base, &order, live) },
+            // Packed in memory and put into another extent: what is in a file is never overwritten.
+            Data::File(file) => {
+                let Backing::File(files) = tier.backing() else {
+                    return Err(PoolError::NoPool { tier_index: held.tier });
+                };
+                let medium = |source| PoolError::Medium { tier: tier.spec.name.clone(), source };
+                let mut image = file.load(held.cursor as usize).map_err(PoolError::Read)?;
+                let mut packed = live.to_vec();
+                // SAFETY: the image is the extent up to its cursor; the rest as above.
+                let cursor = unsafe { pack(NonNull::from(bytes_of(&mut image)).cast(), &order, &mut packed) };
+                let mut copy = files.allocate().map_err(medium)?;
+                copy.fill(cursor, &mut image).map_err(medium)?;
+                **file = copy;
+                live.copy_from_slice(&packed);
+                cursor
             }
-            cursor += room;
-        }
+        };
         held.cursor = cursor as u32;
         let touched_pages = cursor.div_ceil(PAGE_BYTES) as u16;
         let given_back = held.touched_pages - touched_pages;
         if given_back > 0 {
             let (from, to) = (usize::from(touched_pages) * PAGE_BYTES, usize::from(held.touched_pages) * PAGE_BYTES);
-            held.medium.release_part(held.base, from, to);
+            if let Data::Memory { medium, base } = &held.data {
+                medium.release_part(*base, from, to);
+            }
             held.touched_pages = touched_pages;
             tier.stats.physical_shrank(u64::from(given_back) * PAGE_BYTES as u64);
         }
@@ -378,6 +436,16 @@ impl RegionStore {
         self.extents.iter().all(Option::is_none)
     }
 
+    /// Lets an extent go that was made for a page which could not be stored.
+    fn remove_if_empty(&mut self, index: usize) {
+        if self.extents[index].as_ref().is_some_and(|extent| extent.live_pages == 0) {
+            self.extents[index] = None;
+        }
+        if self.is_empty() {
+            self.extents = Vec::new();
+        }
+    }
+
     fn extent(&self, index: u8) -> Option<&Extent> {
         self.extents.get(usize::from(index))?.as_ref()
     }
@@ -392,9 +460,12 @@ impl RegionStore {
             // Exactly: most regions have one to three extents.
             self.extents.try_reserve_exact(1).map_err(|_| PoolError::NoMemory)?;
         }
-        let medium = Arc::clone(tier.medium());
-        let base = medium.allocate().map_err(|source| PoolError::Medium { tier: tier.spec.name.clone(), source })?;
-        let extent = Extent { medium, base, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
+        let refused = |source| PoolError::Medium { tier: tier.spec.name.clone(), source };
+        let data = match tier.backing() {
+            Backing::Memory(medium) => Data::Memory { base: medium.allocate().map_err(refused)?, medium: Arc::clone(medium) },
+            Backing::File(files) => Data::File(Box::new(files.allocate().map_err(refused)?)),
+        };
+        let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
         if index == self.extents.len() {
             self.extents.push(Some(extent));
         } else {
@@ -402,4 +473,24 @@ impl RegionStore {
         }
         Ok(index)
     }
+}
+
+/// Moves blobs at `live`, taken in `order` (by address), together towards `base`, and says where. Returns the byte behind them.
+///
+/// # Safety
+/// They lie in one piece of memory at `base` that is the caller's alone, and do not overlap.
+unsafe fn pack(base: NonNull<u8>, order: &[u16], live: &mut [Location]) -> usize {
+    let mut cursor = 0;
+    for &index in order {
+        let location = &mut live[usize::from(index)];
+        let (from, room) = (location.start(), packed(location.len.into()));
+        if from != cursor {
+            // SAFETY: `from + room` lies within the memory (the caller's promise), and `cursor <= from`, since the pages
+            // before this one do not overlap and lie below it: both ranges are in it. They may overlap, hence `copy`.
+            unsafe { base.add(from).copy_to(base.add(cursor), room) };
+            location.offset = (cursor / UNIT_BYTES) as u16;
+        }
+        cursor += room;
+    }
+    cursor
 }

@@ -1,7 +1,7 @@
 //! How a user writes tiers: `dram,lz4,zstd:1/extent@dram`.
 //!
-//! A tier is `dram` or `codec[:level][/pool][@medium]`. What the design names but this version has not built is told
-//! apart from what is misspelt, because the remedies differ.
+//! A tier is `dram` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
+//! this version has not built is told apart from what is misspelt, because the remedies differ.
 
 /// Tiers in one list, DRAM included, at most.
 pub const TIERS_MAX: usize = 8;
@@ -23,7 +23,7 @@ pub struct TierSpec {
 }
 
 /// What a tier is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TierKind {
     /// Ordinary memory: pages as they are.
     Dram,
@@ -58,10 +58,15 @@ pub enum PoolKind {
 }
 
 /// The media there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MediumKind {
     /// `dram`: ordinary memory.
     Dram,
+    /// `file:/DIRECTORY`: unlinked files in that directory.
+    File {
+        /// Absolute, because the program may change its own.
+        directory: String,
+    },
 }
 
 /// Why a list of tiers was refused, and what to write instead.
@@ -127,13 +132,31 @@ pub enum SpecError {
         /// What to write.
         remedy: &'static str,
     },
+    /// A file medium without a usable directory.
+    #[error("`{tier}`: `{directory}` is no absolute path: write a directory such as lz4@file:/var/tmp")]
+    Directory {
+        /// The tier.
+        tier: String,
+        /// What was written.
+        directory: String,
+    },
+    /// What follows a file medium is no tier: perhaps the rest of its path.
+    #[error(
+        "{error}. If it belongs to the path in `{before}`: a path in this list cannot contain a comma, use one without (a symbolic link, say)"
+    )]
+    PathCut {
+        /// The tier with the path.
+        before: String,
+        /// What is wrong with the one behind it.
+        error: Box<SpecError>,
+    },
 }
 
 fn what_there_is(part: &str) -> &'static str {
     match part {
         "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tier dram",
         "pool" => "there is extent, as in lz4/extent",
-        "medium" => "there is dram, as in lz4@dram",
+        "medium" => "there are dram and file:/DIRECTORY, as in lz4@dram and lz4@file:/var/tmp",
         _ => "there are dram, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
     }
 }
@@ -146,11 +169,12 @@ fn did_you_mean(nearest: &Option<&'static str>) -> String {
 const CODECS_NOT_BUILT: [&str; 11] =
     ["lzo", "lzo-rle", "lz4hc", "842", "deflate", "zlib", "libdeflate", "snappy", "snap", "wkdm", "lz4_flex"];
 const POOLS_NOT_BUILT: [&str; 3] = ["zsmalloc", "zbud", "z3fold"];
-const MEDIA_NOT_BUILT: [&str; 3] = ["node", "file", "swap"];
+const MEDIA_NOT_BUILT: [&str; 2] = ["node", "swap"];
 const TIERS_NOT_BUILT: [&str; 2] = ["node", "swap"];
 
 /// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven compressed tiers, no two the
-/// same. `dram` alone is legal: nothing is evicted then. Spaces around tiers are ignored.
+/// same. `dram` alone is legal: nothing is evicted then. Spaces around tiers are ignored. A directory may contain anything
+/// but a comma. Whether it is there and fit for use is not looked at: see [`crate::FileMedium::check`].
 ///
 /// # Errors
 /// [`SpecError`], for the first thing that is wrong.
@@ -161,7 +185,13 @@ pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
     }
     let mut tiers: Vec<TierSpec> = Vec::new();
     for word in &words {
-        let tier = TierSpec { name: (*word).to_owned(), kind: parse_kind(word)? };
+        let kind = parse_kind(word).map_err(|error| match tiers.last() {
+            Some(TierSpec { name, kind: TierKind::Compressed { medium: MediumKind::File { .. }, .. } }) => {
+                SpecError::PathCut { before: name.clone(), error: Box::new(error) }
+            }
+            _ => error,
+        })?;
+        let tier = TierSpec { name: (*word).to_owned(), kind };
         if let Some(same) = tiers.iter().find(|earlier| earlier.kind == tier.kind) {
             return Err(SpecError::Duplicate { first: same.name.clone(), second: tier.name });
         }
@@ -225,10 +255,18 @@ fn parse_pool(tier: &str, pool: &str) -> Result<PoolKind, SpecError> {
 fn parse_medium(tier: &str, medium: &str) -> Result<MediumKind, SpecError> {
     match split(medium, ':') {
         ("dram", None) => Ok(MediumKind::Dram),
+        ("file", directory) => {
+            let directory = directory.unwrap_or_default();
+            if !directory.starts_with('/') || directory.contains('\0') {
+                return Err(SpecError::Directory { tier: tier.to_owned(), directory: directory.to_owned() });
+            }
+            let trimmed = directory.trim_end_matches('/');
+            Ok(MediumKind::File { directory: if trimmed.is_empty() { "/" } else { trimmed }.to_owned() })
+        }
         (word, _) if MEDIA_NOT_BUILT.contains(&word) => {
             Err(SpecError::NotBuilt { tier: tier.to_owned(), part: "medium", word: medium.to_owned() })
         }
-        _ => Err(refuse(tier, "medium", medium, &["dram"], &MEDIA_NOT_BUILT)),
+        _ => Err(refuse(tier, "medium", medium, &["dram", "file"], &MEDIA_NOT_BUILT)),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::codec::{Codec, CodecError, Scratch, codec_for};
 use crate::encode::{Encoded, Encoding, checksum};
+use crate::file::FileMedium;
 use crate::medium::Medium;
 use crate::spec::{TierKind, TierSpec};
 use crate::stats::TierStats;
@@ -25,7 +26,16 @@ pub struct Tier {
     /// What it holds and has done.
     pub stats: TierStats,
     codec: Option<Box<dyn Codec>>,
-    medium: Arc<dyn Medium>,
+    backing: Backing,
+}
+
+/// What is under a tier's pool.
+#[derive(Clone)]
+pub enum Backing {
+    /// Memory.
+    Memory(Arc<dyn Medium>),
+    /// Files.
+    File(Arc<FileMedium>),
 }
 
 /// Why stored bytes do not give a page.
@@ -77,11 +87,20 @@ impl Tier {
     /// A tier with nothing in it. Tiers of one kind of medium share it. DRAM as a tier has no codec and no pool; its
     /// medium is not used.
     pub fn new(spec: TierSpec, medium: Arc<dyn Medium>) -> Self {
-        let codec = match spec.kind {
+        Tier::over(spec, Backing::Memory(medium))
+    }
+
+    /// A tier whose pool is in files. No other tier shares them.
+    pub fn in_files(spec: TierSpec, files: FileMedium) -> Self {
+        Tier::over(spec, Backing::File(Arc::new(files)))
+    }
+
+    fn over(spec: TierSpec, backing: Backing) -> Self {
+        let codec = match &spec.kind {
             TierKind::Dram => None,
-            TierKind::Compressed { codec, .. } => Some(codec_for(codec)),
+            TierKind::Compressed { codec, .. } => Some(codec_for(*codec)),
         };
-        Tier { spec, stats: TierStats::new(), codec, medium }
+        Tier { spec, stats: TierStats::new(), codec, backing }
     }
 
     /// The same tier with another codec than its specification names: one that a test wrote, say.
@@ -94,9 +113,36 @@ impl Tier {
         self.codec.is_some()
     }
 
-    /// The memory under the tier's pool.
-    pub fn medium(&self) -> &Arc<dyn Medium> {
-        &self.medium
+    /// What is under the tier's pool.
+    pub fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// The files under the tier's pool, if it is in files.
+    pub fn files(&self) -> Option<&Arc<FileMedium>> {
+        match &self.backing {
+            Backing::Memory(_) => None,
+            Backing::File(files) => Some(files),
+        }
+    }
+
+    /// Whether what is stored here leaves DRAM.
+    pub fn leaves_dram(&self) -> bool {
+        self.files().is_some_and(|files| !files.is_in_dram())
+    }
+
+    /// Bytes of DRAM that hold what is stored here. (Partly filled blocks of a file are elsewhere: on the heap.)
+    pub fn dram_bytes(&self) -> u64 {
+        match &self.backing {
+            Backing::Memory(_) => self.stats.physical_bytes(),
+            Backing::File(files) if files.is_in_dram() => self.stats.physical_bytes() + files.held_bytes(),
+            Backing::File(_) => 0,
+        }
+    }
+
+    /// Those of [`Tier::dram_bytes`] that are in anonymous memory of this process.
+    pub fn anonymous_bytes(&self) -> u64 {
+        if self.files().is_some() { 0 } else { self.stats.physical_bytes() }
     }
 
     /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`] if the codec saves

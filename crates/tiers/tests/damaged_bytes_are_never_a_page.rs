@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::{
-    Codec, CodecError, DecodeError, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, RegionStore, Scratch, Tier,
-    parse_tiers,
+    Codec, CodecError, DecodeError, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, ReadBuffer, RegionStore,
+    Scratch, Tier, parse_tiers,
 };
 
 fn tiers() -> Vec<Tier> {
@@ -75,7 +75,7 @@ proptest! {
         let at = at.index(4 + usize::from(location.len));
         // SAFETY: the first extent of the medium, which is allocated, and nobody else reads or writes now.
         unsafe { *(medium.range().0 as *mut u8).add(at) ^= 1 << bit };
-        let decoded = tiers[usize::from(tier)].decode(store.page(location).unwrap(), &mut back, &mut scratch);
+        let decoded = tiers[usize::from(tier)].decode(store.page(location, &mut ReadBuffer::new()).unwrap(), &mut back, &mut scratch);
         prop_assert!(decoded.is_err() || back == *page, "a wrong page passed");
         prop_assert!(decoded.is_err() || at >= 4, "a damaged checksum passed");
     }

@@ -4,13 +4,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace_tiers::{DramMedium, EXTENT_BYTES, Encoded, Encoding, Location, Medium, PAGE_BYTES, PoolError, RegionStore, Tier, parse_tiers};
+use terrace_tiers::{
+    DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium, PAGE_BYTES, PoolError, ReadBuffer, RegionStore, Tier,
+    parse_tiers,
+};
 
 fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
     let medium = Arc::new(DramMedium::new(extents * EXTENT_BYTES).unwrap());
     let shared: Arc<dyn Medium> = medium.clone();
     let specs = parse_tiers("dram,lz4,zstd:1").unwrap();
     (medium, specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&shared))).collect())
+}
+
+/// The same on disk and in a file system in memory.
+fn tiers_in_files() -> Vec<Tier> {
+    let mut specs = parse_tiers("dram,lz4,zstd:1").unwrap().into_iter();
+    let dram = Tier::new(specs.next().unwrap(), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()));
+    let directories = [std::env::temp_dir().display().to_string(), "/dev/shm".to_string()];
+    let in_files = specs.zip(directories).map(|(spec, directory)| Tier::in_files(spec, FileMedium::new(&directory)));
+    std::iter::once(dram).chain(in_files).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +93,7 @@ impl Model {
 
     fn check_bytes(&self, store: &RegionStore) {
         for (tier, location, bytes) in self.pages.values() {
-            assert_eq!(stored(store, *location), (bytes.as_slice(), number_of(bytes)));
+            assert_eq!(stored(store, *location, &mut ReadBuffer::new()), (bytes.as_slice(), number_of(bytes)));
             assert_eq!(store.tier_of(*location), Some(*tier));
             assert_eq!(Location::from_bits(location.to_bits()), *location);
         }
@@ -105,10 +117,63 @@ fn number_of(bytes: &[u8]) -> u32 {
     bytes.iter().fold(7, |sum, byte| u32::rotate_left(sum, 5) ^ u32::from(*byte))
 }
 
-fn stored(store: &RegionStore, location: Location) -> (&[u8], u32) {
-    let page = store.page(location).unwrap();
+fn stored<'b>(store: &'b RegionStore, location: Location, buffer: &'b mut ReadBuffer) -> (&'b [u8], u32) {
+    let page = store.page(location, buffer).unwrap();
     assert_eq!(page.encoding, location.encoding);
     (page.bytes, page.checksum)
+}
+
+fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
+    let mut store = RegionStore::new();
+    let mut model = Model::default();
+    for step in steps.iter().cloned() {
+        match step {
+            Step::Insert { tier, len, encoding } => {
+                let bytes = content(model.next, len);
+                let location = store.insert(tiers, tier, Encoded { encoding, checksum: number_of(&bytes), bytes: &bytes }).unwrap();
+                prop_assert_eq!((usize::from(location.len), location.encoding), (len, encoding));
+                model.pages.insert(model.next, (tier, location, bytes));
+                model.next += 1;
+            }
+            Step::Remove(index) if !model.pages.is_empty() => {
+                let number = *index.get(&model.numbers());
+                let (_, location, _) = model.pages.remove(&number).unwrap();
+                store.remove(tiers, location).unwrap();
+            }
+            Step::Remove(_) => {}
+            Step::Thin => {
+                for number in model.numbers().into_iter().filter(|n| n.wrapping_mul(0x9E37_79B9) >> 7 & 1 == 0) {
+                    let (_, location, _) = model.pages.remove(&number).unwrap();
+                    store.remove(tiers, location).unwrap();
+                }
+            }
+            Step::RepackWanted => {
+                while let Some(extent) = store.wants_repack() {
+                    let before = store.physical_bytes();
+                    model.repack(&mut store, tiers, extent);
+                    prop_assert!(store.physical_bytes() < before, "a repack that was wanted gave nothing back");
+                }
+            }
+            Step::RepackAll => {
+                let mut extents: Vec<u8> = model.pages.values().map(|page| page.1.extent).collect();
+                extents.sort_unstable();
+                extents.dedup();
+                for extent in extents {
+                    model.repack(&mut store, tiers, extent);
+                }
+                model.check_bytes(&store);
+            }
+        }
+        model.check(&store, tiers);
+    }
+    model.check_bytes(&store);
+    for number in model.numbers() {
+        let (_, location, _) = model.pages.remove(&number).unwrap();
+        store.remove(tiers, location).unwrap();
+    }
+    model.check(&store, tiers);
+    prop_assert_eq!(tiers.iter().map(|tier| tier.stats.physical_bytes()).sum::<u64>(), 0);
+    Ok(())
 }
 
 proptest! {
@@ -117,56 +182,14 @@ proptest! {
     #[test]
     fn as_a_map_would(steps in steps()) {
         let (medium, tiers) = tiers(128);
-        let mut store = RegionStore::new();
-        let mut model = Model::default();
-        for step in steps {
-            match step {
-                Step::Insert { tier, len, encoding } => {
-                    let bytes = content(model.next, len);
-                    let location = store.insert(&tiers, tier, Encoded { encoding, checksum: number_of(&bytes), bytes: &bytes }).unwrap();
-                    prop_assert_eq!((usize::from(location.len), location.encoding), (len, encoding));
-                    model.pages.insert(model.next, (tier, location, bytes));
-                    model.next += 1;
-                }
-                Step::Remove(index) if !model.pages.is_empty() => {
-                    let number = *index.get(&model.numbers());
-                    let (_, location, _) = model.pages.remove(&number).unwrap();
-                    store.remove(&tiers, location).unwrap();
-                }
-                Step::Remove(_) => {}
-                Step::Thin => {
-                    for number in model.numbers().into_iter().filter(|n| n.wrapping_mul(0x9E37_79B9) >> 7 & 1 == 0) {
-                        let (_, location, _) = model.pages.remove(&number).unwrap();
-                        store.remove(&tiers, location).unwrap();
-                    }
-                }
-                Step::RepackWanted => {
-                    while let Some(extent) = store.wants_repack() {
-                        let before = store.physical_bytes();
-                        model.repack(&mut store, &tiers, extent);
-                        prop_assert!(store.physical_bytes() < before, "a repack that was wanted gave nothing back");
-                    }
-                }
-                Step::RepackAll => {
-                    let mut extents: Vec<u8> = model.pages.values().map(|page| page.1.extent).collect();
-                    extents.sort_unstable();
-                    extents.dedup();
-                    for extent in extents {
-                        model.repack(&mut store, &tiers, extent);
-                    }
-                    model.check_bytes(&store);
-                }
-            }
-            model.check(&store, &tiers);
-        }
-        model.check_bytes(&store);
-        for number in model.numbers() {
-            let (_, location, _) = model.pages.remove(&number).unwrap();
-            store.remove(&tiers, location).unwrap();
-        }
-        model.check(&store, &tiers);
+        as_a_map(&steps, &tiers)?;
         prop_assert_eq!(medium.allocated_bytes(), 0);
-        prop_assert_eq!(tiers.iter().map(|tier| tier.stats.physical_bytes()).sum::<u64>(), 0);
+        let tiers = tiers_in_files();
+        as_a_map(&steps, &tiers)?;
+        for files in tiers.iter().filter_map(Tier::files) {
+            files.tidy();
+            prop_assert_eq!(files.held_bytes(), 0);
+        }
     }
 
     #[test]
@@ -179,7 +202,7 @@ proptest! {
         let (_, tiers) = tiers(1);
         let mut store = RegionStore::new();
         store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }).unwrap();
-        if let Ok(page) = store.page(location) {
+        if let Ok(page) = store.page(location, &mut ReadBuffer::new()) {
             prop_assert!(usize::from(location.offset) * 8 + 4 + page.bytes.len() <= PAGE_BYTES + 8);
         }
     }
@@ -253,7 +276,7 @@ fn a_page_removed_twice_is_refused_once_it_shows() {
     let location = insert(&mut store, &tiers, 100);
     store.remove(&tiers, location).unwrap();
     assert!(matches!(store.remove(&tiers, location), Err(PoolError::NoSuchPage { .. })));
-    assert!(matches!(store.page(location), Err(PoolError::NoSuchPage { .. })));
+    assert!(matches!(store.page(location, &mut ReadBuffer::new()), Err(PoolError::NoSuchPage { .. })));
     assert_eq!(store.tier_of(location), None);
     let (a, b) = (insert(&mut store, &tiers, 100), insert(&mut store, &tiers, 3000));
     store.remove(&tiers, a).unwrap();
@@ -289,12 +312,12 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
     assert!(refused(elsewhere, 0).contains("not in this region"));
     assert!(refused(outside, 0).contains("not in this region"));
     assert!(refused(live.to_vec(), 1).contains("holds 0 pages"));
-    assert!(live.iter().all(|location| stored(&store, *location).0 == content(1000, 1000)));
+    assert!(live.iter().all(|location| stored(&store, *location, &mut ReadBuffer::new()).0 == content(1000, 1000)));
     let mut live = live.to_vec();
     live.reverse();
     store.repack(&tiers, 0, &mut live).unwrap();
     assert_eq!((store.wants_repack(), store.physical_bytes()), (None, 3 * 4096));
-    assert!(live.iter().all(|location| stored(&store, *location).0 == content(1000, 1000)));
+    assert!(live.iter().all(|location| stored(&store, *location, &mut ReadBuffer::new()).0 == content(1000, 1000)));
     assert!(live.windows(2).all(|pair| pair[0].offset > pair[1].offset), "each location is updated where it stands");
 }
 

@@ -15,12 +15,12 @@ fn refusal(list: &str) -> String {
 fn good_lists() {
     let tiers = parse_tiers(" dram, lz4 ,zstd:1/extent@dram,zstd:-5@dram,zstd:19/extent").unwrap();
     let zstd = |level| compressed(CodecKind::Zstd { level });
-    let kinds: Vec<TierKind> = tiers.iter().map(|tier| tier.kind).collect();
+    let kinds: Vec<TierKind> = tiers.iter().map(|tier| tier.kind.clone()).collect();
     assert_eq!(kinds, [TierKind::Dram, compressed(CodecKind::Lz4), zstd(1), zstd(-5), zstd(19)]);
     let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
     assert_eq!(names, ["dram", "lz4", "zstd:1/extent@dram", "zstd:-5@dram", "zstd:19/extent"]);
     assert_eq!(parse_tiers("dram").unwrap().len(), 1);
-    assert_eq!(parse_tiers("dram,zstd").unwrap()[1].kind, zstd(1));
+    assert_eq!(parse_tiers("dram,zstd").unwrap()[1].kind.clone(), zstd(1));
     assert_eq!(parse_tiers("dram,lz4,zstd:1,zstd:2,zstd:3,zstd:4,zstd:5,zstd:6").unwrap().len(), 8);
 }
 
@@ -48,7 +48,6 @@ fn what_is_designed_but_not_built() {
         ("zstd:1/zbud@dram", "pool", "zbud"),
         ("zstd/z3fold", "pool", "z3fold"),
         ("lz4@node:1", "medium", "node:1"),
-        ("lz4/extent@file:/path/a@b", "medium", "file:/path/a@b"),
     ] {
         match parse_tiers(&format!("dram,{tier}")) {
             Err(SpecError::NotBuilt { part: got_part, word: got_word, .. }) => {
@@ -82,6 +81,26 @@ fn slips_get_the_word_that_was_meant() {
             meant => assert!(text.contains(&format!("did you mean `{meant}`?")), "{text}"),
         }
     }
+}
+
+#[test]
+fn directories_of_files() {
+    let medium = |tier: &str| match parse_tiers(&format!("dram,{tier}")).unwrap().remove(1).kind {
+        TierKind::Compressed { medium, .. } => medium,
+        TierKind::Dram => panic!("{tier} is no DRAM"),
+    };
+    let directory = |directory: &str| MediumKind::File { directory: directory.to_owned() };
+    assert_eq!(medium("lz4@file:/var/tmp"), directory("/var/tmp"));
+    assert_eq!(medium("lz4/extent@file:/a@b:c/d e//"), directory("/a@b:c/d e"));
+    assert_eq!(medium("zstd:3@file:/"), directory("/"));
+    assert_eq!(parse_tiers("dram,lz4,lz4@file:/a,lz4@file:/b,zstd@file:/a").unwrap().len(), 5);
+    assert!(matches!(parse_tiers("dram,lz4@file:/a,lz4/extent@file:/a/"), Err(SpecError::Duplicate { .. })));
+    for tier in ["lz4@file", "lz4@file:", "lz4@file:tmp", "lz4@file:./tmp", "lz4@file:/a\0b"] {
+        assert!(refusal(&format!("dram,{tier}")).contains("such as lz4@file:/var/tmp"), "{tier}");
+    }
+    let cut = refusal("dram,lz4@file:/a,b,zstd");
+    assert!(cut.contains("there is no codec `b`") && cut.contains("cannot contain a comma"), "{cut}");
+    assert!(refusal("dram,lz4@fil").contains("did you mean `file`?"));
 }
 
 #[test]
