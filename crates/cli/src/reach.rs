@@ -160,7 +160,7 @@ fn foreign(program: &Path, start: &[u8]) -> Option<OutOfReach> {
 
 /// Programs whose sanitizer must have the first malloc: it ends them, or they crash, where ours comes first. One for undefined behaviour
 /// alone has none.
-fn instrumented<'data>(header: &FileHeader64<Endianness>, file: &'data ReadCache<File>, endian: Endianness) -> Option<OutOfReach> {
+fn instrumented(header: &FileHeader64<Endianness>, file: &ReadCache<File>, endian: Endianness) -> Option<OutOfReach> {
     const RUNTIMES: [(&str, &str); 5] = [
         ("asan", "AddressSanitizer"),
         ("tsan", "ThreadSanitizer"),
