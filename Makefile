@@ -9,12 +9,13 @@ export CARGO_TERM_COLOR ?= auto
 CARGO = scripts/toolchain.sh cargo
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test soak bench install clean
+.PHONY: help build demo test sanitize soak bench install clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
 	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
 	@echo 'make test                       all tests'
+	@echo 'make sanitize                   the tests of policy and tiers under AddressSanitizer (needs a nightly Rust)'
 	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make install [PREFIX=/usr/local]'
@@ -34,6 +35,11 @@ test:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	$(CARGO) test --release --workspace --no-fail-fast
+
+# Crates without system calls of their own on other threads' behalf, so that the sanitizer sees all there is. In a target directory of its own.
+SANITIZED = $(or $(CARGO_TARGET_DIR),target)/sanitize
+sanitize:
+	RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$(SANITIZED) $(CARGO) +nightly test --target $(shell uname -m)-unknown-linux-gnu -p terrace-policy -p terrace-tiers
 
 soak:
 	@scripts/setup.sh test
