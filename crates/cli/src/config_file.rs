@@ -342,18 +342,20 @@ mod tests {
             observe in any::<bool>(),
             strict in any::<bool>(),
             verify in any::<bool>(),
+            children in any::<bool>(),
             report in "[^\u{0}]{1,40}",
         ) {
             let dram: Dram = dram.parse().unwrap();
             let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
             let text = format!(
-                "version = 1\n[run]\ndram = {}\nobserve = {observe}\nstrict = {strict}\nverify = {verify}\nreport = {}\n",
+                "version = 1\n[run]\ndram = {}\nobserve = {observe}\nstrict = {strict}\nverify = {verify}\nchildren = {children}\nreport = {}\n",
                 quoted(&dram.to_string()),
                 quoted(&report),
             );
             let read = parse(&text).unwrap();
-            let (observe, strict, verify) = (Some(observe), Some(strict), Some(verify));
-            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, evict: None, verify, report: Some(report.into()) });
+            let (observe, strict, verify, children) = (Some(observe), Some(strict), Some(verify), Some(children));
+            let report = Some(report.into());
+            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, evict: None, verify, children, report });
         }
     }
 }
