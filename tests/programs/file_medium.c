@@ -239,9 +239,9 @@ static void a_fork_without_descriptors(void) {
     MUST(lowest >= 0 && close(lowest) == 0);
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    /* One is enough to see that a child may open a userfaultfd, and not for more. */
-    struct rlimit one = {(rlim_t)lowest + 1, limit.rlim_max};
-    MUST(setrlimit(RLIMIT_NOFILE, &one) == 0);
+    /* Two are enough to see that a child may open a userfaultfd, and not for more. */
+    struct rlimit two = {(rlim_t)lowest + 2, limit.rlim_max};
+    MUST(setrlimit(RLIMIT_NOFILE, &two) == 0);
     pid_t child = fork();
     if (child == 0) {
         check(map, BYTES, 12);

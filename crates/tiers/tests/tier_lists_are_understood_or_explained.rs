@@ -126,7 +126,7 @@ proptest! {
     ) {
         match parse_tiers(&text) {
             Ok(tiers) => {
-                prop_assert_eq!(tiers[0].kind, TierKind::Dram);
+                prop_assert_eq!(&tiers[0].kind, &TierKind::Dram);
                 let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
                 prop_assert_eq!(parse_tiers(&names.join(",")), Ok(tiers.clone()));
             }
