@@ -21,7 +21,6 @@ use std::ffi::CString;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use syscalls::{Errno, Sysno, syscall};
 
@@ -74,7 +73,7 @@ impl ReadBuffer {
         while self.0.is_empty() {
             match blocks(Self::BLOCKS) {
                 Ok(blocks) => self.0 = blocks,
-                Err(_) => std::thread::sleep(MEMORY_WAIT),
+                Err(_) => wait_for_memory(),
             }
         }
         bytes_of(&mut self.0)
@@ -679,8 +678,13 @@ fn close(fd: Fd) {
     }
 }
 
-/// How long to wait where the kernel has no memory for a read.
-const MEMORY_WAIT: Duration = Duration::from_millis(2);
+/// Where the kernel has no memory for a read: a short sleep. By a bare call, because the caller holds a store's lock: `errno` may lie on an
+/// evicted page of that store.
+fn wait_for_memory() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    // SAFETY: no descriptors; the timespec lives through the call.
+    let _ = unsafe { syscall!(Sysno::ppoll, 0, 0, &raw const time, 0, 8) };
+}
 
 fn read_exactly(fd: Fd, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -692,7 +696,7 @@ fn read_exactly(fd: Fd, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()>
                 offset += count as u64;
             }
             // The data is there.
-            Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => std::thread::sleep(MEMORY_WAIT),
+            Err(Errno::EINTR | Errno::EAGAIN | Errno::ENOMEM) => wait_for_memory(),
             Err(errno) => return Err(from_errno(errno)),
         }
     }
