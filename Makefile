@@ -36,7 +36,7 @@ test:
 	$(CARGO) build --release --workspace
 	$(CARGO) test --release --workspace --no-fail-fast
 
-# Crates without system calls of their own on other threads' behalf, so that the sanitizer sees all there is. In a target directory of its own.
+# The crates that the sanitizer can follow; the others move pages behind its back. In a target directory of its own.
 SANITIZED = $(or $(CARGO_TARGET_DIR),target)/sanitize
 sanitize:
 	RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$(SANITIZED) $(CARGO) +nightly test --target $(shell uname -m)-unknown-linux-gnu -p terrace-policy -p terrace-tiers
