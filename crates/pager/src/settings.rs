@@ -229,8 +229,13 @@ impl Settings {
             settings.evict = text.parse()?;
         }
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
-        settings.children = get("TERRACE_CHILDREN").is_none_or(|text| text.trim() != "0");
-        settings.run_pid = get("TERRACE_RUN_PID").and_then(|text| text.trim().parse().ok());
+        if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
+            settings.children = flag("TERRACE_CHILDREN", Some(text))?;
+        }
+        if let Some(text) = get("TERRACE_RUN_PID").filter(|text| !text.trim().is_empty()) {
+            let pid = text.trim().parse().map_err(|_| SettingError(format!("TERRACE_RUN_PID=`{text}`: write a process id")))?;
+            settings.run_pid = Some(pid);
+        }
         if let Some(text) = get("TERRACE_STRESS") {
             settings.stress = text.parse()?;
         }
@@ -319,7 +324,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 9)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 11)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -327,6 +332,8 @@ mod tests {
                 "TERRACE_STRICT",
                 "TERRACE_EVICT",
                 "TERRACE_VERIFY",
+                "TERRACE_CHILDREN",
+                "TERRACE_RUN_PID",
                 "TERRACE_STRESS",
                 "TERRACE_INJECT",
                 "TERRACE_RUN_DIR",
