@@ -255,7 +255,10 @@ impl Tree {
         let processes = needs.len();
         let mut shares = shares(to_share, &needs).into_iter();
         for member in members {
-            let share = if member.image.state == State::Idle {
+            let share = if member.image.state == State::Idle && member.image.forked {
+                // It knows better what it may begin with: what it inherited, and some room.
+                continue;
+            } else if member.image.state == State::Idle {
                 beginning
             } else if member.image.counts() {
                 // Its own account has shared pages in full.
