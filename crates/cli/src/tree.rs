@@ -62,6 +62,13 @@ struct Member {
     written: Option<(u64, u64)>,
 }
 
+impl Member {
+    /// Whether it has memory that may be another's too. A child that was just forked is idle for a moment, with all that its parent has.
+    fn shares_pages(&self) -> bool {
+        self.image.counts() || self.image.state == State::Idle && self.image.forked
+    }
+}
+
 /// What all processes had together. A page shared by several counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Together {
@@ -193,7 +200,7 @@ impl Tree {
             return Duration::ZERO;
         }
         let since = self.sharing_looked.map_or(Duration::MAX, |looked| now - looked);
-        let sharers: Vec<u32> = self.live().filter(|member| member.image.counts()).map(|member| member.image.pid).collect();
+        let sharers: Vec<u32> = self.live().filter(|member| member.shares_pages()).map(|member| member.image.pid).collect();
         let changed = sharers.len() != self.sharers.len() || sharers.iter().any(|pid| !self.sharers.contains(pid));
         let rest = if changed { self.sharing_cost * SHARING_SHARE_CHANGED } else { SHARING_EVERY.max(self.sharing_cost * SHARING_SHARE) };
         if since < rest {
@@ -201,7 +208,7 @@ impl Tree {
         }
         self.sharers = sharers.into_iter().collect();
         let begun = cpu_time();
-        for member in self.live().filter(|member| member.image.counts()) {
+        for member in self.live().filter(|member| member.shares_pages()) {
             if let Some(own) = process::own_fraction(member.image.pid) {
                 // Nobody's share of a page is so small that what is assigned for it could run away.
                 member.own = own.max(1.0 / 64.0);
@@ -223,7 +230,8 @@ impl Tree {
             let image = &member.image;
             if image.state == State::Idle {
                 // Nothing of it can be evicted yet, so it comes first.
-                idle_bytes += image.committed_bytes.min(process::anonymous_bytes(image.pid));
+                let bytes = image.committed_bytes.min(process::anonymous_bytes(image.pid));
+                idle_bytes += (bytes as f64 * member.own) as u64;
                 continue;
             }
             if !image.counts() {
@@ -247,7 +255,10 @@ impl Tree {
         let processes = needs.len();
         let mut shares = shares(to_share, &needs).into_iter();
         for member in members {
-            let share = if member.image.state == State::Idle {
+            let share = if member.image.state == State::Idle && member.image.forked {
+                // It knows better what it may begin with: what it inherited, and some room.
+                continue;
+            } else if member.image.state == State::Idle {
                 beginning
             } else if member.image.counts() {
                 // Its own account has shared pages in full.
