@@ -528,6 +528,11 @@ impl FileExtent {
         self.file.is_frozen(self.slot)
     }
 
+    /// Whether the file takes DRAM.
+    pub fn is_in_dram(&self) -> bool {
+        self.file.in_dram
+    }
+
     fn offset(&self) -> u64 {
         u64::from(self.slot) * EXTENT_BYTES as u64
     }

@@ -31,7 +31,7 @@ const CHECKSUM_BYTES: usize = size_of::<u32>();
 const REPACK_DEAD_ONE_IN: usize = 4;
 /// … and so many bytes at least, since nothing less than a page can be given back.
 const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
-/// In a file all of it is read and written for that, and space is cheaper: one byte in so many.
+/// On disk all of it is read and written for that, and space is cheaper: one byte in so many.
 const REPACK_FILE_DEAD_ONE_IN: usize = 2;
 
 /// Where a page is stored, and how.
@@ -222,7 +222,9 @@ impl Extent {
         let more_than = |one_in| dead >= REPACK_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize;
         match &self.data {
             Data::Memory { .. } => more_than(REPACK_DEAD_ONE_IN),
-            Data::File(file) => more_than(REPACK_FILE_DEAD_ONE_IN) && !file.is_frozen(),
+            Data::File(file) => {
+                more_than(if file.is_in_dram() { REPACK_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
+            }
         }
     }
 }
@@ -352,7 +354,7 @@ impl RegionStore {
         Ok(())
     }
 
-    /// The first extent in which more than a quarter of the packed bytes (half in a file), and at least 4096, are dead, if any. None in
+    /// The first extent in which more than a quarter of the packed bytes (half on disk), and at least 4096, are dead, if any. None in
     /// a file that a forked child shares.
     pub fn wants_repack(&self) -> Option<u8> {
         self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
