@@ -511,7 +511,7 @@ impl Pager {
                 for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
                     // A range of several shards is each one's in part only: asked for in pieces that are one's own.
                     for (from, to) in shard_pieces(start, end) {
-                        let _ = sys::uffd_unregister(uffd.load(Relaxed), from, to - from);
+                        let _ = patiently(|| sys::uffd_unregister(uffd.load(Relaxed), from, to - from));
                     }
                 }
             }
@@ -519,7 +519,7 @@ impl Pager {
             LEND_STAGING | TAKE_STAGING if staging < 0 => self.staging.empty(0, STAGING_PAGES),
             LEND_STAGING => self.staging.unregister(staging),
             TAKE_STAGING => {
-                if let Err(e) = register_patiently(|| self.staging.register(staging)) {
+                if let Err(e) = patiently(|| self.staging.register(staging)) {
                     self.freeze(&format!("staging cannot be registered again ({e})"));
                 }
             }
@@ -621,7 +621,7 @@ impl Pager {
         if self.settings.evict == Eviction::Move {
             let staging = open()?;
             agree(staging)?;
-            register_patiently(|| self.staging.register(staging))
+            patiently(|| self.staging.register(staging))
                 .map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
             table.staging.store(staging, Release);
         }
@@ -657,7 +657,7 @@ impl Pager {
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
                 let write_protect = self.settings.evict == Eviction::WriteProtect;
-                match register_patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, write_protect)) {
+                match patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, write_protect)) {
                     Ok(()) => {}
                     // MADV_DONTFORK: the child has no such memory.
                     Err(Errno::EINVAL) => {}
@@ -669,8 +669,8 @@ impl Pager {
     }
 }
 
-/// Registers what must be registered: a kernel short of memory is asked again for a second.
-fn register_patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+/// Registers or unregisters what must be: a kernel short of memory is asked again for a second.
+fn patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..100 {
         match register() {
             Err(Errno::ENOMEM) => sys::sleep(Duration::from_millis(10)),
