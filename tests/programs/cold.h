@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,6 +40,21 @@ enum { PAGE = 4096, CANNOT_CHECK = 77 };
 __attribute__((unused)) static void cannot_check(const char *reason) {
     dprintf(2, "cannot check: %s\n", reason);
     _exit(CANNOT_CHECK);
+}
+
+/* An unlinked file for O_DIRECT. */
+__attribute__((unused)) static int direct_file(void) {
+    const char *directory = getenv("TMPDIR");
+    char path[1000];
+    snprintf(path, sizeof path, "%s/terrace-direct-XXXXXX", directory ? directory : "/var/tmp");
+    int file = mkostemp(path, O_DIRECT);
+    if (file < 0)
+        cannot_check("no O_DIRECT in the temporary directory");
+    unlink(path);
+    static char page[PAGE] __attribute__((aligned(4096)));
+    if (pwrite(file, page, PAGE, 0) == -1 && errno == EINVAL)
+        cannot_check("no O_DIRECT in the temporary directory");
+    return file;
 }
 
 /* Whether Terrace is in this process and moves pages. */

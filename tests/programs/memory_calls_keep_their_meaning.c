@@ -570,16 +570,8 @@ static void other_processes_read_and_write(void) {
 }
 
 static void direct_io_uses_evicted_pages(void) {
-    const char *directory = getenv("TMPDIR");
-    char path[1000];
-    snprintf(path, sizeof path, "%s/terrace-direct-XXXXXX", directory ? directory : "/var/tmp");
-    int file = mkostemp(path, O_DIRECT);
-    if (file < 0)
-        cannot_check("no O_DIRECT in the temporary directory");
-    unlink(path);
+    int file = direct_file();
     char *area = cold_mapping(BYTES, 1), *target = cold_mapping(BYTES, 2);
-    if (pwrite(file, area, PAGE, 0) == -1 && errno == EINVAL)
-        cannot_check("no O_DIRECT in the temporary directory");
     for (int round = 0; round < 4; round++) {
         MUST(pwrite(file, area, BYTES, 0) == BYTES);
         if (evicts())

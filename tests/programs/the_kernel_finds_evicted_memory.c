@@ -65,21 +65,6 @@ static void page_out(char *area, size_t bytes) {
         MUST(madvise(area, bytes, MADV_PAGEOUT) == 0);
 }
 
-/* A file for O_DIRECT. */
-static int direct_file(void) {
-    const char *directory = getenv("TMPDIR");
-    char path[1000];
-    snprintf(path, sizeof path, "%s/terrace-direct-XXXXXX", directory ? directory : "/var/tmp");
-    int file = mkostemp(path, O_DIRECT);
-    if (file < 0)
-        cannot_check("no O_DIRECT in the temporary directory");
-    unlink(path);
-    static _Alignas(PAGE) char page[PAGE];
-    if (pwrite(file, page, PAGE, 0) == -1 && errno == EINVAL)
-        cannot_check("no O_DIRECT in the temporary directory");
-    return file;
-}
-
 /* What a buffer's pages from one on hold, if `source`'s from another on were copied there. */
 static void check_copied(const char *copy, size_t page, size_t source_page, size_t pages, uint64_t seed) {
     for (size_t p = 0; p < pages; p++)

@@ -9,6 +9,17 @@ const CANNOT_CHECK: i32 = 77;
 /// Of `wait_for` and of hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// One test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`, with a method of [`Cases`].
+#[macro_export]
+macro_rules! cases {
+    ($program:ident.$how:ident: $($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            $program.$how(stringify!($case));
+        }
+    )*};
+}
+
 /// Such a program, and the ways in which each of its cases is run.
 pub struct Cases {
     /// The compiled program.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use terrace_tests::{Cases, Program, Terrace, compiled, machine};
+use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
     vec![Terrace::observing(), Terrace::stressed()]
@@ -19,16 +19,7 @@ static FROM_CXX: LazyLock<Cases> =
 
 static WRAPPED: LazyLock<Cases> = LazyLock::new(|| Cases { program: compiled("wraps_malloc.c", &[]), arguments: Vec::new(), ways: ways() });
 
-macro_rules! cases {
-    ($program:ident: $($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            $program.hold(stringify!($case));
-        }
-    )*};
-}
-
-cases! { FROM_C:
+cases! { FROM_C.hold:
     threads_share_blocks
     destructors_of_thread_values_allocate
     children_allocate_whatever_threads_held
@@ -44,7 +35,7 @@ cases! { FROM_C:
     signals_arrive_during_malloc
 }
 
-cases! { FROM_CXX:
+cases! { FROM_CXX.hold:
     every_operator
     memory_runs_out
     in_one_thread

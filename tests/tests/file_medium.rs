@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use terrace_tests::{Cases, Finished, Program, Running, Terrace, compiled, skip};
+use terrace_tests::{Cases, Finished, Program, Running, Terrace, cases, compiled, skip};
 
 /// A directory on disk: with direct I/O, unless the file system of the target directory has none.
 static DISK: LazyLock<TempDir> =
@@ -45,24 +45,13 @@ static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     }
 });
 
-macro_rules! cases {
-    ($cases:ident: $($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            $cases.hold(stringify!($case));
-        }
-    )*};
-}
-
-cases! {
-    FILES:
+cases! { FILES.hold:
     space_comes_back
     a_child_reads_what_its_parent_gave_up
     a_child_executes_another_program
 }
 
-cases! {
-    FORKS:
+cases! { FORKS.hold:
     several_children_at_a_time
     threads_fault_while_one_forks
     threads_fork_at_the_same_time

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
-use terrace_tests::{Cases, Terrace, compiled, terrace_command, terrace_library};
+use terrace_tests::{Cases, Terrace, cases, compiled, terrace_command, terrace_library};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
@@ -18,16 +18,7 @@ static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     }
 });
 
-macro_rules! cases {
-    ($($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            FORKS.hold(stringify!($case));
-        }
-    )*};
-}
-
-cases! {
+cases! { FORKS.hold:
     children_and_grandchildren
     several_children_at_a_time
     threads_fault_while_one_forks

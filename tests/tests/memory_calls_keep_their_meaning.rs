@@ -1,7 +1,7 @@
 //! What a program tells the kernel about its memory means the same for pages that are evicted.
 
 use std::sync::LazyLock;
-use terrace_tests::{Cases, Terrace, compiled};
+use terrace_tests::{Cases, Terrace, cases, compiled};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
@@ -10,16 +10,7 @@ static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     ways: vec![Terrace::within("4G"), Terrace::stressed()],
 });
 
-macro_rules! cases {
-    ($($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            CALLS.hold(stringify!($case));
-        }
-    )*};
-}
-
-cases! {
+cases! { CALLS.hold:
     discarded_pages_are_zeros
     unmapped_addresses_are_zeros_when_mapped_again
     mapped_over_evicted_memory

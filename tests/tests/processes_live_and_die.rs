@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 use std::time::Duration;
-use terrace_tests::{Cases, Program, Running, Terrace, compiled, terrace_library};
+use terrace_tests::{Cases, Program, Running, Terrace, cases, compiled, terrace_library};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static PROCESSES: LazyLock<Cases> = LazyLock::new(|| Cases {
@@ -12,16 +12,7 @@ static PROCESSES: LazyLock<Cases> = LazyLock::new(|| Cases {
     ways: vec![Terrace::within("4G"), Terrace::stressed()],
 });
 
-macro_rules! cases {
-    ($how:ident: $($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            PROCESSES.$how(stringify!($case));
-        }
-    )*};
-}
-
-cases! { hold:
+cases! { PROCESSES.hold:
     libraries_with_thread_local_variables
     small_stacks_of_other_threads
     another_locale
@@ -40,7 +31,7 @@ cases! { hold:
 }
 
 // Terrace may retire where it can no longer do its work.
-cases! { hold_managed_or_not:
+cases! { PROCESSES.hold_managed_or_not:
     user_ids_change
     user_ids_change_at_once
     not_dumpable

@@ -1,7 +1,7 @@
 //! System calls transfer the right bytes to and from memory that is evicted, half evicted, or just being moved.
 
 use std::sync::LazyLock;
-use terrace_tests::{Cases, Terrace, compiled};
+use terrace_tests::{Cases, Terrace, cases, compiled};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; random evictions; and these
 /// beside a budget below what a case uses.
@@ -11,16 +11,7 @@ static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed().and("--dram=6M")],
 });
 
-macro_rules! cases {
-    ($($case:ident)*) => {$(
-        #[test]
-        fn $case() {
-            CALLS.hold(stringify!($case));
-        }
-    )*};
-}
-
-cases! {
+cases! { CALLS.hold:
     vectors
     messages
     zero_copy_sends

@@ -275,7 +275,6 @@ impl Kernel {
     }
 
     pub fn advise(&self, start: usize, len: usize, advice: i32) -> Result<(), Errno> {
-        const POPULATE_WRITE: i32 = 23;
         const DONTNEED_LOCKED: i32 = 24;
         self.others();
         if let Some(slot) = self.slot(start) {
@@ -293,7 +292,7 @@ impl Kernel {
         match advice {
             libc::MADV_NOHUGEPAGE => Ok(()),
             libc::MADV_DONTNEED => self.drop_copied(start, len),
-            POPULATE_WRITE => {
+            libc::MADV_POPULATE_WRITE => {
                 if let Some(errno) = self.strike(Call::Populate) {
                     return Err(errno);
                 }

@@ -140,9 +140,8 @@ pub unsafe fn drop_copied(start: usize, len: usize) -> Result<()> {
 
 /// Faults a page in for writing (Linux 5.14): what a fork left shared becomes our own.
 pub fn populate_for_writing(page: usize) -> Result<()> {
-    const MADV_POPULATE_WRITE: i32 = 23;
     // SAFETY: contents stay.
-    unsafe { advise_or_strike(Call::Populate, page, PAGE, MADV_POPULATE_WRITE) }
+    unsafe { advise_or_strike(Call::Populate, page, PAGE, libc::MADV_POPULATE_WRITE) }
 }
 
 /// Closes a descriptor of the calling thread's table.

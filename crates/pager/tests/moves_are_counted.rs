@@ -7,7 +7,6 @@ use terrace_pager::sys::{self, Errno, PAGE};
 
 const PAGES: usize = 64;
 const WRITERS: usize = 3;
-const MADV_POPULATE_WRITE: i32 = 23;
 const TIME: Duration = Duration::from_secs(5);
 
 /// Every writer owns one word of each page, and finds in it what it wrote there last.
@@ -91,7 +90,7 @@ fn moves_are_counted() {
                     back += bytes;
                     match stopped {
                         None => {}
-                        Some(Errno::EBUSY) => sys::advise(staging + back, PAGE, MADV_POPULATE_WRITE).unwrap(),
+                        Some(Errno::EBUSY) => sys::advise(staging + back, PAGE, libc::MADV_POPULATE_WRITE).unwrap(),
                         Some(errno) => wrong(&format!("a page does not come back: {errno}")),
                     }
                 }

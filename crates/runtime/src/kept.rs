@@ -10,7 +10,6 @@ use terrace_pager::sys::{self, Errno, PAGE};
 
 /// The C library's part of a thread's stack lies at its top: descriptor and thread-local storage.
 const TOP_OF_STACK: usize = 64 << 10;
-const MADV_POPULATE_WRITE: i32 = 23;
 
 fn keep(start: usize, len: usize) {
     if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
@@ -72,7 +71,7 @@ pub fn futex(args: [usize; 6]) -> Result<usize, Errno> {
         let mut brought = false;
         for page in pages.into_iter().filter(|page| pager.manages(*page, PAGE)) {
             // SAFETY: faults the page in for writing, as the call would have; contents stay.
-            if unsafe { sys::advise(page, PAGE, MADV_POPULATE_WRITE) }.is_err() {
+            if unsafe { sys::advise(page, PAGE, libc::MADV_POPULATE_WRITE) }.is_err() {
                 return result;
             }
             brought = true;
