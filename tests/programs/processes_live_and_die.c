@@ -322,6 +322,40 @@ static void stacks_in_managed_memory(void) {
     owns_are_whole(0);
 }
 
+static void *forks_without_the_main_thread(void *unused) {
+    owns[0] = own;
+    for (size_t w = 0; w < COUNT(own); w++)
+        own[w] = word_of(50, 0, w);
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *stat = fopen(path, "r");
+        MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+        sched_yield();
+    }
+    surround();
+    fork_with_everything_out(NULL);
+    for (size_t w = 0; w < COUNT(own); w++)
+        MUST(own[w] == word_of(50, 0, w));
+    return NULL;
+}
+
+/* A process lives on after its main thread, also on a stack in managed memory, and forks. */
+static void forks_after_the_main_thread_left(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(100);
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        MUST(pthread_attr_setstack(&attributes, mapping(2 * MIB), 2 * MIB) == 0);
+        pthread_t thread;
+        MUST(pthread_create(&thread, &attributes, forks_without_the_main_thread, NULL) == 0);
+        pthread_exit(NULL);
+    }
+    wait_for(child);
+}
+
 /* ---- How processes change and end ---- */
 
 /* `execute SEED` is what cases execute: it finds its argument and the memory of a new process. */
@@ -672,6 +706,28 @@ static void sandboxed_strictly(void) {
     check_all();
 }
 
+static void *goes_on_sandboxed(void *unused) {
+    load_filter(true);
+    check_all();
+    fill(heap, BYTES, 5);
+    check(heap, BYTES, 5);
+    return NULL;
+}
+
+/* The process ends with its last thread, which is not the main thread. */
+static void sandboxed_and_left_by_the_main_thread(void) {
+    make_cold();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        pthread_t thread;
+        MUST(pthread_create(&thread, NULL, goes_on_sandboxed, NULL) == 0);
+        pthread_exit(NULL);
+    }
+    wait_for(child);
+    check_all();
+}
+
 /* ---- Threads ---- */
 
 static void *touch_until_cancelled(void *argument) {
@@ -932,6 +988,7 @@ int main(int count, char **words) {
         CASE(many_values_of_other_threads),
         CASE(many_fork_handlers),
         CASE(stacks_in_managed_memory),
+        CASE(forks_after_the_main_thread_left),
         CASE(executions_that_fail_and_one_that_does_not),
         CASE(ended_while_threads_fault),
         CASE(stopped_and_continued),
@@ -941,6 +998,7 @@ int main(int count, char **words) {
         CASE(sandboxed_by_prctl),
         CASE(sandboxed_by_seccomp),
         CASE(sandboxed_strictly),
+        CASE(sandboxed_and_left_by_the_main_thread),
         CASE(threads_are_cancelled),
         CASE(threads_come_and_go_while_one_forks),
         CASE(signals_and_evicted_memory),

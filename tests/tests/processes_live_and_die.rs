@@ -19,6 +19,7 @@ cases! { PROCESSES.hold:
     many_values_of_other_threads
     many_fork_handlers
     stacks_in_managed_memory
+    forks_after_the_main_thread_left
     executions_that_fail_and_one_that_does_not
     ended_while_threads_fault
     stopped_and_continued
@@ -37,6 +38,8 @@ cases! { PROCESSES.hold_managed_or_not:
     not_dumpable
     sandboxed_by_prctl
     sandboxed_by_seccomp
+    sandboxed_strictly
+    sandboxed_and_left_by_the_main_thread
 }
 
 /// Somebody else's preloaded library, behind ours as `terrace run` has it and before it as a user may have it.

@@ -64,9 +64,9 @@ impl Account {
         self.threads.lock().contains(&thread)
     }
 
-    /// Whether all our threads are asleep in the kernel.
-    pub fn threads_sleep(&self) -> bool {
-        self.threads.lock().iter().all(|thread| sys::thread_state(*thread) == Some('S'))
+    /// Whether all our threads have ended.
+    pub fn threads_are_gone(&self) -> bool {
+        !self.threads.lock().iter().any(|thread| sys::thread_exists(*thread))
     }
 
     /// In a fork's child: our threads are gone, and the child's story begins.

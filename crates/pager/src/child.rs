@@ -111,6 +111,12 @@ impl Pager {
         sys::futex_wake(&self.first.running, 1);
     }
 
+    /// How many handlers there are.
+    pub(crate) fn handlers(&self) -> usize {
+        let shards = self.descriptors.shards.load(Acquire);
+        if self.first.stay.load(Relaxed) { shards.min(1) } else { shards }
+    }
+
     /// In a handler that was just made: the first one does its work until it ends.
     pub(crate) fn await_first_handler(&self) {
         while self.first.handling.load(Acquire) != 0 {
@@ -124,11 +130,12 @@ impl Pager {
             uffds.iter().map(|uffd| libc::pollfd { fd: uffd.load(Acquire), events: libc::POLLIN, revents: 0 }).collect();
         polled.iter().for_each(|polled| sys::set_waiting(polled.fd, false));
         let stays = self.first.stay.load(Relaxed);
-        while stays || self.mode() == Mode::Starting {
+        let mut dismissed = false;
+        while stays && !dismissed || self.mode() == Mode::Starting {
             sys::wait_readable(&mut polled, if stays { NEVER } else { LOOK_EVERY });
             for ready in polled.iter().filter(|polled| polled.revents != 0) {
                 // One at a time: what is read must be served, and more may not be there.
-                self.handle_some(ready.fd, &mut [Message::default()], tools);
+                dismissed |= !self.handle_some(ready.fd, &mut [Message::default()], tools);
             }
         }
         polled.iter().for_each(|polled| sys::set_waiting(polled.fd, true));
@@ -150,10 +157,10 @@ extern "C" fn first_keeper(argument: *mut c_void) -> i32 {
     });
     pager.first.keeping.store(0, Release);
     sys::futex_wake(&pager.first.keeping, 1);
-    match tools {
-        Some(tools) => pager.serve(tools),
-        None => 0,
+    if let Some(tools) = tools {
+        pager.serve(tools);
     }
+    0
 }
 
 extern "C" fn first_handler(argument: *mut c_void) -> i32 {

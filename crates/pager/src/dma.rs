@@ -7,10 +7,14 @@
 use crate::sys;
 use std::fs;
 
-/// What the program holds that may pin pages, or `None`. Looks at its descriptor table, which is not the calling thread's.
+/// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table, which is not the calling thread's.
 pub fn sign() -> Option<&'static str> {
     let process = sys::process_id();
     let descriptors = fs::read_dir(format!("/proc/{process}/task/{process}/fd")).ok()?;
+    // Its main thread left: the descriptors are where this look does not go.
+    if sys::thread_state(process) == Some('Z') {
+        return Some("descriptors that cannot be seen");
+    }
     descriptors.flatten().find_map(|descriptor| {
         let target = fs::read_link(descriptor.path()).ok()?;
         let target = target.to_str()?;

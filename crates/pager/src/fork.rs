@@ -48,6 +48,7 @@ pub(crate) struct ForkState {
     pub(crate) forking: Lock<()>,
     /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork, or −1.
     device: AtomicI32,
+    device_number: AtomicU64,
     /// Likewise the descriptors of files that hold pages.
     files: Lock<Vec<(Arc<DataFile>, [Fd; 2])>>,
     /// The keeper could make files ready for a child.
@@ -61,6 +62,7 @@ impl ForkState {
             noted: AtomicUsize::new(0),
             forking: Lock::new(()),
             device: AtomicI32::new(-1),
+            device_number: AtomicU64::new(0),
             files: Lock::new(Vec::new()),
             shared: AtomicBool::new(false),
         })
@@ -141,6 +143,7 @@ impl Pager {
         {
             if let Ok(fd) = sys::userfaultfd(Some(device)) {
                 sys::close(fd);
+                self.fork.device_number.store(sys::device_number(device), Relaxed);
                 self.fork.device.store(device, Release);
                 return;
             }
@@ -214,7 +217,8 @@ impl Pager {
     /// After a fork, in the parent.
     pub fn fork_parent(&self) {
         let device = self.fork.device.swap(-1, AcqRel);
-        if device >= 0 {
+        // Another thread may have closed it meanwhile, and put something else there.
+        if device >= 0 && sys::device_number(device) == self.fork.device_number.load(Relaxed) {
             sys::close(device);
         }
         self.take_files_back();
@@ -261,7 +265,7 @@ impl Pager {
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
         }
-        if self.mover.retired.load(Acquire) {
+        if self.is_retired() {
             // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.
             self.stats.store(std::ptr::null_mut(), Release);
             return;

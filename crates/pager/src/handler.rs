@@ -68,17 +68,22 @@ impl Pager {
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
         let mut messages = [Message::default(); 8];
-        loop {
-            self.handle_some(uffd, &mut messages, &mut tools);
-        }
+        while self.handle_some(uffd, &mut messages, &mut tools) {}
     }
 
-    /// Waits for faults and serves them.
-    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools) {
+    /// Waits for faults and serves them. False if this thread is to end.
+    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools) -> bool {
+        let mut stays = true;
         match sys::uffd_read(uffd, messages) {
             Ok(count) => {
                 for (address, write) in messages[..count].iter().filter_map(Message::fault) {
-                    self.fault(uffd, address & !(PAGE - 1), write, tools);
+                    let address = address & !(PAGE - 1);
+                    if self.is_farewell(address) {
+                        self.fill_zero(uffd, address, write);
+                        stays = false;
+                    } else {
+                        self.fault(uffd, address, write, tools);
+                    }
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -92,6 +97,7 @@ impl Pager {
                 sys::sleep(Duration::from_millis(100));
             }
         }
+        stays
     }
 
     fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {

@@ -162,12 +162,12 @@ impl Pager {
         self.ranges.lock().overlapping(start, end)
     }
 
-    /// Restores everything, hands all memory back to the kernel and lets our threads sleep for ever: for a program that is about to forbid
-    /// system calls to all its threads.
+    /// Restores everything, hands all memory back to the kernel and ends our threads: for a program that is about to forbid system calls to
+    /// all its threads.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
         let _signals = SignalsBlocked::new();
-        // No fork and no start meanwhile: both talk to the threads that are put to sleep here.
+        // No fork and no start meanwhile: both talk to the threads that end here.
         let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
             self.mover.retired.store(true, Release);
@@ -178,7 +178,7 @@ impl Pager {
             // Unregisters too: first touches must not need our threads any more either.
             self.unmanage(range.start, range.end - range.start);
         }
-        self.put_threads_to_sleep();
+        self.end_threads();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
     }

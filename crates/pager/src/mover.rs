@@ -94,7 +94,9 @@ pub(crate) fn run(pager: &'static Pager) {
     loop {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
-        pager.sleep_if_retired();
+        if pager.is_retired() {
+            return;
+        }
         mover.page_out();
         let sleep = mover.tick();
         if !sleep.is_zero() {
@@ -420,7 +422,7 @@ impl Pager {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;
         }
-        self.mover.page_out.ask(DO, start, start + len, || self.call_mover(), || !self.mover.retired.load(Acquire));
+        self.mover.page_out.ask(DO, start, start + len, || self.call_mover(), || !self.is_retired());
         true
     }
 }

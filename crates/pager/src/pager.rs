@@ -82,6 +82,8 @@ pub struct Pager {
     pub(crate) mappings_max: AtomicUsize,
     /// How the process is to end, once the main thread left (see `exit_when_alone`).
     ending: AtomicUsize,
+    /// The page with which handlers are let go (see `dismiss_handlers`); 0 until then.
+    farewell: AtomicUsize,
     /// Bytes under management, touched or not.
     committed: AtomicUsize,
     /// So many of them are worth starting for, at most.
@@ -131,9 +133,8 @@ pub(crate) struct MoverLine {
     /// Nothing can be evicted at present; waiting for room is pointless.
     pub at_floor: AtomicBool,
     pub running: AtomicBool,
-    /// Mover and keeper are to sleep for ever (see `Pager::retire`), and how many do.
+    /// Our threads end, and nothing starts again (see `Pager::retire`).
     pub retired: AtomicBool,
-    pub asleep: AtomicU32,
 }
 
 /// How a thread of the program has one of ours do something to a range, and waits for it.
@@ -147,9 +148,6 @@ pub(crate) struct RangeLine {
     pub asked: AtomicU32,
 }
 
-/// What retired threads sleep on; nobody wakes it.
-static NEVER: AtomicU32 = AtomicU32::new(0);
-
 /// Nothing was asked.
 pub(crate) const IDLE: u32 = 0;
 /// The one thing the line is for.
@@ -162,6 +160,8 @@ pub(crate) const TAKE_STAGING: u32 = 4;
 /// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and that is done.
 pub(crate) const SHARE_FILES: u32 = 5;
 pub(crate) const FILES_SHARED: u32 = 6;
+/// Of the keeper: let the handlers end, and end.
+const RETIRE: u32 = 7;
 
 impl RangeLine {
     /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
@@ -253,6 +253,7 @@ impl Pager {
             said: Said::default(),
             mappings_max: AtomicUsize::new(0),
             ending: AtomicUsize::new(NOT_ENDING),
+            farewell: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
             rehearsed: AtomicBool::new(false),
@@ -475,8 +476,12 @@ impl Pager {
 
     pub(crate) fn ask_keeper(&self, what: u32, start: usize, end: usize) {
         if self.mode() == Mode::Active {
-            self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1), || true);
+            self.call_keeper(what, start, end);
         }
+    }
+
+    fn call_keeper(&self, what: u32, start: usize, end: usize) {
+        self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1), || !self.is_retired());
     }
 
     /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
@@ -493,9 +498,12 @@ impl Pager {
     }
 
     /// What the keeper does for the rest of its life.
-    pub(crate) fn serve(&'static self, mut tools: crate::handler::Tools) -> ! {
+    pub(crate) fn serve(&'static self, mut tools: crate::handler::Tools) {
         loop {
-            self.sleep_if_retired();
+            if let Some((RETIRE, ..)) = self.service.asked() {
+                self.dismiss_handlers();
+                return self.service.done();
+            }
             if !self.serve_one(&mut tools) {
                 sys::futex_wait(&self.service.asked, IDLE, None);
             }
@@ -531,26 +539,44 @@ impl Pager {
         true
     }
 
-    /// Where mover and keeper end when the pager retires: in a system call begun before the program's filter is there.
-    pub(crate) fn sleep_if_retired(&self) {
-        while self.mover.retired.load(Acquire) {
-            self.mover.asleep.fetch_add(1, Release);
-            sys::futex_wait(&NEVER, 0, None);
+    /// Whether the program loaded a seccomp filter: no thread of ours is there, and no system call may be made that the program would not
+    /// make without us.
+    pub fn is_retired(&self) -> bool {
+        self.mover.retired.load(Acquire)
+    }
+
+    /// Lets our threads end, when nothing is managed any more, and waits until they are gone.
+    pub(crate) fn end_threads(&self) {
+        self.call_keeper(RETIRE, 0, 0);
+        self.mover.retired.store(true, Release);
+        self.call_mover();
+        // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all the same.
+        for _ in 0..1000 {
+            if self.account.threads_are_gone() {
+                return;
+            }
+            sys::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits until every thread of ours sleeps in the kernel with nothing more to do: mover and keeper for ever, handlers in `read`.
-    pub(crate) fn put_threads_to_sleep(&self) {
-        self.mover.retired.store(true, Release);
-        self.call_mover();
-        sys::futex_wake(&self.service.asked, 1);
-        for _ in 0..1000 {
-            sys::sleep(Duration::from_millis(1));
-            let to_sleep = if self.restores_only.load(Acquire) { 1 } else { 2 };
-            if self.mover.asleep.load(Acquire) >= to_sleep && self.account.threads_sleep() {
-                return;
+    /// In the keeper. Nothing but a message lets a handler out of `read`: each gets one, a fault on a page that is nobody's.
+    fn dismiss_handlers(&self) {
+        let handlers = self.handlers();
+        let Ok(page) = sys::reserve(PAGE) else { return };
+        self.farewell.store(page, Release);
+        for uffd in self.descriptors.uffds[..handlers].iter().map(|uffd| uffd.load(Acquire)) {
+            if patiently(|| sys::uffd_register(uffd, page, PAGE, false)).is_ok() {
+                sys::peek(page, &mut [0]);
+                let _ = patiently(|| sys::uffd_unregister(uffd, page, PAGE));
+                // SAFETY: the page is this function's.
+                unsafe { sys::empty(page, PAGE) };
             }
         }
+    }
+
+    /// Whether a fault is the handler's call to end.
+    pub(crate) fn is_farewell(&self, address: usize) -> bool {
+        address == self.farewell.load(Acquire)
     }
 
     fn restore_all_of(&self, start: usize, end: usize, tools: &mut crate::handler::Tools) {
@@ -773,7 +799,8 @@ pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::
         return std::ptr::null_mut();
     }
     pager.become_keeper("");
-    pager.serve(tools)
+    pager.serve(tools);
+    std::ptr::null_mut()
 }
 
 extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
@@ -790,7 +817,12 @@ extern "C" fn last_main(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: the argument is the box made in `spawn`, used once.
     let (pager, ending) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
     let own = sys::thread_id();
+    pager.account.watch_thread(own);
     while !pager.only_ours_left(own) {
+        if pager.is_retired() {
+            // The program's last thread ends the process as it would without us.
+            return std::ptr::null_mut();
+        }
         sys::sleep(Duration::from_millis(10));
     }
     match ending {
@@ -809,7 +841,7 @@ const NOT_ENDING: usize = usize::MAX - 1;
 impl Pager {
     /// The main thread is about to leave without ending the process. The last other thread of the program ends it, but ours would keep it
     /// alive for ever: sees to it that it ends when only ours are left; with exit handlers, as after `pthread_exit`, or with this `status`,
-    /// as after a bare SYS_exit.
+    /// as after a bare SYS_exit. Once [retired](Pager::retire), nothing of ours is in the way.
     pub fn exit_when_alone(&'static self, status: Option<i32>) {
         self.ending.store(status.map_or(ENDS_BY_EXIT, |status| status as u32 as usize), Release);
         // Before our threads are there, nothing of ours keeps the process alive; `start` asks again.
@@ -896,7 +928,6 @@ impl Pager {
         self.mover.waiting.store(0, Relaxed);
         self.mover.demand.store(0, Relaxed);
         self.mover.retired.store(false, Relaxed);
-        self.mover.asleep.store(0, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
         self.service.asked.store(0, Relaxed);

@@ -227,6 +227,13 @@ pub fn thread_state(thread: i32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
+/// Whether this process has a thread of that id.
+pub fn thread_exists(thread: i32) -> bool {
+    // SAFETY: signal 0 is none.
+    let answer = unsafe { syscall!(Sysno::tgkill, process_id(), thread, 0) };
+    answer != Err(Errno::ESRCH)
+}
+
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments.
@@ -355,14 +362,23 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
     above.map(|fd| fd as Fd)
 }
 
-/// Reads this process's own memory through the kernel; false where nothing is mapped. Faults are taken as by any system call.
+/// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     simulated!(_kernel => true);
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, process_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
     copied == Ok(buffer.len())
+}
+
+/// Which device a descriptor is of; 0 if of none.
+pub fn device_number(fd: Fd) -> u64 {
+    // SAFETY: a struct of integers, valid when zeroed.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one struct stat, which on 64-bit machines is the C library's.
+    let answer = unsafe { syscall!(Sysno::fstat, fd, &raw mut stat) };
+    if answer.is_ok() { stat.st_rdev } else { 0 }
 }
 
 /// See [`dma::sign`].
@@ -382,7 +398,7 @@ pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     // SAFETY: the kernel checks `remote`; `local` is free slots of staging.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, process_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
     copied.unwrap_or(0) / PAGE
 }
 

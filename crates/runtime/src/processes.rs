@@ -345,10 +345,8 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
             retire_before_filter();
             forward()
         }
-        libc::SYS_exit if sys::thread_id() == sys::process_id() => {
-            if let Some(pager) = pager() {
-                pager.exit_when_alone(Some(a as i32));
-            }
+        libc::SYS_exit => {
+            before_thread_exits(Some(a as i32));
             forward()
         }
         libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
@@ -377,15 +375,21 @@ extern "C" fn __wrap_syscall(number: libc::c_long, a: usize, b: usize, c: usize,
     result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
 }
 
+/// When the main thread leaves, somebody must end the process with its last other thread (see [`terrace_pager::Pager::exit_when_alone`]).
+fn before_thread_exits(status: Option<i32>) {
+    // A filter may not allow a thread to ask who it is.
+    if let Some(pager) = pager().filter(|pager| !pager.is_retired())
+        && sys::thread_id() == sys::process_id()
+    {
+        pager.exit_when_alone(status);
+    }
+}
+
 /// `pthread_exit`. When the main thread leaves this way, the C library ends the process with the last other thread; ours would keep it
 /// alive for ever.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
-    if sys::thread_id() == sys::process_id()
-        && let Some(pager) = pager()
-    {
-        pager.exit_when_alone(None);
-    }
+    before_thread_exits(None);
     let real = PTHREAD_EXIT.get();
     if real.is_null() {
         exit_now(0);
