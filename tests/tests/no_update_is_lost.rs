@@ -3,8 +3,10 @@
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
 
+/// For `seconds`, or as long as `make soak` says.
 fn nothing_is_lost(terrace: Terrace, seconds: u64) {
     let _machine = machine();
+    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", seconds);
     let finished = Program::new(compiled("no_update_is_lost.c", &[]))
         .arg(seconds.to_string())
         .under(terrace)
@@ -13,21 +15,23 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) {
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     println!("{stdout}");
     assert!(finished.status.success() && stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
-    finished.report().expect_moves(10_000, 10_000);
+    let report = finished.report();
+    println!("{} pages evicted, {} restored", report.demoted_pages(), report.faults());
+    report.expect_moves(10_000, 10_000);
 }
 
-/// 3 writers, read(2) into pages and a fork loop against random evictions: 60 s; `make soak` sets 1,800.
+/// Writers, read(2), devices, madvise, mremap and forks against random evictions.
 #[test]
 fn writers_readers_and_forks_against_random_evictions() {
-    nothing_is_lost(Terrace::stressed(), number_from_environment("TERRACE_SOAK_SECONDS", 60));
+    nothing_is_lost(Terrace::stressed(), 60);
 }
 
 #[test]
 fn the_same_while_kernel_calls_fail() {
-    nothing_is_lost(Terrace::failing(), number_from_environment("TERRACE_SOAK_SECONDS", 60) / 4);
+    nothing_is_lost(Terrace::failing(), 15);
 }
 
 #[test]
 fn the_same_by_write_protection() {
-    nothing_is_lost(Terrace::write_protecting(), number_from_environment("TERRACE_SOAK_SECONDS", 60) / 4);
+    nothing_is_lost(Terrace::write_protecting(), 15);
 }
