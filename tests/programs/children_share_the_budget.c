@@ -6,9 +6,11 @@
  *   children_share_the_budget come_and_go MEGABYTES SECONDS   a parent with so much, and children with as much, which end in all ways
  *   children_share_the_budget same_pages MEGABYTES SECONDS   a parent and a child with the same memory, which both only read
  *   children_share_the_budget cold_with_child MEGABYTES   what a child finds evicted comes back in it
+ *   children_share_the_budget busy_children MEGABYTES   a parent that evicts and touches nothing more, and children that do all kinds of things
  */
 #include "cold.h"
 #include <signal.h>
+#include <sys/resource.h>
 
 static char **words;
 
@@ -159,8 +161,55 @@ static void cold_with_child(void) {
     check(own, bytes, 1);
 }
 
+/* A child finds all of its parent's memory, evicts it again if it can, and ends somehow. */
+static void be_busy(char *own, size_t bytes, int way) {
+    alarm(60);
+    check(own, bytes, 1);
+    fill(own, bytes, 2);
+    MUST(madvise(own, bytes, MADV_PAGEOUT) == 0 || errno == EINVAL);
+    check(own, bytes, 2);
+    if (way == 1)
+        exit(0);
+    if (way == 2)
+        raise(SIGKILL);
+    if (way == 3)
+        abort();
+    if (way == 4)
+        execl("/proc/self/exe", "executed", "alone", "60", "0", NULL);
+    _exit(way == 4);
+}
+
+static void busy_children(void) {
+    size_t bytes = number(2) * MIB;
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    char *own = cold_mapping(bytes, 1);
+    const char *directory = getenv("TERRACE_RUN_DIR");
+    char aside[1000];
+    snprintf(aside, sizeof aside, "%s.aside", directory ? directory : "");
+    for (int way = 0; way < 8; way++) {
+        /* The last two can make no statistics page of their own. */
+        if (way == 6 && directory)
+            MUST(rename(directory, aside) == 0);
+        pid_t child = way == 5 || way == 7 ? _Fork() : fork();
+        if (child == 0)
+            be_busy(own, bytes, way);
+        int status;
+        MUST(child > 0 && waitpid(child, &status, 0) == child);
+        MUST(way == 2 ? WTERMSIG(status) == SIGKILL : way == 3 ? WTERMSIG(status) == SIGABRT : status == 0);
+    }
+    if (directory)
+        MUST(rename(aside, directory) == 0);
+    MUST(system("true") == 0);
+    FILE *from = popen("echo words", "r");
+    char line[10] = "";
+    MUST(from && fgets(line, sizeof line, from) && strcmp(line, "words\n") == 0 && pclose(from) == 0);
+}
+
 int main(int argc, char **argv) {
-    static const struct a_case cases[] = {CASE(many), CASE(executed), CASE(alone), CASE(come_and_go), CASE(same_pages), CASE(cold_with_child)};
+    static const struct a_case cases[] = {
+        CASE(many), CASE(executed), CASE(alone), CASE(come_and_go), CASE(same_pages), CASE(cold_with_child), CASE(busy_children),
+    };
     words = argv;
     return run_case(argc, argv, cases, COUNT(cases));
 }

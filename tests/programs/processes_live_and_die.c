@@ -291,7 +291,8 @@ static void many_fork_handlers(void) {
 }
 
 static __thread uint64_t own[64];
-static uint64_t *owns[3];
+static uint64_t *owns[5];
+static char *below;
 static void *on_own_stack(void *argument) {
     size_t me = (size_t)(uintptr_t)argument;
     owns[me] = own;
@@ -304,16 +305,23 @@ static void owns_are_whole(int generation) {
     for (size_t n = 0; n < COUNT(owns); n++)
         for (size_t w = 0; w < COUNT(own); w++)
             MUST(owns[n][w] == word_of(50 + n, 0, w));
+    check(below, MIB / 2, 60);
 }
 
-/* Threads are in a list, whose neighbours the C library changes in a child; they lie on their stacks, and these in managed memory. */
+/*
+ * Threads are in a list, whose neighbours the C library changes in a child; they lie on their stacks, and these in managed memory; the last
+ * one's begins and ends amid pages.
+ */
 static void stacks_in_managed_memory(void) {
     pthread_barrier_init(&barrier, NULL, 2);
     for (size_t n = 0; n < COUNT(owns); n++) {
         char *stack = n % 2 ? mapping(2 * MIB) : cold_heap(MIB, 3);
+        size_t offset = n == COUNT(owns) - 1 ? 1008 : 0;
+        if (offset)
+            fill(below = stack + PAGE, MIB / 2, 60);
         pthread_attr_t attributes;
         pthread_attr_init(&attributes);
-        MUST(pthread_attr_setstack(&attributes, stack, n % 2 ? 2 * MIB : MIB) == 0);
+        MUST(pthread_attr_setstack(&attributes, stack + offset, (n % 2 ? 2 * MIB : MIB) - 2 * offset) == 0);
         pthread_t thread;
         MUST(pthread_create(&thread, &attributes, on_own_stack, (void *)n) == 0);
         pthread_barrier_wait(&barrier);
@@ -795,8 +803,32 @@ static void *short_lived(void *argument) {
     return NULL;
 }
 
+/* Calls in which Terrace allocates for itself: a child that inherited its heap amid a change could do nothing more. */
+static atomic_bool stop;
+static void *changes_mappings(void *argument) {
+    char *area = mapping(2 * MIB);
+    for (int n = 0; !stop; n++)
+        MUST(mprotect(area, MIB, n % 2 ? PROT_READ | PROT_WRITE : PROT_READ) == 0);
+    return NULL;
+}
+
 static void threads_come_and_go_while_one_forks(void) {
     make_cold();
+    pthread_t changing[2];
+    for (size_t n = 0; n < COUNT(changing); n++)
+        MUST(pthread_create(&changing[n], NULL, changes_mappings, NULL) == 0);
+    for (int n = 0; n < 30; n++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            check_pages(heap, (size_t)n, (size_t)n + 1, 1);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    stop = true;
+    for (size_t n = 0; n < COUNT(changing); n++)
+        MUST(pthread_join(changing[n], NULL) == 0);
     for (int n = 0; n < KEYS; n++)
         MUST(pthread_key_create(&keys[n], free) == 0);
     for (uintptr_t n = 0; n < 1000; n += 10) {
@@ -1014,5 +1046,10 @@ int main(int count, char **words) {
     }
     tls_library = count > 2 ? words[2] : "";
     allocating_library = count > 3 ? words[3] : "";
-    return run_case(count, words, cases, COUNT(cases));
+    int status = run_case(count, words, cases, COUNT(cases));
+    if (getenv("EXPECT_ANOTHER_PRELOAD")) {
+        int (*forks)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "another_preload_forks");
+        MUST(forks && forks() > 0);
+    }
+    return status;
 }

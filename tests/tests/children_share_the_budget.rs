@@ -187,6 +187,24 @@ fn executed_children_are_not_managed_without_children() {
     assert_eq!(processes(finished.report()).len(), 2, "the shell and what it executed, and not `true`: {}", finished.report());
 }
 
+/// What children do, however they are made and end, is not in their parent's figures, also where they cannot have figures of their own.
+#[test]
+fn a_parents_figures_are_its_own() {
+    let pages = |megabytes: u64| megabytes * 256;
+    for terrace in [Terrace::within("4G"), Terrace::within("4G").and("--no-children")] {
+        let finished = case(&["busy_children", "20"]).under(terrace).succeed();
+        let report = finished.report();
+        report.expect_managed();
+        let main = processes(report).into_iter().find(|process| process["main"] == true).expect("the program is in its report");
+        assert_eq!(main["program"], "children_share_", "{report}");
+        assert_eq!(main["state"], "active", "{report}");
+        assert!(main.get("note").is_none_or(serde_json::Value::is_null), "a child's note: {report}");
+        // It evicted once and brought nothing back.
+        assert!(main["moves"]["demoted_pages"].as_u64() <= Some(pages(20) + 100), "{report}");
+        assert!(main["faults"].as_u64() < Some(100) && main["moves"]["promoted_pages"].as_u64() < Some(100), "{report}");
+    }
+}
+
 #[test]
 fn a_run_inside_another_is_refused_in_words() {
     for terrace in [Terrace::within("64M"), Terrace::within("64M").and("--no-children")] {

@@ -47,7 +47,8 @@ cases! { PROCESSES.hold_managed_or_not:
 fn with_another_preloaded_library() {
     let another = compiled("another_preload.c", &["-shared", "-fPIC"]);
     for case in ["small_stacks_of_other_threads", "ended_while_threads_fault", "libraries_come_and_go_with_their_memory_out"] {
-        let program = || Program::new(&PROCESSES.program).arg(case).args(&PROCESSES.arguments);
+        // Forks pass through it.
+        let program = || Program::new(&PROCESSES.program).arg(case).args(&PROCESSES.arguments).env("EXPECT_ANOTHER_PRELOAD", "1");
         for terrace in &PROCESSES.ways {
             program().env("LD_PRELOAD", &another).under(terrace.clone()).succeed().report().expect_managed();
         }

@@ -12,7 +12,7 @@ use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{unmanaged, zone};
-use terrace_pager::sys;
+use terrace_pager::sys::{self, PAGE};
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
@@ -155,9 +155,13 @@ extern "C" fn pthread_create(
     let real: Create = unsafe { std::mem::transmute(real) };
     if let Some(pager) = pager()
         && let Some(top) = top_of_own_stack(attributes)
-        && pager.manages(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES)
     {
-        pager.unmanage(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES);
+        // Whole pages: the stack need not end with one, and a range that is cut amid a page cannot be registered in a child.
+        let start = top.saturating_sub(DESCRIPTION_BYTES) / PAGE * PAGE;
+        let len = top.next_multiple_of(PAGE) - start;
+        if pager.manages(start, len) {
+            pager.unmanage(start, len);
+        }
     }
     real(thread, attributes, main, argument)
 }
