@@ -144,6 +144,9 @@ fn a_damaged_page_word_ends_the_process_that_touches_the_page() {
         }
         return;
     };
+    // Rather than to wait for the page for ever.
+    // SAFETY: the process is this test's own.
+    unsafe { libc::alarm(60) };
     let Some(pager) = pager("dram,lz4", false, spoil) else { std::process::abort() };
     let (base, pages) = filled(pager, |page| page as u64);
     let entry = pager.table.get_or_create(base).unwrap();
