@@ -190,9 +190,13 @@ fn a_closed_userfaultfd() {
     let terrace = Terrace::within("4G").and("--tiers").and("dram,lz4");
     let mut running = Program::new(compiled("damaged_memory.c", &[])).arg("a_read").arg(&go).under(terrace).start();
     Victim::of(&mut running);
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.program_pid())).unwrap().flatten();
-    let handlers = tasks.filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "terrace-fault\n"));
-    let threads = handlers.map(|task| task.file_name().to_str().unwrap().parse::<i32>().unwrap());
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.program_pid())).unwrap().flatten().map(|task| task.path());
+    let handlers: Vec<_> = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")).collect();
+    let waits = |task: &std::path::PathBuf| fs::read_to_string(task.join("syscall")).unwrap().starts_with(&format!("{} ", libc::SYS_read));
+    while !handlers.iter().all(waits) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let threads = handlers.iter().map(|task| task.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap());
     let traced: Vec<Traced> = threads.map(Traced::stop).collect();
     assert!(!traced.is_empty());
     traced.iter().for_each(Traced::close_what_it_reads);
