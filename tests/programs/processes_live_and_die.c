@@ -4,6 +4,7 @@
  */
 #include "cold.h"
 #include <ctype.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -1005,6 +1006,38 @@ static void libraries_come_and_go_with_their_memory_out(void) {
 }
 
 /* For the tests that send signals from outside: says that it is ready and waits. */
+/* Every signal that can be blocked goes to every thread of Terrace's, whatever the program's action is for it. glibc's 32 and 33 are its own. */
+static void signals_to_terraces_threads(void) {
+    make_cold();
+    pid_t threads[64];
+    size_t count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    MUST(tasks);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        char path[64], name[16] = {0};
+        MUST(snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", task->d_name) < (int)sizeof path);
+        int file = open(path, O_RDONLY);
+        if (task->d_name[0] == '.' || file < 0)
+            continue;
+        MUST(read(file, name, sizeof name - 1) > 0 && close(file) == 0);
+        if (strncmp(name, "terrace-", 8) != 0)
+            continue;
+        MUST(count < COUNT(threads));
+        threads[count++] = atoi(task->d_name);
+    }
+    closedir(tasks);
+    MUST(!evicts() || count >= 3);
+    for (size_t t = 0; t < count; t++)
+        for (int number = 1; number <= 64; number++)
+            if (number != SIGKILL && number != SIGSTOP && number != 32 && number != 33)
+                MUST(syscall(SYS_tgkill, getpid(), threads[t], number) == 0);
+    check_all();
+    evict(map, BYTES);
+    check_all();
+    for (size_t t = 0; t < count; t++)
+        MUST(syscall(SYS_tgkill, getpid(), threads[t], 0) == 0);
+}
+
 static void waits_with_pages_out(void) {
     make_cold();
     MUST(write(1, "ready\n", 6) == 6);
@@ -1036,6 +1069,7 @@ int main(int count, char **words) {
         CASE(signals_and_evicted_memory),
         CASE(signals_in_terraces_own_heap),
         CASE(libraries_come_and_go_with_their_memory_out),
+        CASE(signals_to_terraces_threads),
         CASE(waits_with_pages_out),
     };
     if (count > 2 && strcmp(words[1], "execute") == 0)

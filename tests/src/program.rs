@@ -242,6 +242,11 @@ impl Running {
         String::from_utf8_lossy(&fs::read(self.scratch.path().join("stdout")).unwrap_or_default()).into_owned()
     }
 
+    /// What it has written to standard error so far.
+    pub fn stderr_so_far(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stderr")).unwrap_or_default()).into_owned()
+    }
+
     /// Asks it to end.
     pub fn terminate(&self) {
         kill(self.pid(), libc::SIGTERM);

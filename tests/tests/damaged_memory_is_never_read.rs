@@ -1,5 +1,5 @@
 //! Damaged bytes in a pool end the program before it sees them, and the page is named. One byte is flipped from outside, as a failing memory
-//! chip or a stray write would.
+//! chip or a stray write would. The same where a tracer closes what pages are brought back through.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -127,4 +127,89 @@ fn a_discarded_page() {
 fn a_read_of_a_verified_page() {
     let (_, finished) = run_damaged("a_read", Terrace::within("4G").and("--tiers").and("dram,lz4").and("--verify"));
     assert_eq!(finished.status.signal(), Some(SIGABRT), "damaged later: {}", finished.account("was to be ended"));
+}
+
+/// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of that wait; the second half is left to the
+/// caller.
+#[cfg(target_arch = "x86_64")]
+struct Traced {
+    thread: i32,
+    waits: libc::user_regs_struct,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Traced {
+    fn request(&self, request: libc::c_uint, registers: *const libc::user_regs_struct) {
+        // SAFETY: the thread is one that this one traces; requests that read or write registers are given some.
+        assert_eq!(unsafe { libc::ptrace(request, self.thread, 0, registers) }, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    fn await_stop(&self) {
+        // SAFETY: the status is nobody's to know.
+        assert_eq!(unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) }, self.thread);
+    }
+
+    fn stop(thread: i32) -> Traced {
+        // SAFETY: plain integers.
+        let mut traced = Traced { thread, waits: unsafe { std::mem::zeroed() } };
+        traced.request(libc::PTRACE_ATTACH, std::ptr::null());
+        traced.await_stop();
+        let registers = &raw mut traced.waits;
+        traced.request(libc::PTRACE_GETREGS, registers);
+        assert_eq!(traced.waits.orig_rax, libc::SYS_read as u64, "a handler waits in read");
+        traced
+    }
+
+    fn close_what_it_reads(&self) {
+        let mut registers = self.waits;
+        // Behind a `syscall` instruction, whose first argument is still there.
+        registers.rip -= 2;
+        (registers.rax, registers.orig_rax) = (libc::SYS_close as u64, u64::MAX);
+        self.request(libc::PTRACE_SETREGS, &raw const registers);
+        self.request(libc::PTRACE_SINGLESTEP, std::ptr::null());
+        self.await_stop();
+        self.request(libc::PTRACE_GETREGS, &raw mut registers);
+        assert_eq!(registers.rax, 0, "the close failed");
+    }
+
+    /// It reads again.
+    fn go_on(mut self) {
+        self.waits.rip -= 2;
+        (self.waits.rax, self.waits.orig_rax) = (libc::SYS_read as u64, u64::MAX);
+        self.request(libc::PTRACE_SETREGS, &raw const self.waits);
+        self.request(libc::PTRACE_DETACH, std::ptr::null());
+    }
+}
+
+/// All userfaultfds are closed at once: the kernel would give zeros for what is out.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_closed_userfaultfd() {
+    let scratch = tempfile::tempdir().unwrap();
+    let go = scratch.path().join("go");
+    let terrace = Terrace::within("4G").and("--tiers").and("dram,lz4");
+    let mut running = Program::new(compiled("damaged_memory.c", &[])).arg("a_read").arg(&go).under(terrace).start();
+    Victim::of(&mut running);
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.program_pid())).unwrap().flatten().map(|task| task.path());
+    let handlers: Vec<_> = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")).collect();
+    let waits = |task: &std::path::PathBuf| fs::read_to_string(task.join("syscall")).unwrap().starts_with(&format!("{} ", libc::SYS_read));
+    while !handlers.iter().all(waits) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let threads = handlers.iter().map(|task| task.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap());
+    let traced: Vec<Traced> = threads.map(Traced::stop).collect();
+    assert!(!traced.is_empty());
+    traced.iter().for_each(Traced::close_what_it_reads);
+    traced.into_iter().for_each(Traced::go_on);
+    // Its end comes by itself. Where Terrace goes on instead, the program reads the page.
+    while running.is_running() {
+        if running.stderr_so_far().contains("frozen") {
+            File::create(&go).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let finished = running.wait();
+    assert_eq!(finished.status.signal(), Some(SIGABRT), "{}", finished.account("was to be ended"));
+    let said = "terrace: a userfaultfd was closed, so evicted pages would read as zeros. Ending the program";
+    assert!(finished.stderr.contains(said), "{}", finished.account("said something else"));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -161,6 +161,28 @@ fn unreadable_pages_end_the_program() {
     assert!(!String::from_utf8_lossy(&finished.stdout).contains("checked"), "{}", finished.account("read something"));
     let line = finished.stderr.lines().find(|line| line.contains("cannot be restored")).unwrap_or_default();
     assert!(line.starts_with("terrace: page 0x") && line.contains("cannot read a file in"), "{}", finished.account("did not say why"));
+}
+
+/// One bit of the file is another.
+#[test]
+fn a_damaged_file_ends_the_program() {
+    for terrace in [on_disk(), in_memory()] {
+        let running = start_holding(terrace);
+        // Of the first page stored, behind its checksum: in the literal that it begins with.
+        const AT: u64 = 7;
+        for file in files_of(&running).values() {
+            let file = File::options().read(true).write(true).open(file).expect("root may open a file of its process");
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, AT).and_then(|()| file.write_all_at(&[byte[0] ^ 0x10], AT)).expect("it can be changed");
+            file.sync_all().expect("it can be written");
+        }
+        check_after_signal(&running);
+        let finished = running.wait();
+        assert_eq!(finished.status.signal(), Some(libc::SIGABRT), "{}", finished.account("did not abort"));
+        assert!(!String::from_utf8_lossy(&finished.stdout).contains("checked"), "{}", finished.account("read something"));
+        let line = finished.stderr.lines().find(|line| line.contains("cannot be restored")).unwrap_or_default();
+        assert!(line.starts_with("terrace: page 0x") && line.contains("its checksum is"), "{}", finished.account("did not say why"));
+    }
 }
 
 /// A write error is none to the program.

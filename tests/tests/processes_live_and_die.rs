@@ -28,6 +28,7 @@ cases! { PROCESSES.hold:
     threads_come_and_go_while_one_forks
     signals_and_evicted_memory
     signals_in_terraces_own_heap
+    signals_to_terraces_threads
     libraries_come_and_go_with_their_memory_out
 }
 

@@ -234,6 +234,13 @@ mod tests {
     }
 
     #[test]
+    fn a_place_within_a_character_is_that_characters() {
+        let mut reader = Reader { text: "a\né", mistakes: Vec::new() };
+        reader.mistake("a\né".len() - 1, "here".into());
+        assert_eq!(reader.mistakes[0].to_string(), "2:1: here");
+    }
+
+    #[test]
     fn a_full_file_is_read() {
         let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
         assert_eq!(

@@ -7,6 +7,7 @@
 //!              once, which only delays its eviction)
 //! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot
 //! bit  59      the page did not compress when it was last tried
+//! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
 //!
 //! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched memory is therefore
@@ -55,6 +56,7 @@ const TICK_SHIFT: u32 = 6;
 const PAYLOAD_SHIFT: u32 = 22;
 const INCOMPRESSIBLE: u64 = 1 << 59;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
+const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.
 pub const TICK_MS_SHIFT: u32 = 4;
 
@@ -131,9 +133,9 @@ pub fn tick_of(now_ms: u64) -> u16 {
 pub struct PageWord(AtomicU64);
 
 impl PageWord {
-    /// Reads the word.
+    /// Reads the word. One that no transition wrote has no state.
     pub fn load(&self) -> Snapshot {
-        Snapshot(self.0.load(Acquire))
+        opened(self.0.load(Acquire))
     }
 
     /// Moves the page from `from`, as just read, to `to`. `Err` holds the word found if it was no longer `from`: somebody else
@@ -144,8 +146,27 @@ impl PageWord {
             debug_assert!(false, "illegal transition {:?} -> {:?}", from.state(), to.state());
             return Err(self.load());
         }
-        self.0.compare_exchange(from.0, to.0, AcqRel, Acquire).map(drop).map_err(Snapshot)
+        self.0.compare_exchange(sealed(from), sealed(to), AcqRel, Acquire).map(drop).map_err(opened)
     }
+
+    /// Flips bits from outside all rules, as a failing memory chip would.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, bits: u64) {
+        self.0.fetch_xor(bits, AcqRel);
+    }
+}
+
+/// The exclusive or of all groups of four bits.
+fn check(bits: u64) -> u64 {
+    [32, 16, 8, 4].iter().fold(bits, |bits, half| bits ^ bits >> half) & 15
+}
+
+fn sealed(word: Snapshot) -> u64 {
+    word.0 | check(word.0) << CHECK_SHIFT
+}
+
+fn opened(bits: u64) -> Snapshot {
+    Snapshot(if check(bits) == 0 { bits & !(15 << CHECK_SHIFT) } else { bits | 7 })
 }
 
 fn legal(from: Option<State>, to: Option<State>) -> bool {
@@ -180,6 +201,19 @@ mod tests {
         word.transition(Snapshot(0), moving).unwrap();
         assert!(word.transition(Snapshot(0), moving).is_err());
         assert!(word.load().is(State::Moving));
+    }
+
+    #[test]
+    fn a_flipped_bit_leaves_no_state() {
+        for state in [State::Resident, State::Evicted] {
+            let word = PageWord(AtomicU64::new(sealed(Snapshot::new(state, 5, 0xBEEF, 12345))));
+            assert_eq!(word.load().state(), Some(state));
+            for bit in 0..64 {
+                word.damage(1 << bit);
+                assert_eq!(word.load().state(), None, "bit {bit}");
+                word.damage(1 << bit);
+            }
+        }
     }
 
     #[test]
