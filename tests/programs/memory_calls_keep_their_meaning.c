@@ -163,7 +163,9 @@ static void remapped_memory_keeps_its_contents(void) {
     MUST(touch(area, false) == SIGSEGV);
     check_pages(area, PAGES / 2, 2 * PAGES, 3);
     evict(target, BYTES);
-    /* A refused one: source and target overlap. */
+    /* Refused ones: not from or to a page, and source and target overlap. */
+    MUST(mremap(target + 1, BYTES / 2, BYTES, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(target, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target + BYTES / 2 + 1) == MAP_FAILED && errno == EINVAL);
     MUST(mremap(target, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, target + BYTES / 2) == MAP_FAILED && errno == EINVAL);
     check_pages(target, 0, PAGES / 2, 3);
     check_pages(target, PAGES / 2, PAGES, 4);
@@ -695,6 +697,10 @@ static void other_advice_changes_nothing(void) {
     }
     check(area, BYTES, 1);
     MUST(madvise(area, BYTES, 12345) == -1 && errno == EINVAL);
+    /* Of files only. */
+    MUST(madvise(area, BYTES, MADV_REMOVE) == -1 && errno == EINVAL);
+    check(area, BYTES, 1);
+    area = cold_mapping(BYTES, 1);
     MUST(madvise(area + 1, BYTES, MADV_DONTNEED) == -1 && errno == EINVAL);
     check(area, BYTES, 1);
     if (madvise(AT(area, 500), 100 * PAGE, MADV_GUARD_INSTALL) == 0) {
@@ -967,6 +973,8 @@ static void failed_mappings_leave_no_old_contents(void) {
     MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED && errno == EPERM);
     if (touch(AT(area, 600), false) == 0) {
         check(area, BYTES, 1);
+        /* It is what it was before, evictable included. */
+        evict(AT(area, 512), 1024 * PAGE);
     } else {
         MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == AT(area, 512));
         /* Every other page is written; pages between them were never touched and are zeros, however often their neighbours leave. */
@@ -1076,8 +1084,9 @@ static void advice_through_a_process_descriptor(void) {
 /* Readers without a lock see the old contents or the new ones, and are never left waiting for what was there. */
 static char *replaced;
 static atomic_bool replacing_ends;
+static atomic_size_t reads_done[2];
 static void *read_replaced(void *argument) {
-    for (size_t n = 0; !replacing_ends; n++) {
+    for (size_t n = 0; !replacing_ends; n++, (*(atomic_size_t *)argument)++) {
         size_t page = n * 37 % 512;
         uint64_t word = *(volatile uint64_t *)AT(replaced, page);
         MUST(word == 0 || word == word_of(7, page, 0));
@@ -1087,13 +1096,26 @@ static void *read_replaced(void *argument) {
     return NULL;
 }
 
+/* Before anything else is done to the memory: that could wake a reader that waits in vain. */
+static void all_readers_get_on(void) {
+    for (size_t n = 0; n < COUNT(reads_done); n++) {
+        size_t before = reads_done[n];
+        double deadline = seconds_now() + 20;
+        /* One read may have been over when the memory was replaced. */
+        while (reads_done[n] < before + 2)
+            MUST(seconds_now() < deadline);
+    }
+}
+
 static void memory_is_replaced_while_it_is_read(void) {
     replaced = cold_mapping(2 * MIB, 7);
     pthread_t readers[2];
     for (size_t n = 0; n < COUNT(readers); n++)
-        MUST(pthread_create(&readers[n], NULL, read_replaced, NULL) == 0);
+        MUST(pthread_create(&readers[n], NULL, read_replaced, &reads_done[n]) == 0);
     char *fresh = mapping(2 * MIB);
     for (int round = 0; round < 60; round++) {
+        /* At another point of a restore each time. */
+        usleep((useconds_t)(round * 20));
         switch (round % 3) {
         case 0:
             MUST(mmap(replaced, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == replaced);
@@ -1106,6 +1128,7 @@ static void memory_is_replaced_while_it_is_read(void) {
             MUST(mremap(fresh, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, replaced) == replaced);
             fresh = mapping(2 * MIB);
         }
+        all_readers_get_on();
         fill(replaced, 2 * MIB, 7);
         if (evicts())
             MUST(madvise(replaced, 2 * MIB, MADV_PAGEOUT) == 0);
@@ -1198,7 +1221,8 @@ static void a_userfaultfd_of_the_programs_own(void) {
     check_pages(area, 0, 512, 1);
     /* Asked for more than is its own: what that does is the kernel's business (Linux 6.15 on refuses), but nothing is lost by it. */
     evict(area, 256 * PAGE), evict(AT(area, 1536), 512 * PAGE);
-    struct uffdio_range all = {(uintptr_t)area, BYTES};
+    struct uffdio_range crooked = {(uintptr_t)area + 1, PAGE}, all = {(uintptr_t)area, BYTES};
+    MUST(ioctl(uffd, UFFDIO_UNREGISTER, &crooked) == -1 && errno == EINVAL);
     ioctl(uffd, UFFDIO_UNREGISTER, &all);
     check_pages(area, 0, 512, 1);
     check_pages(area, 1536, PAGES, 1);
@@ -1278,6 +1302,44 @@ static void mappings_near_the_limit(void) {
     check(rest, BYTES, 3);
 }
 
+static size_t mappings(void) {
+    static char text[1 << 16];
+    size_t lines = 0;
+    int maps = open("/proc/self/maps", O_RDONLY);
+    MUST(maps >= 0);
+    for (ssize_t got; (got = read(maps, text, sizeof text)) > 0;)
+        for (ssize_t n = 0; n < got; n++)
+            lines += text[n] == '\n';
+    close(maps);
+    return lines;
+}
+
+/* Evictions here and there in a large area leave the program the mappings that it needs itself. */
+static void few_mappings_are_left(void) {
+    size_t most = 0;
+    FILE *limit = fopen("/proc/sys/vm/max_map_count", "r");
+    MUST(limit && fscanf(limit, "%zu", &most) == 1);
+    fclose(limit);
+    if (most > 100000)
+        cannot_check("vm.max_map_count is too large to come near it");
+    enum { REGIONS = 2048, LEFT = 1000, NEEDED = 600 };
+    size_t region = 2 * MIB, pages = most + 100;
+    char *area = mapping(REGIONS * region), *stripes = mapping(pages * PAGE), *needed = mapping(BYTES);
+    area = (char *)(((uintptr_t)area + region - 1) / region * region);
+    size_t p = 0;
+    for (size_t wanted = most - LEFT, have = mappings(); have < wanted; have = mappings())
+        for (size_t end = p + (wanted - have + 1) / 2 * 2; p < end; p += 2)
+            MUST(mprotect(AT(stripes, p), PAGE, PROT_NONE) == 0);
+    for (size_t n = 0; n + 1 < REGIONS; n += 2)
+        *(uint64_t *)(area + n * region) = mix(n);
+    for (size_t n = 0; n + 1 < REGIONS && evicts(); n += 2)
+        MUST(madvise(area + n * region, PAGE, MADV_PAGEOUT) == 0);
+    for (size_t n = 0; n < NEEDED; n += 2)
+        MUST(mprotect(AT(needed, n), PAGE, PROT_NONE) == 0);
+    for (size_t n = 0; n + 1 < REGIONS; n++)
+        MUST(*(uint64_t *)(area + n * region) == (n % 2 ? 0 : mix(n)));
+}
+
 /* Untouched pages beside evicted ones, in an area that is registered in long runs because mappings are many. */
 static void untouched_pages_among_many_mappings(void) {
     enum { STRIPES = 20000 };
@@ -1345,6 +1407,7 @@ int main(int count, char **words) {
         CASE(pages_the_program_moves_itself),
         CASE(mappings_near_the_limit),
         CASE(untouched_pages_among_many_mappings),
+        CASE(few_mappings_are_left),
     };
     return run_case(count, words, cases, COUNT(cases));
 }

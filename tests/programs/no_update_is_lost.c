@@ -299,6 +299,9 @@ static void *remapper(void *argument) {
             check_page("page of a mapping that moves", area + (size_t)i * PAGE, i, number[i]);
             fill_page(area + (size_t)i * PAGE, i, ++number[i]);
         }
+        /* It moves too often to be met by chance. */
+        if (done % 4 == 0)
+            madvise(area, bytes, MADV_PAGEOUT);
         switch (next_random(&state) % 3) {
         case 0: { /* Larger, perhaps elsewhere, and back to its size. */
             area = mremap(area, bytes, bytes * 2, MREMAP_MAYMOVE);

@@ -367,6 +367,37 @@ static void direct_io_while_pages_move(void) {
     stop_moving(&movers[0]), stop_moving(&movers[1]);
 }
 
+/* Pages that are neither in memory nor swapped out. */
+static size_t evicted_pages(char *area, size_t pages) {
+    static uint64_t entries[PAGES];
+    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    MUST(pagemap >= 0 && pread(pagemap, entries, pages * 8, (off_t)((uintptr_t)area / PAGE * 8)) == (ssize_t)pages * 8);
+    close(pagemap);
+    size_t out = 0;
+    for (size_t p = 0; p < pages; p++)
+        out += entries[p] >> 62 == 0;
+    return out;
+}
+
+/* Under --evict wp: what a device wrote into a page that is just evicted would be lost. So with a file for O_DIRECT nothing leaves any more. */
+static void a_direct_file_is_opened(void) {
+    char *area = cold_mapping(BYTES, 1);
+    int file = direct_file();
+    /* Until Terrace has looked. Pages that were never out leave at once if any do. */
+    size_t pages = 16, rounds = 8192, round = 0;
+    char *fresh = mapping(rounds * pages * PAGE);
+    for (size_t out = pages; out > 0; round++) {
+        MUST(round < rounds);
+        fill(AT(fresh, round * pages), pages * PAGE, round);
+        page_out(AT(fresh, round * pages), pages * PAGE);
+        out = evicted_pages(AT(fresh, round * pages), pages);
+    }
+    close(file);
+    for (size_t n = 0; n < round; n++)
+        check(AT(fresh, n * pages), pages * PAGE, n);
+    check(area, BYTES, 1);
+}
+
 /* Structures that the kernel fills in or reads, each at the border of two evicted pages. */
 static void structures(void) {
     char *area = cold_mapping(MIB, 1), path[PAGE];
@@ -504,7 +535,14 @@ static void locks_in_evicted_memory(void) {
 /* Mutexes whose words the kernel itself changes. There it does not wait for a page (a limit of its own). */
 static void *lock_and_die(void *argument) {
     MUST(pthread_mutex_lock(&shared->robust) == 0);
-    page_out(argument, MIB);
+    /* Until the next page is out, which was touched at the same time: the mutex's own is not. */
+    char *next = (char *)shared + PAGE;
+    *next = 1;
+    for (double deadline = seconds_now() + 10; evicts() && absent_pages(next, PAGE) == 0;) {
+        MUST(seconds_now() < deadline);
+        page_out((char *)shared, 2 * PAGE);
+    }
+    MUST(absent_pages(shared, PAGE) == 0);
     return NULL;
 }
 
@@ -531,7 +569,7 @@ static void mutexes_that_the_kernel_changes(void) {
     /* Its owner dies: the next one is told. */
     for (int round = 0; round < 20; round++) {
         pthread_t owner;
-        MUST(pthread_create(&owner, NULL, lock_and_die, area) == 0 && pthread_join(owner, NULL) == 0);
+        MUST(pthread_create(&owner, NULL, lock_and_die, NULL) == 0 && pthread_join(owner, NULL) == 0);
         struct timespec late;
         clock_gettime(CLOCK_REALTIME, &late);
         late.tv_sec += 5;
@@ -549,22 +587,22 @@ static void mutexes_that_the_kernel_changes(void) {
     check_pages(area, 0, 100, 1);
 }
 
+/* A page that is out when a thread ends costs a thread in some thousands: hence none may be. */
 static void *leave_at_once(void *argument) {
     page_out(argument, MIB);
+    MUST(absent_pages((char *)argument + MIB - 16 * PAGE, 16 * PAGE) == 0);
     return NULL;
 }
 
 /* When a thread is gone, the kernel clears a word in its stack, for which others wait. */
 static void threads_end_on_stacks_of_the_programs_own(void) {
+    /* Not aligned to pages, as malloc gives it: its end is in the last page. */
     char *stack = cold_heap(MIB, 1);
     start_moving(&movers[0], stack, MIB);
     for (int n = 0; n < 300; n++) {
         pthread_attr_t attributes;
         pthread_attr_init(&attributes);
-        MUST(pthread_attr_setstack(&attributes, stack, MIB) == 0);
-        page_out(stack, MIB);
-        /* A page that is out at that moment costs a thread in some thousands: hence it must not be. */
-        MUST(absent_pages(stack + MIB - 8 * PAGE, 8 * PAGE) == 0);
+        MUST(pthread_attr_setstack(&attributes, stack, MIB - PAGE / 2) == 0);
         pthread_t thread;
         MUST(pthread_create(&thread, &attributes, leave_at_once, stack) == 0);
         MUST(pthread_join(thread, NULL) == 0);
@@ -796,6 +834,7 @@ int main(int count, char **words) {
         CASE(ring_buffers_that_are_fixed_and_huge),
         CASE(direct_io_in_the_background),
         CASE(direct_io_while_pages_move),
+        CASE(a_direct_file_is_opened),
         CASE(structures),
         CASE(buffers_that_run_off),
         CASE(locks_in_evicted_memory),

@@ -48,4 +48,5 @@ cases! { CALLS.hold:
     pages_the_program_moves_itself
     mappings_near_the_limit
     untouched_pages_among_many_mappings
+    few_mappings_are_left
 }

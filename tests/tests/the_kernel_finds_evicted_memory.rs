@@ -1,7 +1,7 @@
 //! System calls transfer the right bytes to and from memory that is evicted, half evicted, or just being moved.
 
 use std::sync::LazyLock;
-use terrace_tests::{Cases, Terrace, cases, compiled};
+use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; random evictions; and these
 /// beside a budget below what a case uses.
@@ -31,4 +31,17 @@ cases! { CALLS.hold:
     memory_as_a_file
     traced
     other_processes_while_pages_move
+}
+
+/// The one way of evicting that does not notice pinned pages ends when there may be some.
+#[test]
+fn a_direct_file_ends_write_protection() {
+    let case = "a_direct_file_is_opened";
+    let finished = Program::new(&CALLS.program).arg(case).under(Terrace::within("4G").and("--evict").and("wp")).run();
+    if finished.status.code() == Some(77) {
+        return skip(case, "no O_DIRECT in the temporary directory");
+    }
+    assert!(finished.status.success(), "{}", finished.account("failed"));
+    assert_eq!(finished.report().at("/processes/0/state"), "frozen", "{}", finished.report());
+    assert!(finished.stderr.contains("the program uses O_DIRECT, which may pin pages"), "{}", finished.account("did not say why"));
 }

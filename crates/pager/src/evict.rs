@@ -6,7 +6,6 @@
 
 use crate::handler::{PageBuffer, Tools};
 use crate::pager::Pager;
-use crate::ranges::Range;
 use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
 use crate::sys::{self, Errno, PAGE, Run};
@@ -637,15 +636,8 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
         // Few mappings are left: take the whole neighbourhood that is managed alike.
         let run = start / LONG_RUN * LONG_RUN;
         let pieces = ranges.overlapping(run, run + LONG_RUN);
-        let settled = |piece: &&Range| {
-            // Only our region is locked. Where all pages of the others are resident nothing can be stale; only we make a page leave.
-            pager
-                .table
-                .overlapping(piece.start, piece.end)
-                .filter(|entry| entry.region.address() != start / REGION * REGION)
-                .all(|entry| entry.words.iter().all(|word| word.load().is(State::Resident)))
-        };
-        if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end).filter(settled) {
+        // Only our region is locked; but of a piece that is not registered nothing is out (see `Pager::manage`).
+        if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end) {
             (from, to) = (piece.start, piece.end);
         }
     }

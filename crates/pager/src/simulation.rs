@@ -615,8 +615,10 @@ impl Kernel {
         let address = self.address(message.page);
         let region = message.page / USED;
         let now_ns = self.now_ns();
-        let outcome = self
-            .keeping_out(region..=region, || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns));
+        let mut serve = || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns);
+        // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
+        let hole = self.pager.table.get(address).is_some_and(|entry| entry.word(address).load().is(State::Resident));
+        let outcome = if hole { serve() } else { self.keeping_out(region..=region, serve) };
         self.tools.borrow_mut().push(tools);
         match outcome {
             Outcome::Busy => self.messages.borrow_mut().push(message),
@@ -624,7 +626,7 @@ impl Kernel {
         }
     }
 
-    /// The mover evicts from a region in which no handler is at work further down on this stack, unless it is the mover who called.
+    /// The mover evicts from a region in which it has to wait for nobody further down on this stack, unless it is the mover who called.
     fn evict_elsewhere(&self) {
         let region = self.below(REGIONS);
         if self.busy.borrow().contains(&region) || self.pager.mover.pause.load(Relaxed) != 0 {

@@ -37,6 +37,14 @@ fn fork_until(stop: &AtomicBool) {
     }
 }
 
+/// What the processor notes of an access, taken back: the writers' next accesses change the entries too.
+fn age_until(stop: &AtomicBool, base: usize) {
+    while !stop.load(Relaxed) {
+        // SAFETY: changes no contents; of pages that are away it says nothing.
+        let _ = unsafe { sys::advise(base, PAGES * PAGE, libc::MADV_COLD) };
+    }
+}
+
 /// Not a panic: the writers wait for pages that nobody will bring back.
 fn wrong(what: &str) -> ! {
     eprintln!("{what}");
@@ -71,6 +79,7 @@ fn moves_are_counted() {
             scope.spawn(move || write_until(stop, base, writer));
         }
         scope.spawn(|| fork_until(&stop));
+        scope.spawn(|| age_until(&stop, base));
         while started.elapsed() < TIME {
             let first = rounds as usize * 11 % PAGES * PAGE;
             let len = PAGES * PAGE - first;

@@ -5,13 +5,10 @@
 
 use crate::pager;
 use crate::processes::Next;
-use std::ffi::c_void;
 use terrace_pager::sys::{self, Errno, PAGE};
 
-/// The C library's part of a thread's stack lies at its top: descriptor and thread-local storage.
-const TOP_OF_STACK: usize = 64 << 10;
-
-fn keep(start: usize, len: usize) {
+/// Keeps memory in DRAM from now on, with the pages that it lies in.
+pub fn keep(start: usize, len: usize) {
     if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
         pager.keep(start, len);
     }
@@ -42,22 +39,6 @@ extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: 
     // SAFETY: the C library's function of this name has this signature.
     let real: Init = unsafe { std::mem::transmute(real) };
     real(mutex, attributes)
-}
-
-/// `pthread_attr_setstack`: a stack in memory that the program allocated itself.
-#[unsafe(no_mangle)]
-extern "C" fn pthread_attr_setstack(attributes: *mut libc::pthread_attr_t, stack: *mut c_void, size: usize) -> i32 {
-    static REAL: Next = Next::new(c"pthread_attr_setstack");
-    type SetStack = extern "C" fn(*mut libc::pthread_attr_t, *mut c_void, usize) -> i32;
-    let top = size.min(TOP_OF_STACK);
-    keep((stack as usize).saturating_add(size - top), top);
-    let real = REAL.get();
-    if real.is_null() {
-        return libc::ENOSYS;
-    }
-    // SAFETY: the C library's function of this name has this signature.
-    let real: SetStack = unsafe { std::mem::transmute(real) };
-    real(attributes, stack, size)
 }
 
 /// A futex call by number. "Bad address" comes before any effect; where the page was only out, the call is made again.

@@ -53,9 +53,9 @@ fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     unsafe { sys::forward(number, args) }
 }
 
-/// The pager, if it manages any of a range.
+/// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing to say: the kernel refuses it.
 fn manager_of(start: usize, len: usize) -> Option<&'static Pager> {
-    pager().filter(|pager| len > 0 && pager.manages(start, len))
+    pager().filter(|pager| len > 0 && start.is_multiple_of(PAGE) && pager.manages(start, len))
 }
 
 fn readable_and_writable(prot: i32) -> bool {
@@ -114,7 +114,7 @@ extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
 fn unmap(address: *mut c_void, len: usize) -> i32 {
     let (start, size) = (address as usize, whole_pages(len));
     let act = || kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
-    status(match manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) {
+    status(match manager_of(start, size) {
         Some(pager) => pager.unmap(start, size, act),
         None => act(),
     })
@@ -205,7 +205,7 @@ fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
 /// Advice that `act` gives to the kernel, and what it means for page states.
 fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
     let size = whole_pages(len);
-    let Some(pager) = manager_of(start, size).filter(|_| start.is_multiple_of(PAGE)) else { return act(start, len, advice) };
+    let Some(pager) = manager_of(start, size) else { return act(start, len, advice) };
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
         // A page that the kernel may free at any time could vanish from staging, where nobody would answer its fault: freed at once.

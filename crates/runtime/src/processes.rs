@@ -12,7 +12,7 @@ use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{unmanaged, zone};
-use terrace_pager::sys::{self, PAGE};
+use terrace_pager::sys;
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
@@ -136,8 +136,8 @@ extern "C" fn tss_set(key: u32, value: *const c_void) -> i32 {
 /// So much at the top of a thread's stack holds what the C library knows of the thread, thread-local variables included.
 const DESCRIPTION_BYTES: usize = 64 << 10;
 
-/// `pthread_create`. Threads are in a list that the C library changes in a forked child before any handler runs; where the program
-/// brings the stack, and with it the place of the thread's description, that place must not be evicted.
+/// `pthread_create`. Where the program brings the stack, and with it the place of the thread's description, that place must not be evicted:
+/// threads are in a list that the C library changes in a forked child before any handler runs; and see [`kept`].
 #[unsafe(no_mangle)]
 extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -153,15 +153,8 @@ extern "C" fn pthread_create(
     }
     // SAFETY: the C library's function of this name has this signature.
     let real: Create = unsafe { std::mem::transmute(real) };
-    if let Some(pager) = pager()
-        && let Some(top) = top_of_own_stack(attributes)
-    {
-        // Whole pages: the stack need not end with one, and a range that is cut amid a page cannot be registered in a child.
-        let start = top.saturating_sub(DESCRIPTION_BYTES) / PAGE * PAGE;
-        let len = top.next_multiple_of(PAGE) - start;
-        if pager.manages(start, len) {
-            pager.unmanage(start, len);
-        }
+    if let Some(top) = top_of_own_stack(attributes) {
+        kept::keep(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES);
     }
     real(thread, attributes, main, argument)
 }
