@@ -370,7 +370,7 @@ static void direct_io_while_pages_move(void) {
 /* Pages that are neither in memory nor swapped out. */
 static size_t evicted_pages(char *area, size_t pages) {
     static uint64_t entries[PAGES];
-    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    int pagemap = open("/proc/thread-self/pagemap", O_RDONLY);
     MUST(pagemap >= 0 && pread(pagemap, entries, pages * 8, (off_t)((uintptr_t)area / PAGE * 8)) == (ssize_t)pages * 8);
     close(pagemap);
     size_t out = 0;
@@ -379,10 +379,8 @@ static size_t evicted_pages(char *area, size_t pages) {
     return out;
 }
 
-/* Under --evict wp: what a device wrote into a page that is just evicted would be lost. So with a file for O_DIRECT nothing leaves any more. */
-static void a_direct_file_is_opened(void) {
-    char *area = cold_mapping(BYTES, 1);
-    int file = direct_file();
+/* Under --evict wp: what a device wrote into a page that is just evicted would be lost. So nothing leaves any more, soon. */
+static void nothing_leaves_any_more(void) {
     /* Until Terrace has looked. Pages that were never out leave at once if any do. */
     size_t pages = 16, rounds = 8192, round = 0;
     char *fresh = mapping(rounds * pages * PAGE);
@@ -392,10 +390,38 @@ static void a_direct_file_is_opened(void) {
         page_out(AT(fresh, round * pages), pages * PAGE);
         out = evicted_pages(AT(fresh, round * pages), pages);
     }
-    close(file);
     for (size_t n = 0; n < round; n++)
         check(AT(fresh, n * pages), pages * PAGE, n);
+}
+
+static void a_direct_file_is_opened(void) {
+    char *area = cold_mapping(BYTES, 1);
+    int file = direct_file();
+    nothing_leaves_any_more();
+    close(file);
     check(area, BYTES, 1);
+}
+
+static char *cold_area;
+static void *goes_on_alone(void *unused) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *stat = fopen(path, "r");
+        MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+    }
+    nothing_leaves_any_more();
+    check(cold_area, BYTES, 1);
+    return NULL;
+}
+
+/* Where the descriptors are that may stand for pinned pages is not known any more. */
+static void the_main_thread_leaves(void) {
+    cold_area = cold_mapping(BYTES, 1);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, goes_on_alone, NULL) == 0);
+    pthread_exit(NULL);
 }
 
 /* Structures that the kernel fills in or reads, each at the border of two evicted pages. */
@@ -835,6 +861,7 @@ int main(int count, char **words) {
         CASE(direct_io_in_the_background),
         CASE(direct_io_while_pages_move),
         CASE(a_direct_file_is_opened),
+        CASE(the_main_thread_leaves),
         CASE(structures),
         CASE(buffers_that_run_off),
         CASE(locks_in_evicted_memory),

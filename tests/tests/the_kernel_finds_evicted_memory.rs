@@ -36,12 +36,22 @@ cases! { CALLS.hold:
 /// The one way of evicting that does not notice pinned pages ends when there may be some.
 #[test]
 fn a_direct_file_ends_write_protection() {
-    let case = "a_direct_file_is_opened";
+    ends_write_protection("a_direct_file_is_opened", "the program uses O_DIRECT, which may pin pages");
+}
+
+/// So it does when it cannot be seen whether there are some.
+#[test]
+fn a_main_thread_that_leaves_ends_write_protection() {
+    ends_write_protection("the_main_thread_leaves", "the program uses descriptors that cannot be seen, which may pin pages");
+}
+
+fn ends_write_protection(case: &str, why: &str) {
     let finished = Program::new(&CALLS.program).arg(case).under(Terrace::within("4G").and("--evict").and("wp")).run();
     if finished.status.code() == Some(77) {
         return skip(case, "no O_DIRECT in the temporary directory");
     }
     assert!(finished.status.success(), "{}", finished.account("failed"));
     assert_eq!(finished.report().at("/processes/0/state"), "frozen", "{}", finished.report());
-    assert!(finished.stderr.contains("the program uses O_DIRECT, which may pin pages"), "{}", finished.account("did not say why"));
+    let note = finished.report().at("/processes/0/note").to_string();
+    assert!(note.contains(why), "{}", finished.report());
 }
