@@ -12,12 +12,23 @@ const NO_GUEST: i32 = 125;
 
 /// All that is run in the guest, in this order: it starts once only. `TERRACE` and `SKEWED` stand for the paths of these programs, and a
 /// report is to be written to `report.json`.
-const STEPS: [(&str, &str); 5] = [
+const STEPS: [(&str, &str); 7] = [
     ("kernel", "uname -r"),
     ("doctor", "TERRACE doctor --json"),
     ("by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
     ("write-protected", "TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 80 1"),
     ("strict", "TERRACE run --dram 64M --strict -- SKEWED 80 1"),
+    // Settings of a whole machine, so not tried out on the host.
+    (
+        "strict overcommit",
+        "echo 2 >/proc/sys/vm/overcommit_memory; TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 80 1; \
+         status=$?; echo 0 >/proc/sys/vm/overcommit_memory; exit $status",
+    ),
+    (
+        "huge pages",
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled; \
+         TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 80 1",
+    ),
 ];
 
 /// What a step came to.
@@ -112,7 +123,23 @@ fn a_program_runs_unmanaged_and_one_line_says_why() {
 
 #[test]
 fn write_protected_pages_leave_and_come_back() {
-    let Some(run) = outcome("write-protected") else { return };
+    leave_and_come_back("write-protected");
+}
+
+/// `vm.overcommit_memory=2`: address space that was promised counts as memory.
+#[test]
+fn pages_leave_and_come_back_under_strict_overcommit() {
+    leave_and_come_back("strict overcommit");
+}
+
+/// The kernel gives huge pages to whoever has room for one.
+#[test]
+fn pages_leave_and_come_back_where_huge_pages_are_always_given() {
+    leave_and_come_back("huge pages");
+}
+
+fn leave_and_come_back(step: &str) {
+    let Some(run) = outcome(step) else { return };
     assert!(run.status == 0 && run.stdout.trim_end().ends_with(" reads"), "{run:?}");
     let report = Outcome::json(&run.report);
     assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}");
