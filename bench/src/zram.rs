@@ -2,11 +2,12 @@
 
 use anyhow::{Context, bail};
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// An active zram swap device.
 pub struct Zram {
+    /// What it compresses with.
+    pub algorithm: &'static str,
     device: String,
     added: bool,
     _page_cluster: Changed,
@@ -14,7 +15,7 @@ pub struct Zram {
 
 impl Zram {
     /// Takes a fresh device (or the first one, if it is unused) and swaps on it. `Err` says what is missing.
-    pub fn swap_on(bytes: u64, algorithm: &str) -> anyhow::Result<Zram> {
+    pub fn swap_on(bytes: u64, algorithm: &'static str) -> anyhow::Result<Zram> {
         no_other_swap()?;
         let (device, added) = match fs::read_to_string("/sys/class/zram-control/hot_add") {
             Ok(number) => (format!("zram{}", number.trim()), true),
@@ -22,7 +23,7 @@ impl Zram {
             Err(_) => bail!("zram0 is in use, and this kernel adds no other device"),
         };
         // Undone by the drop, whatever fails from here on.
-        let zram = Zram { device, added, _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")? };
+        let zram = Zram { algorithm, device, added, _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")? };
         zram.write("comp_algorithm", algorithm).with_context(|| format!("zram without {algorithm}"))?;
         zram.write("disksize", &bytes.to_string())?;
         swap_on(&format!("/dev/{}", zram.device))?;
@@ -93,9 +94,8 @@ impl Changed {
     /// Writes `value` to the file.
     pub fn to(path: &str, value: &str) -> anyhow::Result<Changed> {
         let before = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned();
-        let changed = Changed { path: path.to_owned(), before };
-        fs::write(Path::new(path), value).with_context(|| format!("cannot write {value} to {path}"))?;
-        Ok(changed)
+        fs::write(path, value).with_context(|| format!("cannot write {value} to {path}"))?;
+        Ok(Changed { path: path.to_owned(), before })
     }
 }
 

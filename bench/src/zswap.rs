@@ -9,8 +9,13 @@ use std::path::{Path, PathBuf};
 
 const PARAMETERS: &str = "/sys/module/zswap/parameters";
 
+/// Of these the first that the kernel has for it: all are what zram could be used with as well.
+const COMPRESSORS: [&str; 3] = ["lz4", "lzo-rle", "lzo"];
+
 /// Active zswap. Fields are dropped in this order: the swap before the settings.
 pub struct Zswap {
+    /// What it compresses with.
+    pub compressor: &'static str,
     _file: SwapFile,
     _settings: Vec<Changed>,
 }
@@ -27,20 +32,24 @@ impl Drop for SwapFile {
 }
 
 impl Zswap {
-    /// Swaps to a file of so many bytes in the temporary directory, with an lz4 pool in front of it. `Err` says what is missing.
+    /// Swaps to a file of so many bytes in the temporary directory, with a pool in front of it. `Err` says what is missing.
     pub fn swap_on(bytes: u64) -> anyhow::Result<Zswap> {
         if !Path::new(PARAMETERS).exists() {
             bail!("this kernel has no zswap");
         }
         no_other_swap()?;
         let mut settings = vec![Changed::to("/proc/sys/vm/page-cluster", "0")?];
-        for (name, value) in [("compressor", "lz4"), ("max_pool_percent", "50"), ("shrinker_enabled", "N"), ("enabled", "Y")] {
-            let path = format!("{PARAMETERS}/{name}");
+        let path = |name: &str| format!("{PARAMETERS}/{name}");
+        // Before it is enabled for the first time it believes any compressor, and then takes another.
+        for (name, value) in [("enabled", "Y"), ("max_pool_percent", "50"), ("shrinker_enabled", "N")] {
             // The shrinker came later.
-            if Path::new(&path).exists() {
-                settings.push(Changed::to(&path, value)?);
+            if Path::new(&path(name)).exists() {
+                settings.push(Changed::to(&path(name), value)?);
             }
         }
+        let taken = COMPRESSORS.iter().find_map(|name| Some((*name, Changed::to(&path("compressor"), name).ok()?)));
+        let (compressor, setting) = taken.with_context(|| format!("zswap has none of {}", COMPRESSORS.join(", ")))?;
+        settings.push(setting);
         let file = SwapFile { path: std::env::temp_dir().join(format!("terrace-bench-{}.swap", std::process::id())) };
         let mut handle = File::create_new(&file.path).with_context(|| format!("cannot make {}", file.path.display()))?;
         handle.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -52,7 +61,7 @@ impl Zswap {
         }
         handle.sync_all()?;
         swap_on(&file.path.to_string_lossy())?;
-        Ok(Zswap { _file: file, _settings: settings })
+        Ok(Zswap { compressor, _file: file, _settings: settings })
     }
 
     /// What its pool takes of memory.

@@ -25,7 +25,13 @@ fn points(cells: &[&Cell], ours: bool, p99: bool) -> Points {
     all
 }
 
-fn panel(area: &Area<'_>, title: &str, unit: &str, curves: [(&str, Points, RGBColor); 2]) -> anyhow::Result<()> {
+fn panel(
+    area: &Area<'_>,
+    title: &str,
+    unit: &str,
+    legend: SeriesLabelPosition,
+    curves: [(&str, Points, RGBColor); 2],
+) -> anyhow::Result<()> {
     let every = || curves.iter().flat_map(|(_, points, _)| points);
     let least = every().map(|point| point.0).fold(100.0, f64::min) - 3.0;
     let right = every().map(|point| point.0).fold(100.0, f64::max) + 2.0;
@@ -40,6 +46,7 @@ fn panel(area: &Area<'_>, title: &str, unit: &str, curves: [(&str, Points, RGBCo
         .map_err(wrong)?;
     let mut mesh = chart.configure_mesh();
     mesh.x_desc("memory from outside, % of the unlimited server's").y_desc(unit).label_style(("sans-serif", 13)).light_line_style(WHITE);
+    mesh.x_label_formatter(&|share| format!("{share:.0}"));
     mesh.draw().map_err(wrong)?;
     for (name, points, colour) in curves {
         let line = chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2))).map_err(wrong)?;
@@ -47,11 +54,7 @@ fn panel(area: &Area<'_>, title: &str, unit: &str, curves: [(&str, Points, RGBCo
         chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled()))).map_err(wrong)?;
     }
     let mut labels = chart.configure_series_labels();
-    labels
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 13))
-        .position(SeriesLabelPosition::LowerRight);
+    labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).label_font(("sans-serif", 13)).position(legend);
     labels.draw().map_err(wrong)
 }
 
@@ -81,8 +84,8 @@ pub fn draw(comparison: &Comparison) -> anyhow::Result<()> {
         load.depth
     );
     let curves = |p99| [("Terrace", points(&cells, true, p99), OURS), (against.as_str(), points(&cells, false, p99), THEIRS)];
-    panel(&upper, &title, "thousand operations a second", curves(false))?;
-    panel(&lower, "99th percentile of their times", "ms", curves(true))?;
+    panel(&upper, &title, "thousand operations a second", SeriesLabelPosition::LowerRight, curves(false))?;
+    panel(&lower, "99th percentile of their times", "ms", SeriesLabelPosition::UpperRight, curves(true))?;
     root.present().map_err(wrong)?;
     println!("written: bench/results/{name}");
     Ok(())

@@ -73,7 +73,8 @@ pub struct Options {
 
 /// Options with nothing left open.
 struct Plan {
-    against: Vec<Peer>,
+    /// With what each compresses here.
+    against: Vec<(Peer, &'static str)>,
     value_bytes: Vec<usize>,
     resident: Vec<u32>,
     loads: Vec<Load>,
@@ -100,6 +101,7 @@ pub struct Cell {
 pub struct Comparison {
     pub data: Data,
     pub against: Peer,
+    pub compressor: &'static str,
     pub version: String,
     pub cells: Vec<Cell>,
     pub failures: Vec<String>,
@@ -128,11 +130,11 @@ impl Options {
         }
         // What writes comes last: it changes what the server holds.
         loads.sort_by_key(|load| std::cmp::Reverse(load.get_percent));
-        let mut against = Vec::new();
+        let mut against: Vec<(Peer, &'static str)> = Vec::new();
         let known = [Peer::Zram("lz4"), Peer::Zram("lzo-rle"), Peer::Zswap];
         for peer in list(&self.against, full, &known, &known[..1]) {
             match peer.swap_on(64 << 20) {
-                Ok(_) => against.push(peer),
+                Ok(swap) => against.push((peer, swap.compressor())),
                 Err(error) => println!("left out: {peer}: {error:#}"),
             }
         }
@@ -232,7 +234,8 @@ impl Comparison {
     fn json(&self) -> Value {
         json!({
             "server": self.data.server.name(), "server_version": self.version, "items": self.data.items,
-            "value_bytes": self.data.value_bytes, "against": self.against.to_string(), "failures": self.failures,
+            "value_bytes": self.data.value_bytes, "against": self.against.to_string(), "compressor": self.compressor,
+            "failures": self.failures,
             "cells": self.cells.iter().map(table::json).collect::<Vec<_>>(),
         })
     }
@@ -248,11 +251,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     'all: for server in &options.servers {
         let version = server.version()?;
         for value_bytes in &plan.value_bytes {
-            for against in &plan.against {
+            for (against, compressor) in &plan.against {
                 let data = Data { server: *server, items: options.items(*value_bytes), value_bytes: *value_bytes };
                 let cells = plan.resident.iter().flat_map(|resident| plan.loads.iter().map(|load| Cell::new(*resident, *load))).collect();
-                let mut comparison = Comparison { data, against: *against, version: version.clone(), cells, failures: Vec::new() };
+                let mut comparison =
+                    Comparison { data, against: *against, compressor, version: version.clone(), cells, failures: Vec::new() };
                 for repeat in 1..=options.repeats {
+                    // For whoever waits; the figures come on standard output.
+                    eprintln!("{} of {} bytes against {against}: repeat {repeat} of {}", server.name(), value_bytes, options.repeats);
                     if let Err(error) = comparison.repeat(options, &plan) {
                         let failure = format!("{}, repeat {repeat}: {error:#}", server.name());
                         println!("{failure}");
@@ -263,13 +269,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                         break;
                     }
                 }
-                table::print(&comparison, options.repeats);
+                if comparison.cells.iter().any(|cell| !cell.terrace.is_empty()) {
+                    table::print(&comparison, options.repeats);
+                }
                 comparisons.push(comparison);
                 if outcome.is_err() {
                     break 'all;
                 }
             }
         }
+    }
+    // What was interrupted early takes nothing earlier's place.
+    if comparisons.iter().all(|comparison| comparison.cells.iter().all(|cell| cell.terrace.is_empty())) {
+        return outcome.and(Err(anyhow::anyhow!("nothing could be compared: see above")));
     }
     let figures = json!({
         "repeats": options.repeats, "seconds": options.seconds, "warm_up_s": options.warm_up, "terrace_flags": options.terrace_flags,

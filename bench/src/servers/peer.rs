@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub enum Peer {
     /// zram, with this algorithm.
     Zram(&'static str),
-    /// zswap with lz4, before a file.
+    /// zswap, before a file.
     Zswap,
 }
 
@@ -52,6 +52,14 @@ impl Peer {
 }
 
 impl Swap {
+    /// What it compresses with.
+    pub fn compressor(&self) -> &'static str {
+        match self {
+            Swap::Zram(zram) => zram.algorithm,
+            Swap::Zswap(zswap) => zswap.compressor,
+        }
+    }
+
     /// What it takes of memory beside the control group's own.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         match self {

@@ -118,11 +118,12 @@ fn ratios(cell: &Cell) {
 pub fn print(comparison: &Comparison, repeats: usize) {
     let data = &comparison.data;
     println!(
-        "\n{}, {} items of {} bytes, against {}: medians (least-most) of {repeats} interleaved repeats; times in µs, memory in MiB",
+        "\n{}, {} items of {} bytes, against {} ({}): medians (least-most) of {repeats} interleaved repeats; times in µs, memory in MiB",
         data.server.name(),
         data.items,
         data.value_bytes,
-        comparison.against
+        comparison.against,
+        comparison.compressor
     );
     println!(
         "  {:18}{:>9} {:>17} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}",
