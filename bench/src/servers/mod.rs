@@ -265,7 +265,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                         comparison.failures.push(failure);
                     }
                     if interrupt::came() {
-                        outcome = Err(anyhow::anyhow!("interrupted: what was measured before is kept"));
+                        outcome = Err(anyhow::anyhow!("interrupted"));
                         break;
                     }
                 }
