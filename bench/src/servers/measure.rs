@@ -32,6 +32,16 @@ pub struct Data {
     pub value_bytes: usize,
 }
 
+/// The key, and what both servers keep with an item: about a hundred bytes.
+pub const ITEM_OVERHEAD_BYTES: u64 = 100;
+
+impl Data {
+    /// What a server takes for it, about.
+    pub fn bytes(&self) -> u64 {
+        self.items * (self.value_bytes as u64 + ITEM_OVERHEAD_BYTES)
+    }
+}
+
 /// How long, and which accesses. The same number on both sides makes the same accesses; another one of the same server must have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {

@@ -18,7 +18,7 @@ use crate::interrupt;
 use crate::results;
 use anyhow::{Context, bail};
 use clap::Args;
-use measure::{Data, Load, Sample, Timing};
+use measure::{Data, ITEM_OVERHEAD_BYTES, Load, Sample, Timing};
 use peer::Peer;
 use serde_json::{Value, json};
 use server::{Running, Server};
@@ -80,8 +80,6 @@ struct Plan {
     loads: Vec<Load>,
 }
 
-/// The key, the expected overhead of both servers: about a hundred bytes an item.
-const ITEM_OVERHEAD_BYTES: u64 = 100;
 /// Percent.
 const UNLIMITED: u32 = 100;
 const CLIENT_CPU: usize = 1;
@@ -166,14 +164,10 @@ impl Comparison {
         measure::sample(running, self.data, swap, load, Timing { warm_up: options.warm_up, seconds: options.seconds, order })
     }
 
-    fn data_bytes(&self) -> u64 {
-        self.data.items * (self.data.value_bytes as u64 + ITEM_OVERHEAD_BYTES)
-    }
-
     /// The peer's side of one repeat. Returns the memory it took at each share: T.
     fn peer_side(&mut self, options: &Options, plan: &Plan) -> anyhow::Result<Vec<(u32, u64)>> {
-        let swap = self.against.swap_on(2 * self.data_bytes())?;
-        let mut running = Running::start(self.data.server, self.data_bytes(), None)?;
+        let swap = self.against.swap_on(2 * self.data.bytes())?;
+        let mut running = Running::start(self.data, None)?;
         measure::fill(&mut running, self.data)?;
         interrupt::sleep(SETTLE)?;
         let whole = running.group.meter().usage_bytes()?;
@@ -208,7 +202,7 @@ impl Comparison {
     fn terrace_side(&mut self, options: &Options, plan: &Plan, resident: u32, total: u64) -> anyhow::Result<()> {
         let mut flags = vec!["--dram".to_owned(), format!("{}K", total / 1024)];
         flags.extend(options.terrace_flags.split_whitespace().map(str::to_owned));
-        let mut running = Running::start(self.data.server, self.data_bytes(), Some(&flags))?;
+        let mut running = Running::start(self.data, Some(&flags))?;
         measure::fill(&mut running, self.data)?;
         interrupt::sleep(SETTLE)?;
         running.page.as_ref().context("it is under Terrace")?.expect_managed()?;

@@ -1,6 +1,7 @@
 //! A server on CPU 0, in a control group of its own, alone or under Terrace. Ended when dropped.
 
 use super::group::Group;
+use super::measure::Data;
 use super::process::{self, Page};
 use crate::interrupt;
 use crate::machine::terrace;
@@ -34,11 +35,17 @@ impl Server {
         }
     }
 
-    /// One thread serves; nothing is written to disk; no item is ever dropped. memcached's crawler would walk all items while it is measured.
-    fn command(self, port: u16, data_bytes: u64) -> Vec<String> {
+    /// One thread serves; nothing is written to disk; no item is ever dropped. memcached's crawler would walk all items while it is measured,
+    /// and so would a growing hash table: where that falls would decide more than what is compared.
+    fn command(self, port: u16, data: Data) -> Vec<String> {
         let line = match self {
             Server::Memcached => {
-                format!("memcached -l 127.0.0.1 -p {port} -U 0 -u root -t 1 -c 1024 -m {} -o no_lru_crawler", (data_bytes >> 19) + 1024)
+                let megabytes = (data.bytes() >> 19) + 1024;
+                // It grows at 1.5 items a bucket; 16 is what it begins with otherwise.
+                let hash_power = (data.items * 2 / 3 + 1).next_power_of_two().ilog2().max(16);
+                format!(
+                    "memcached -l 127.0.0.1 -p {port} -U 0 -u root -t 1 -c 1024 -m {megabytes} -o no_lru_crawler,hashpower={hash_power}"
+                )
             }
             Server::Redis => {
                 format!("redis-server --bind 127.0.0.1 --port {port} --protected-mode no --appendonly no --io-threads 1 --save")
@@ -74,7 +81,7 @@ pub struct Running {
 
 impl Running {
     /// Starts it; with `terrace_flags` under `terrace run`. Returns when it accepts connections.
-    pub fn start(server: Server, data_bytes: u64, terrace_flags: Option<&[String]>) -> anyhow::Result<Running> {
+    pub fn start(data: Data, terrace_flags: Option<&[String]>) -> anyhow::Result<Running> {
         let group = Group::create()?;
         let port = free_port()?;
         let mut words: Vec<String> = Vec::new();
@@ -83,7 +90,7 @@ impl Running {
             words.extend(flags.iter().cloned());
             words.push("--".into());
         }
-        words.extend(server.command(port, data_bytes));
+        words.extend(data.server.command(port, data));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let processes = File::options().write(true).open(group.processes_file())?;
