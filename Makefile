@@ -9,7 +9,7 @@ export CARGO_TERM_COLOR ?= auto
 CARGO = scripts/toolchain.sh cargo
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test sanitize soak bench install clean
+.PHONY: help build demo test sanitize soak bench bench-servers install clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -18,6 +18,7 @@ help:
 	@echo 'make sanitize                   the tests of policy and tiers under AddressSanitizer (needs a nightly Rust)'
 	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
+	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local]'
 	@echo 'make clean'
 
@@ -51,6 +52,11 @@ bench:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	$(CARGO) run --release -p terrace-bench
+
+bench-servers:
+	@scripts/setup.sh test
+	$(CARGO) build --release --workspace
+	$(CARGO) run --release -p terrace-bench -- zram-servers $(OPTIONS)
 
 install:
 	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build

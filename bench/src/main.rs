@@ -4,12 +4,15 @@
 //! repeats; nothing here passes or fails, it only tells.
 
 mod idle;
+mod interrupt;
 mod machine;
 mod metadata;
 mod pages;
 mod probe;
 mod results;
+mod servers;
 mod zram;
+mod zswap;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +37,8 @@ enum What {
         #[arg(long, default_value_t = 30)]
         pairs: usize,
     },
+    /// memcached and redis-server at equal memory, against a control group over zram or zswap (as root)
+    ZramServers(Box<servers::Options>),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// (internal) the measured program of `pages`
@@ -51,6 +56,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
         Some(What::Idle { pairs }) => idle::run(pairs),
+        Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::TouchPages) => probe::touch_pages(),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),

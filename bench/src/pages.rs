@@ -47,7 +47,7 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
         let json: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
         restores.push(json["tiers"][1]["fault_p50_us"].as_f64().unwrap_or(f64::NAN));
         if missing.is_none() {
-            match Zram::swap_on(1 << 30) {
+            match Zram::swap_on(1 << 30, "lz4") {
                 Ok(_zram) => theirs.push(figures(None)?),
                 Err(e) => missing = Some(format!("{e:#}")),
             }

@@ -6,50 +6,101 @@ use std::process::{Command, Stdio};
 
 /// An active zram swap device.
 pub struct Zram {
+    /// What it compresses with.
+    pub algorithm: &'static str,
     device: String,
     added: bool,
-    page_cluster: String,
+    _page_cluster: Changed,
 }
 
 impl Zram {
-    /// Takes a fresh device (or an unused one), lz4, and swaps on it. `Err` says what is missing.
-    pub fn swap_on(bytes: u64) -> anyhow::Result<Zram> {
-        if fs::read_to_string("/proc/swaps")?.lines().count() > 1 {
-            bail!("another swap device is in use: the comparison would not be zram's");
-        }
+    /// Takes a fresh device (or the first one, if it is unused) and swaps on it. `Err` says what is missing.
+    pub fn swap_on(bytes: u64, algorithm: &'static str) -> anyhow::Result<Zram> {
+        no_other_swap()?;
         let (device, added) = match fs::read_to_string("/sys/class/zram-control/hot_add") {
             Ok(number) => (format!("zram{}", number.trim()), true),
-            Err(_) => ("zram0".to_string(), false),
+            Err(_) if fs::read_to_string("/sys/block/zram0/disksize")?.trim() == "0" => ("zram0".to_string(), false),
+            Err(_) => bail!("zram0 is in use, and this kernel adds no other device"),
         };
-        let page_cluster = fs::read_to_string("/proc/sys/vm/page-cluster")?;
-        let zram = Zram { device, added, page_cluster };
-        zram.attribute("comp_algorithm", "lz4").context("zram without lz4")?;
-        zram.attribute("disksize", &bytes.to_string())?;
-        let path = format!("/dev/{}", zram.device);
-        for command in ["mkswap", "swapon"] {
-            let status = Command::new(command).arg(&path).stdout(Stdio::null()).status().with_context(|| format!("no {command}"))?;
-            if !status.success() {
-                bail!("{command} {path} failed");
-            }
-        }
-        fs::write("/proc/sys/vm/page-cluster", "0")?;
+        // Undone by the drop, whatever fails from here on.
+        let zram = Zram { algorithm, device, added, _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")? };
+        zram.write("comp_algorithm", algorithm).with_context(|| format!("zram without {algorithm}"))?;
+        zram.write("disksize", &bytes.to_string())?;
+        swap_on(&format!("/dev/{}", zram.device))?;
         Ok(zram)
     }
 
-    fn attribute(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        let path = format!("/sys/block/{}/{name}", self.device);
-        fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))
+    /// What it takes of memory: compressed pages, their pools and tables.
+    pub fn used_bytes(&self) -> anyhow::Result<u64> {
+        let statistics = self.read("mm_stat")?;
+        let total = statistics.split_whitespace().nth(2).context("mm_stat has mem_used_total as its third field")?;
+        Ok(total.parse()?)
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/sys/block/{}/{name}", self.device)
+    }
+
+    fn read(&self, name: &str) -> anyhow::Result<String> {
+        fs::read_to_string(self.path(name)).with_context(|| format!("cannot read {}", self.path(name)))
+    }
+
+    fn write(&self, name: &str, value: &str) -> anyhow::Result<()> {
+        fs::write(self.path(name), value).with_context(|| format!("cannot write {value} to {}", self.path(name)))
     }
 }
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        let path = format!("/dev/{}", self.device);
-        let _ = Command::new("swapoff").arg(&path).stderr(Stdio::null()).status();
-        let _ = self.attribute("reset", "1");
+        swap_off(&format!("/dev/{}", self.device));
+        let _ = self.write("reset", "1");
         if self.added {
             let _ = fs::write("/sys/class/zram-control/hot_remove", self.device.trim_start_matches("zram"));
         }
-        let _ = fs::write("/proc/sys/vm/page-cluster", self.page_cluster.trim());
+    }
+}
+
+/// An error if somebody swaps already: then pages would go there too.
+pub fn no_other_swap() -> anyhow::Result<()> {
+    if fs::read_to_string("/proc/swaps")?.lines().count() > 1 {
+        bail!("another swap device is in use: the comparison would not be zram's. Turn it off for the time of the benchmark (swapoff)");
+    }
+    Ok(())
+}
+
+/// Makes a device or file a swap and swaps on it.
+pub fn swap_on(path: &str) -> anyhow::Result<()> {
+    for command in ["mkswap", "swapon"] {
+        let output = Command::new(command).arg(path).stdout(Stdio::null()).output().with_context(|| format!("no {command}"))?;
+        if !output.status.success() {
+            bail!("{command} {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+    }
+    Ok(())
+}
+
+/// Ends that, if it is one.
+pub fn swap_off(path: &str) {
+    let _ = Command::new("swapoff").arg(path).stderr(Stdio::null()).status();
+}
+
+/// A setting of the kernel's that gets its old value back when this is dropped.
+pub struct Changed {
+    path: String,
+    before: String,
+}
+
+impl Changed {
+    /// Writes `value` to the file.
+    pub fn to(path: &str, value: &str) -> anyhow::Result<Changed> {
+        let before = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned();
+        fs::write(path, value).with_context(|| format!("cannot write {value} to {path}"))?;
+        Ok(Changed { path: path.to_owned(), before })
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.path, &self.before);
     }
 }

@@ -1,7 +1,8 @@
 //! The command line: what may be said and how it is explained. Values are checked here, before anything else happens.
 
+use crate::load::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS, Protocol, Target};
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use terrace_pager::settings::{Dram, Eviction};
@@ -28,6 +29,8 @@ pub enum Command {
     ///
     /// Exit status: 0 where Terrace can evict, 1 where programs would run unmanaged.
     Doctor(DoctorArguments),
+    /// Load a server, and check what it answers
+    Load(LoadArguments),
 }
 
 const RUN_HELP: &str = "\
@@ -156,6 +159,151 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
+/// `terrace load`.
+#[derive(Args, Debug)]
+pub struct LoadArguments {
+    /// What kind of server.
+    #[command(subcommand)]
+    pub kind: LoadKind,
+}
+
+/// `terrace load …`.
+#[derive(Subcommand, Debug)]
+pub enum LoadKind {
+    /// Fill a memcached or redis server with values that can be told apart, then read and write them
+    #[command(after_long_help = LOAD_HELP)]
+    Kv(KvArguments),
+}
+
+const LOAD_HELP: &str = "\
+Every value that comes back is checked: key, version, checksum. A missing, stale or damaged one is an error.
+
+Exit status:
+  0    every answer was right
+  1    one was not
+  125  terrace itself failed, or the server went away
+
+Examples:
+  terrace load kv 127.0.0.1:11211 --items 1000000 --connections 32
+  terrace load kv /run/redis.sock --protocol redis --get-share 90 --depth 16 --json";
+
+/// `terrace load kv`.
+#[derive(Args, Debug)]
+pub struct KvArguments {
+    /// HOST:PORT, or the path of a Unix socket
+    #[arg(value_name = "TARGET")]
+    pub target: Target,
+
+    /// The protocol that it speaks
+    #[arg(long, value_enum, default_value = "memcached")]
+    pub protocol: Protocol,
+
+    /// Fill the server, load it, or both. A server that is only loaded must have been filled with the same items, value bytes and seed
+    #[arg(long, value_enum, default_value = "both")]
+    pub phase: Phase,
+
+    /// How many items
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=MOST_ITEMS))]
+    pub items: u64,
+
+    /// How long each value is, from 64 to 1000000 bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1000, value_parser = value_bytes)]
+    pub value_bytes: usize,
+
+    /// From what all data are made, and which items are popular
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// With the seed, the order of accesses: a run after another one should have another, not to repeat its accesses
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub order: u64,
+
+    /// The exponent of the Zipf distribution; 0: all items alike
+    #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
+    pub theta: f64,
+
+    /// Of 100 operations, so many are GETs and the others SETs
+    #[arg(long, value_name = "PCT", default_value = "100", value_parser = percent)]
+    pub get_share: f64,
+
+    /// How many connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    pub connections: usize,
+
+    /// Requests on the way on each of them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    pub depth: usize,
+
+    /// How long to measure
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub seconds: f64,
+
+    /// Measure so many operations instead
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pub operations: Option<u64>,
+
+    /// How long to load before that
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    pub warm_up: f64,
+
+    /// Give up when the server has not answered for so long
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    pub patience: f64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What of a load is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// Write every item, then load and measure
+    Both,
+    /// Only write every item
+    Fill,
+    /// Only load and measure
+    Run,
+}
+
+/// Connections, and requests on each: more would be a mistake.
+const COUNT_MOST: usize = 10_000;
+/// A day.
+const SECONDS_MOST: f64 = 86_400.0;
+
+fn number_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("write a number from {least} to {most}")),
+    }
+}
+
+fn theta(text: &str) -> Result<f64, String> {
+    number_within(text, 0.0, 10.0)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    number_within(text.strip_suffix('%').unwrap_or(text), 0.0, 100.0).map(|percent| percent / 100.0)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    number_within(text, 0.0, SECONDS_MOST)
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=COUNT_MOST).contains(&count) => Ok(count),
+        _ => Err(format!("write a whole number from 1 to {COUNT_MOST}")),
+    }
+}
+
+fn value_bytes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("write a whole number from {LEAST_BYTES} (a value names its key and version) to {MOST_BYTES}")),
+    }
+}
+
 /// Accepts a list of tiers that `terrace_tiers` understands and whose directories are fit for use, and keeps it as it was written.
 pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     for tier in parse_tiers(text)? {
@@ -213,6 +361,28 @@ mod tests {
             &[],
         ] {
             assert!(run(line).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn loads_that_make_no_sense_are_refused_with_a_remedy() {
+        let load = |line: &[&str]| Arguments::try_parse_from(["terrace", "load", "kv"].iter().chain(line));
+        assert!(load(&["127.0.0.1:1", "--get-share", "90%", "--theta", "0", "--depth", "16"]).is_ok());
+        for (line, remedy) in [
+            (&["localhost"][..], "HOST:PORT"),
+            (&["/s", "--items", "0"], "1.."),
+            (&["/s", "--value-bytes", "63"], "from 64"),
+            (&["/s", "--theta", "-1"], ""),
+            (&["/s", "--theta=nan"], "from 0 to 10"),
+            (&["/s", "--get-share", "101"], "from 0 to 100"),
+            (&["/s", "--connections", "0"], "from 1 to 10000"),
+            (&["/s", "--depth", "x"], "from 1 to 10000"),
+            (&["/s", "--seconds=-1"], "from 0 to 86400"),
+            (&["/s", "--seconds", "1", "--operations", "5"], "cannot be used with"),
+            (&["/s", "--protocol", "http"], "memcached, redis"),
+        ] {
+            let error = load(line).unwrap_err().to_string();
+            assert!(error.contains(remedy), "{error}");
         }
     }
 }

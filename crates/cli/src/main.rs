@@ -1,4 +1,4 @@
-//! The `terrace` command: runs programs under Terrace, reads and checks settings, and says what this machine allows.
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, and loads servers.
 //!
 //! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
@@ -13,6 +13,7 @@ mod doctor;
 mod effective;
 mod figures;
 mod library;
+mod load;
 mod process;
 mod quantity;
 mod reach;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
+        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
     };
     ExitCode::from(status.unwrap_or_else(|error| {
         say(&format!("{error:#}"));

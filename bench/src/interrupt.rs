@@ -1,0 +1,43 @@
+//! Ctrl-C, SIGTERM and SIGHUP end a benchmark as an error does, so that everything it set up is undone on the way out.
+
+use anyhow::bail;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// How often a wait looks.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// From now on these signals are noticed by [`check`] instead of ending the process.
+pub fn watch() -> anyhow::Result<()> {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(())
+}
+
+/// Whether one came.
+pub fn came() -> bool {
+    INTERRUPTED.get().is_some_and(|flag| flag.load(Relaxed))
+}
+
+/// An error if one came.
+pub fn check() -> anyhow::Result<()> {
+    if came() {
+        bail!("interrupted");
+    }
+    Ok(())
+}
+
+/// Sleeps, unless one comes.
+pub fn sleep(duration: Duration) -> anyhow::Result<()> {
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        check()?;
+        std::thread::sleep(LOOK_EVERY.min(duration));
+    }
+    check()
+}

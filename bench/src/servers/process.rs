@@ -1,0 +1,118 @@
+//! Readings of a process from outside: CPU time by thread, faults, memory; and Terrace's own counters from its statistics page.
+
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::offset_of;
+use std::path::PathBuf;
+use terrace_pager::stats::{MAGIC, State, StatsPage, TierPage};
+
+/// Counters that only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// CPU seconds of the process, threads that ended included.
+    pub cpu_s: f64,
+    /// Of Terrace's threads, by name; they are part of it.
+    pub terrace_cpu_s: BTreeMap<String, f64>,
+    /// Faults for which the kernel read from its swap.
+    pub major_faults: u64,
+    /// Pages that Terrace restored, if it is there.
+    pub restored_pages: Option<u64>,
+    /// Pages that it moved out.
+    pub demoted_pages: Option<u64>,
+}
+
+/// Utime and stime of a stat file, in seconds, and major faults.
+fn stat(path: &str) -> anyhow::Result<(f64, u64)> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}; has the server ended?"))?;
+    // The name, in parentheses, may hold anything; what follows it is field 3.
+    let fields: Vec<&str> = text.rsplit_once(") ").context("no stat")?.1.split_ascii_whitespace().collect();
+    let number = |field: usize| -> anyhow::Result<u64> { Ok(fields.get(field - 3).context("a field is missing")?.parse()?) };
+    // SAFETY: no pointers.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    Ok(((number(14)? + number(15)?) as f64 / ticks, number(12)?))
+}
+
+/// CPU seconds of a whole process.
+pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
+    Ok(stat(&format!("/proc/{pid}/stat"))?.0)
+}
+
+/// All counters now; `page` is Terrace's statistics page of that process.
+pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
+    let (cpu_s, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
+    let mut counters = Counters { cpu_s, major_faults, ..Counters::default() };
+    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let path = task.path();
+        let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
+        if name.starts_with("terrace-")
+            && let Ok((cpu_s, _)) = stat(&path.join("stat").to_string_lossy())
+        {
+            *counters.terrace_cpu_s.entry(name.trim().to_owned()).or_default() += cpu_s;
+        }
+    }
+    if let Some(page) = page {
+        let words = page.read()?;
+        let tiers = words.u32_at(offset_of!(StatsPage, tier_count)) as usize;
+        let faults = |tier| words.u64_at(offset_of!(StatsPage, tiers) + tier * size_of::<TierPage>() + offset_of!(TierPage, faults));
+        counters.restored_pages = Some((0..tiers).map(faults).sum());
+        counters.demoted_pages = Some(words.u64_at(offset_of!(StatsPage, demoted_pages)));
+    }
+    Ok(counters)
+}
+
+/// Proportional set size, all of it, in bytes. Walks all pages: not while something is measured.
+pub fn pss_bytes(pid: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).context("smaps_rollup has no Pss")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
+}
+
+/// The first child of a process.
+pub fn child(pid: u32) -> Option<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+/// The statistics page of a process under Terrace.
+pub struct Page(PathBuf);
+
+struct Words(Vec<u8>);
+
+impl Words {
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+}
+
+impl Page {
+    /// Finds it among what the process has mapped. (Its environment will not do: redis writes its title over it.)
+    pub fn of(pid: u32) -> anyhow::Result<Page> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("the server is gone")?;
+        let own = format!("/{pid}-");
+        let path = maps
+            .lines()
+            .filter_map(|line| line.find('/').map(|at| &line[at..]))
+            .find(|path| path.ends_with(".stats") && path.contains(&own));
+        Ok(Page(PathBuf::from(path.context("Terrace is not in the server")?)))
+    }
+
+    fn read(&self) -> anyhow::Result<Words> {
+        let bytes = fs::read(&self.0).context("the server's statistics page is gone")?;
+        anyhow::ensure!(bytes.len() == size_of::<StatsPage>(), "the server's statistics page is of another version");
+        let words = Words(bytes);
+        anyhow::ensure!(words.u64_at(offset_of!(StatsPage, magic)) == MAGIC, "the server's statistics page is of another version");
+        anyhow::ensure!((words.u32_at(offset_of!(StatsPage, tier_count)) as usize) <= terrace_pager::stats::MAX_TIERS, "it is damaged");
+        Ok(words)
+    }
+
+    /// An error if Terrace does not manage the process: then there is nothing to compare.
+    pub fn expect_managed(&self) -> anyhow::Result<()> {
+        let state = State::from_number(self.read()?.u32_at(offset_of!(StatsPage, state)));
+        anyhow::ensure!(state == State::Active, "Terrace is {state:?} in the server, not active: see `terrace doctor`");
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Which item is asked for next: Zipf over ranks, and ranks scattered over items, so that popular items are not neighbours in memory.
+
+use super::values::mixed;
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Zipf};
+
+/// What is done with an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read it.
+    Get(u64),
+    /// Write it.
+    Set(u64),
+}
+
+/// An endless load.
+#[derive(Debug)]
+pub struct Accesses {
+    zipf: Zipf<f64>,
+    scattered: Scattered,
+    random: SmallRng,
+    /// Of 2^32 operations, so many read.
+    gets: u64,
+}
+
+impl Accesses {
+    /// Zipf with exponent `theta` ≥ 0 over `items` ≥ 1; of all operations the share `get_share` (0 to 1) reads. `seed` settles which items
+    /// are popular, `order` with it the order in which they come.
+    pub fn new(items: u64, theta: f64, get_share: f64, seed: u64, order: u64) -> Self {
+        Accesses {
+            zipf: Zipf::new(items as f64, theta).expect("checked with the arguments"),
+            scattered: Scattered::new(items, seed),
+            random: SmallRng::seed_from_u64(mixed(mixed(seed) ^ order)),
+            gets: (get_share * (1u64 << 32) as f64) as u64,
+        }
+    }
+
+    /// A rank, the most popular first, from 0.
+    fn rank(&mut self) -> u64 {
+        self.zipf.sample(&mut self.random) as u64 - 1
+    }
+}
+
+impl Iterator for Accesses {
+    type Item = Operation;
+
+    fn next(&mut self) -> Option<Operation> {
+        let rank = self.rank();
+        let item = self.scattered.item(rank);
+        let get = u64::from(self.random.next_u32()) < self.gets;
+        Some(if get { Operation::Get(item) } else { Operation::Set(item) })
+    }
+}
+
+/// A permutation of the numbers below a limit: a Feistel network over the next even power of two, walked until it is below the limit
+/// again (Black and Rogaway 2002, "cycle walking"; four steps at most on average).
+#[derive(Clone, Copy, Debug)]
+pub struct Scattered {
+    items: u64,
+    half_bits: u32,
+    seed: u64,
+}
+
+impl Scattered {
+    const ROUNDS: u64 = 4;
+
+    /// Of the numbers below `items`, which is at least 1.
+    pub fn new(items: u64, seed: u64) -> Self {
+        assert!((1..1 << 62).contains(&items), "checked with the arguments");
+        let bits = u64::BITS - (items - 1).leading_zeros();
+        Scattered { items, half_bits: bits.div_ceil(2).max(1), seed }
+    }
+
+    /// Where `rank`, below `items`, is.
+    pub fn item(&self, rank: u64) -> u64 {
+        assert!(rank < self.items);
+        let mut number = self.shuffled(rank);
+        while number >= self.items {
+            number = self.shuffled(number);
+        }
+        number
+    }
+
+    fn shuffled(&self, number: u64) -> u64 {
+        let mask = (1 << self.half_bits) - 1;
+        let (mut left, mut right) = (number >> self.half_bits, number & mask);
+        for round in 0..Self::ROUNDS {
+            let turned = mixed(right ^ mixed(self.seed.wrapping_add(round)));
+            (left, right) = (right, left ^ (turned & mask));
+        }
+        left << self.half_bits | right
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drawn(items: u64, theta: f64, draws: usize) -> Vec<u64> {
+        let mut accesses = Accesses::new(items, theta, 1.0, 11, 1);
+        let mut counts = vec![0; items as usize];
+        (0..draws).for_each(|_| counts[accesses.rank() as usize] += 1);
+        counts
+    }
+
+    /// Against the exact probabilities, rank by rank: chi square of 999 degrees has mean 999 and deviation 45. The seed is fixed.
+    #[test]
+    fn ranks_are_as_likely_as_zipf_says() {
+        for theta in [0.0, 0.5, 0.99, 1.0, 1.3] {
+            let draws = 1_000_000;
+            let counts = drawn(1000, theta, draws);
+            let weights: Vec<f64> = (1..=1000).map(|rank| f64::from(rank).powf(-theta)).collect();
+            let sum: f64 = weights.iter().sum();
+            let expected = weights.iter().map(|weight| weight / sum * draws as f64);
+            let chi_square: f64 = counts.iter().zip(expected).map(|(count, expected)| (*count as f64 - expected).powi(2) / expected).sum();
+            assert!((800.0..1200.0).contains(&chi_square), "theta {theta}: {chi_square}");
+        }
+    }
+
+    /// Of many items too, where the sum is approximated in no place: the first 10 ranks of a million have a fifth of all draws at 0.99.
+    #[test]
+    fn the_first_ranks_of_many_have_their_share() {
+        let counts = drawn(1_000_000, 0.99, 1_000_000);
+        let sum: f64 = (1..=1_000_000).map(|rank| f64::from(rank).powf(-0.99)).sum();
+        let first: f64 = (1..=10).map(|rank| f64::from(rank).powf(-0.99)).sum::<f64>() / sum;
+        let drawn = counts[..10].iter().sum::<u64>() as f64 / 1e6;
+        assert!((drawn - first).abs() < 0.003, "{drawn} instead of {first}");
+    }
+
+    #[test]
+    fn so_many_read_as_were_asked_for() {
+        for share in [0.0, 0.9, 1.0] {
+            let gets =
+                Accesses::new(1000, 0.99, share, 3, 1).take(100_000).filter(|operation| matches!(operation, Operation::Get(_))).count();
+            assert!((gets as f64 / 1e5 - share).abs() < 0.01, "{gets} of 100,000 at {share}");
+        }
+    }
+
+    /// A run after another one must not touch again what that one touched last.
+    #[test]
+    fn another_order_has_the_same_popular_items() {
+        let accesses = |order| Accesses::new(1000, 0.99, 1.0, 3, order).take(100_000);
+        assert!(accesses(1).eq(accesses(1)) && !accesses(1).eq(accesses(2)));
+        let most_popular = |order| {
+            let mut counts = vec![0; 1000];
+            accesses(order).for_each(|operation| {
+                if let Operation::Get(item) = operation {
+                    counts[item as usize] += 1
+                }
+            });
+            (0..1000).max_by_key(|item| counts[*item])
+        };
+        assert_eq!(most_popular(1), most_popular(2));
+    }
+
+    #[test]
+    fn neighbouring_ranks_are_not_neighbours() {
+        let scattered = Scattered::new(1_000_000, 1);
+        let close = (0..10_000).filter(|rank| scattered.item(*rank).abs_diff(scattered.item(rank + 1)) < 1000).count();
+        assert!(close < 50, "{close} of 10,000; chance gives 20");
+    }
+
+    proptest! {
+        #[test]
+        fn every_item_has_one_rank(items in 1u64..3000, seed: u64) {
+            let scattered = Scattered::new(items, seed);
+            let mut seen = vec![false; items as usize];
+            for rank in 0..items {
+                prop_assert!(!std::mem::replace(&mut seen[scattered.item(rank) as usize], true));
+            }
+        }
+    }
+}

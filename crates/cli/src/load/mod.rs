@@ -1,0 +1,138 @@
+//! `terrace load kv`: fills a memcached or redis server and loads it, and checks every answer.
+//!
+//! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see what a server does under it. One thread,
+//! a closed loop, the same data for the same seed.
+
+mod accesses;
+mod client;
+mod protocol;
+mod tally;
+mod target;
+mod text;
+mod values;
+mod versions;
+
+pub use protocol::Protocol;
+pub use target::Target;
+pub use values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
+
+use crate::args::{KvArguments, Phase};
+use crate::say;
+use accesses::{Accesses, Operation};
+use anyhow::Result;
+use client::Client;
+use serde::Serialize;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tally::Figures;
+use values::Values;
+use versions::Ledger;
+
+/// Requests on the way on each connection during the fill, which is not measured.
+const FILL_DEPTH: usize = 64;
+/// Exit status where the server answered something that it should not have.
+const WRONG: u8 = 1;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Of Terrace.
+    pub version: &'static str,
+    /// Where the server is.
+    pub target: String,
+    /// How it was talked to.
+    pub protocol: &'static str,
+    /// As asked for.
+    pub items: u64,
+    /// As asked for.
+    pub value_bytes: usize,
+    /// As asked for.
+    pub seed: u64,
+    /// As asked for.
+    pub order: u64,
+    /// As asked for.
+    pub theta: f64,
+    /// As asked for, from 0 to 1.
+    pub get_share: f64,
+    /// As asked for.
+    pub connections: usize,
+    /// As asked for.
+    pub depth: usize,
+    /// As asked for.
+    pub warm_up_s: f64,
+    /// Writing all items, if that was asked for.
+    pub fill: Option<Figures>,
+    /// The measured part, if that was asked for.
+    pub run: Option<Figures>,
+    /// CPU time of this client per time of the measured part. Near 1 the client is the limit, not the server.
+    pub client_cpu_share: Option<f64>,
+}
+
+/// Runs the command; the result is the exit status.
+pub fn run(arguments: &KvArguments) -> Result<u8> {
+    let filled = arguments.phase != Phase::Run;
+    let base = if filled { 0 } else { version_after_earlier_runs() };
+    let values = Values::new(arguments.value_bytes, arguments.seed);
+    let mut outcome = Outcome {
+        version: env!("CARGO_PKG_VERSION"),
+        target: arguments.target.to_string(),
+        protocol: arguments.protocol.name(),
+        items: arguments.items,
+        value_bytes: arguments.value_bytes,
+        seed: arguments.seed,
+        order: arguments.order,
+        theta: arguments.theta,
+        get_share: arguments.get_share,
+        connections: arguments.connections,
+        depth: arguments.depth,
+        warm_up_s: arguments.warm_up,
+        fill: None,
+        run: None,
+        client_cpu_share: None,
+    };
+    let ledger = Ledger::new(arguments.items, base);
+    let patience = Duration::from_secs_f64(arguments.patience);
+    let mut client = Client::connect(&arguments.target, arguments.connections, arguments.protocol, values, ledger, patience)?;
+    let mut right = true;
+    if filled {
+        let tally = client.run(&mut (0..arguments.items).map(Operation::Set), FILL_DEPTH, None)?;
+        right &= tally.is_right();
+        outcome.fill = Some(tally.figures());
+    }
+    if right && arguments.phase != Phase::Fill {
+        let mut accesses = Accesses::new(arguments.items, arguments.theta, arguments.get_share, arguments.seed, arguments.order);
+        let warm_up = Duration::from_secs_f64(arguments.warm_up);
+        if !warm_up.is_zero() {
+            let tally = client.run(&mut accesses, arguments.depth, Some(Instant::now() + warm_up))?;
+            right &= tally.is_right();
+        }
+        let cpu_before = terrace_pager::sys::thread_cpu_ns();
+        let tally = match arguments.operations {
+            Some(operations) => client.run(&mut accesses.take(operations as usize), arguments.depth, None)?,
+            None => client.run(&mut accesses, arguments.depth, Some(Instant::now() + Duration::from_secs_f64(arguments.seconds)))?,
+        };
+        let cpu_s = (terrace_pager::sys::thread_cpu_ns() - cpu_before) as f64 / 1e9;
+        right &= tally.is_right();
+        let figures = tally.figures();
+        outcome.client_cpu_share = (figures.seconds > 0.0).then(|| cpu_s / figures.seconds);
+        outcome.run = Some(figures);
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&outcome)?);
+    } else {
+        print!("{}", text::text(&outcome));
+    }
+    if right {
+        return Ok(0);
+    }
+    let trouble = [&outcome.fill, &outcome.run].into_iter().flatten().find_map(|figures| figures.first_trouble.as_deref());
+    say(&format!(
+        "the server did not answer as it should have: {}. Give it more memory, or fill it with the same --items, --value-bytes and --seed",
+        trouble.unwrap_or("during the warm-up")
+    ));
+    Ok(WRONG)
+}
+
+/// Versions of a run that did not fill the server begin after those of all that came before it.
+fn version_after_earlier_runs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64)
+}

@@ -1,0 +1,134 @@
+//! Where the server is: a host and port, or a Unix socket.
+
+use std::fmt;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `HOST:PORT`.
+    Tcp(String),
+    /// A path.
+    Unix(PathBuf),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text)) {
+            return Ok(Target::Unix(path.into()));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(Target::Tcp(text.into())),
+            _ => {
+                Err("write HOST:PORT (127.0.0.1:11211, [::1]:6379), or the path of a Unix socket (/run/redis.sock, unix:redis.sock)".into())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Tcp(address) => f.write_str(address),
+            Target::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A connection that never blocks.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP, without Nagle's delay.
+    Tcp(mio::net::TcpStream),
+    /// A Unix socket.
+    Unix(mio::net::UnixStream),
+}
+
+impl Stream {
+    /// Connects, which does block.
+    pub fn connect(target: &Target) -> io::Result<Stream> {
+        match target {
+            Target::Tcp(address) => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                for address in address.to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, CONNECT_WITHIN) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            stream.set_nonblocking(true)?;
+                            return Ok(Stream::Tcp(mio::net::TcpStream::from_std(stream)));
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+            Target::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Unix(mio::net::UnixStream::from_std(stream)))
+            }
+        }
+    }
+
+    /// For being polled.
+    pub fn source(&mut self) -> &mut dyn mio::event::Source {
+        match self {
+            Stream::Tcp(stream) => stream,
+            Stream::Unix(stream) => stream,
+        }
+    }
+}
+
+impl io::Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl io::Write for Stream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buffer),
+            Stream::Unix(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart() {
+        for (text, target) in [
+            ("127.0.0.1:11211", Target::Tcp("127.0.0.1:11211".into())),
+            ("[::1]:6379", Target::Tcp("[::1]:6379".into())),
+            ("localhost:1", Target::Tcp("localhost:1".into())),
+            ("/run/a.sock", Target::Unix("/run/a.sock".into())),
+            ("./a:1", Target::Unix("./a:1".into())),
+            ("unix:a.sock", Target::Unix("a.sock".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(target));
+        }
+        for text in ["", "localhost", ":11211", "localhost:", "localhost:0", "localhost:65536", "localhost:http"] {
+            assert!(text.parse::<Target>().unwrap_err().contains("HOST:PORT"), "{text}");
+        }
+    }
+}

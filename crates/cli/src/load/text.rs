@@ -1,0 +1,88 @@
+//! The outcome for people.
+
+use super::Outcome;
+use super::tally::{Figures, Times};
+use crate::quantity::{bytes, short_time};
+
+/// A few lines.
+pub fn text(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "{} at {}: {} items of {} bytes, seed {}\n",
+        outcome.protocol, outcome.target, outcome.items, outcome.value_bytes, outcome.seed
+    );
+    if let Some(fill) = &outcome.fill {
+        text += &format!("  fill  {:>7.1}s {:>9.0} sets/s\n", fill.seconds, fill.ops_per_s);
+        text += &trouble(fill);
+    }
+    let Some(run) = &outcome.run else { return text };
+    text += &format!(
+        "  run   {:>7.1}s {:>9.0} ops/s   {:.0}% GETs, Zipf {}, {} connections, depth {}, after {:.1}s; client {:.0}% of a CPU\n",
+        run.seconds,
+        run.ops_per_s,
+        outcome.get_share * 100.0,
+        outcome.theta,
+        outcome.connections,
+        outcome.depth,
+        outcome.warm_up_s,
+        outcome.client_cpu_share.unwrap_or(0.0) * 100.0,
+    );
+    text += &format!("{:8}{:>10} {:>9} {:>9} {:>9} {:>9}\n", "", "count", "p50", "p99", "p99.9", "max");
+    for (name, count, times) in [("get", run.hits, run.get_us), ("set", run.sets, run.set_us)] {
+        if let Some(Times { p50, p99, p999, max, .. }) = times {
+            let [p50, p99, p999, max] = [p50, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
+            text += &format!("  {name:6}{count:>10} {p50:>9} {p99:>9} {p999:>9} {max:>9}\n");
+        }
+    }
+    text += &format!("  sent {}, received {}\n", bytes(run.bytes_sent), bytes(run.bytes_received));
+    text + &trouble(run)
+}
+
+fn trouble(figures: &Figures) -> String {
+    if figures.misses + figures.errors == 0 {
+        return String::new();
+    }
+    format!("  WRONG: {} values missing, {} wrong or refused\n", figures.misses, figures.errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::tally::Tally;
+    use std::time::Duration;
+
+    #[test]
+    fn it_fits_a_screen() {
+        let mut tally = Tally::new();
+        (1..=1000).for_each(|us| tally.hit(Duration::from_micros(us)));
+        tally.stored(Duration::from_micros(300));
+        tally.miss(1);
+        tally.set_elapsed(Duration::from_secs(1));
+        let outcome = Outcome {
+            version: "1",
+            target: "127.0.0.1:1".into(),
+            protocol: "redis",
+            items: 1000,
+            value_bytes: 100,
+            seed: 1,
+            order: 1,
+            theta: 0.99,
+            get_share: 0.9,
+            connections: 32,
+            depth: 1,
+            warm_up_s: 2.0,
+            fill: None,
+            run: Some(tally.figures()),
+            client_cpu_share: Some(0.5),
+        };
+        let expected = "\
+redis at 127.0.0.1:1: 1000 items of 100 bytes, seed 1
+  run       1.0s      1001 ops/s   90% GETs, Zipf 0.99, 32 connections, depth 1, after 2.0s; client 50% of a CPU
+             count       p50       p99     p99.9       max
+  get         1000     500us     990us     999us     1.0ms
+  set            1     300us     300us     300us     300us
+  sent 0B, received 0B
+  WRONG: 1 values missing, 0 wrong or refused
+";
+        assert_eq!(text(&outcome), expected);
+    }
+}

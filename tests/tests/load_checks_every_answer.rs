@@ -1,0 +1,196 @@
+//! `terrace load kv` loads real servers, and says when one answers what it should not: an item that is missing, damaged, stale, or another's.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use terrace_tests::{Finished, Program, Running, Terrace, is_installed, skip, terrace_command};
+
+const START_WITHIN: Duration = Duration::from_secs(60);
+
+/// A server, and where it is.
+struct Server {
+    running: Running,
+    protocol: &'static str,
+    target: String,
+    _directory: TempDir,
+}
+
+impl Server {
+    /// On a Unix socket. `None`, with a remark, where it is not installed.
+    fn start(name: &'static str, terrace: Option<Terrace>) -> Option<Server> {
+        let directory = tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made");
+        let socket = directory.path().join("socket");
+        let program = match name {
+            "redis" => Program::new("redis-server").args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket),
+            _ => Program::new("memcached").args(["-u", "root", "-t", "1", "-m", "256", "-s"]).arg(&socket),
+        };
+        let target = socket.to_str().expect("temporary names are UTF-8").to_owned();
+        Self::await_start(name, program.current_dir(directory.path()).under(terrace), target, directory)
+    }
+
+    /// memcached on a port of the loopback.
+    fn start_on_a_port() -> Option<Server> {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("the loopback has free ports").port();
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let program = Program::new("memcached").args(["-u", "root", "-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"]).arg(port.to_string());
+        Self::await_start("memcached", program, format!("127.0.0.1:{port}"), directory)
+    }
+
+    fn await_start(protocol: &'static str, program: Program, target: String, directory: TempDir) -> Option<Server> {
+        let binary = if protocol == "redis" { "redis-server" } else { "memcached" };
+        if !is_installed(binary) {
+            skip(binary, &format!("it is not installed: apt-get install {binary}"));
+            return None;
+        }
+        let mut server = Server { running: program.start(), protocol, target, _directory: directory };
+        let begun = Instant::now();
+        let is_up = |target: &str| match Path::new(target).is_absolute() {
+            true => UnixStream::connect(target).is_ok(),
+            false => TcpStream::connect(target).is_ok(),
+        };
+        while !is_up(&server.target) {
+            assert!(server.running.is_running() && begun.elapsed() < START_WITHIN, "{binary} did not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(server)
+    }
+
+    fn load(&self, arguments: &[&str]) -> Finished {
+        load(&self.target, self.protocol, arguments)
+    }
+
+    /// Says something to it, and waits for an answer.
+    fn say(&self, text: &str) {
+        let mut stream = UnixStream::connect(&self.target).expect("the server is there");
+        stream.set_read_timeout(Some(START_WITHIN)).expect("a time limit can be set");
+        stream.write_all(text.as_bytes()).expect("the server reads");
+        assert!(stream.read(&mut [0; 64]).expect("the server answers") > 0);
+    }
+}
+
+fn load(target: &str, protocol: &str, arguments: &[&str]) -> Finished {
+    let common = ["load", "kv", target, "--protocol", protocol, "--items", "2000", "--json"];
+    Program::new(terrace_command()).args(common).args(arguments).run()
+}
+
+#[track_caller]
+fn figures(finished: &Finished) -> serde_json::Value {
+    serde_json::from_slice(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {}", finished.account("printed no JSON")))
+}
+
+/// Every operation is answered right, and counted.
+#[track_caller]
+fn is_loaded_well(server: &Server) {
+    for (connections, depth, get_share) in [("1", "1", "100"), ("8", "16", "50"), ("3", "1", "90")] {
+        let finished = server.load(&[
+            "--connections",
+            connections,
+            "--depth",
+            depth,
+            "--get-share",
+            get_share,
+            "--operations",
+            "5000",
+            "--warm-up",
+            "0.1",
+        ]);
+        assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+        let figures = figures(&finished);
+        let number = |path: &str| figures.pointer(path).and_then(serde_json::Value::as_u64);
+        assert_eq!(number("/fill/sets"), Some(2000), "{figures:#}");
+        assert_eq!(number("/run/operations"), Some(5000), "{figures:#}");
+        assert_eq!(number("/run/hits").zip(number("/run/sets")).map(|(hits, sets)| hits + sets), Some(5000), "{figures:#}");
+        assert_eq!(number("/run/errors").zip(number("/run/misses")), Some((0, 0)), "{figures:#}");
+        assert_eq!(number("/run/sets") == Some(0), get_share == "100", "{figures:#}");
+        assert!(figures.pointer("/run/get_us/p999").and_then(serde_json::Value::as_f64) > Some(0.0), "{figures:#}");
+    }
+}
+
+#[test]
+fn servers_are_loaded_through_sockets() {
+    for name in ["memcached", "redis"] {
+        let Some(server) = Server::start(name, None) else { return };
+        is_loaded_well(&server);
+    }
+}
+
+#[test]
+fn a_server_is_loaded_through_the_loopback() {
+    let Some(server) = Server::start_on_a_port() else { return };
+    is_loaded_well(&server);
+}
+
+#[test]
+fn servers_under_terrace_answer_right() {
+    for name in ["memcached", "redis"] {
+        let Some(server) = Server::start(name, Some(Terrace::stressed())) else { return };
+        is_loaded_well(&server);
+        server.running.terminate();
+        server.running.wait();
+    }
+}
+
+/// What was written before is recognised by later runs, and what they write by the next.
+#[test]
+fn a_filled_server_is_loaded_again() {
+    for name in ["memcached", "redis"] {
+        let Some(server) = Server::start(name, None) else { return };
+        assert_eq!(server.load(&["--phase", "fill"]).status.code(), Some(0));
+        for _ in 0..2 {
+            let finished = server.load(&["--phase", "run", "--get-share", "50", "--operations", "3000", "--warm-up", "0"]);
+            assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+        }
+    }
+}
+
+#[track_caller]
+fn finds(server: &Server, arguments: &[&str], what: &str) {
+    let finished = server.load(&[&["--phase", "run", "--operations", "20000", "--theta", "0", "--warm-up", "0"], arguments].concat());
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.account("found nothing wrong"));
+    assert!(finished.stderr.contains(what), "{}", finished.account("said something else"));
+    assert!(figures(&finished)["run"]["first_trouble"].as_str().is_some_and(|trouble| trouble.contains(what)));
+}
+
+#[test]
+fn wrong_and_missing_values_are_found() {
+    for (name, forget, damage) in [
+        ("memcached", "delete key-000000000007\r\n", "set key-000000000007 0 0 1000\r\n"),
+        ("redis", "*2\r\n$3\r\nDEL\r\n$16\r\nkey-000000000007\r\n", "*3\r\n$3\r\nSET\r\n$16\r\nkey-000000000007\r\n$1000\r\n"),
+    ] {
+        let Some(server) = Server::start(name, None) else { return };
+        finds(&server, &[], "nothing came back");
+        assert_eq!(server.load(&["--phase", "fill"]).status.code(), Some(0));
+        server.say(forget);
+        finds(&server, &[], "key-000000000007: nothing came back");
+        server.say(&format!("{damage}{}\r\n", "x".repeat(1000)));
+        finds(&server, &[], "key-000000000007: another key's value came back");
+        server.say(&format!("{damage}{{\"k\":\"key-000000000007\"{}\r\n", "x".repeat(977)));
+        finds(&server, &[], "key-000000000007: a damaged value came back");
+        finds(&server, &["--value-bytes", "1001"], "a value of 1000 bytes came back");
+        assert_eq!(server.load(&["--phase", "run", "--operations", "9", "--value-bytes", "999"]).status.code(), Some(125));
+    }
+}
+
+#[test]
+fn a_server_that_drops_items_is_found_out() {
+    let Some(server) = Server::start("memcached", None) else { return };
+    let finished = server.load(&["--value-bytes", "400000", "--operations", "1000"]);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.account("found nothing wrong"));
+    assert!(finished.stderr.contains("Give it more memory"), "{}", finished.account("said something else"));
+}
+
+#[test]
+fn what_is_no_server_is_said() {
+    let finished = load("/no/such/socket", "redis", &[]);
+    assert_eq!(finished.status.code(), Some(125));
+    assert!(finished.stderr.contains("is a server listening there?"), "{}", finished.stderr);
+    let Some(server) = Server::start("memcached", None) else { return };
+    let finished = load(&server.target, "redis", &[]);
+    assert_eq!(finished.status.code(), Some(125));
+    assert!(finished.stderr.contains("is --protocol right?"), "{}", finished.stderr);
+    let finished = server.load(&["--theta", "-1"]);
+    assert_eq!(finished.status.code(), Some(125), "{}", finished.account("took a bad argument"));
+}
