@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
@@ -81,9 +82,17 @@ impl Scratch {
         command
     }
 
-    /// `terrace run -- sh -c SCRIPT`.
+    /// `terrace run -- sh -c SCRIPT`. SIGINT means what it usually does, also where the tests run in the background of a script, which ignores it.
     pub fn shell(&self, script: &str) -> Command {
-        self.terrace(&["run", "--", "sh", "-c", script])
+        let mut command = self.terrace(&["run", "--", "sh", "-c", script]);
+        // SAFETY: an async-signal-safe call between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            });
+        }
+        command
     }
 
     /// What is left of run directories.
