@@ -170,14 +170,19 @@ impl Traced {
         self.await_stop();
         self.request(libc::PTRACE_GETREGS, &raw mut registers);
         assert_eq!(registers.rax, 0, "the close failed");
+        // When it goes on, it reads again.
+        registers.rip = self.waits.rip - 2;
+        (registers.rax, registers.orig_rax) = (libc::SYS_read as u64, u64::MAX);
+        self.request(libc::PTRACE_SETREGS, &raw const registers);
     }
 
-    /// It reads again.
-    fn go_on(mut self) {
-        self.waits.rip -= 2;
-        (self.waits.rax, self.waits.orig_rax) = (libc::SYS_read as u64, u64::MAX);
-        self.request(libc::PTRACE_SETREGS, &raw const self.waits);
-        self.request(libc::PTRACE_DETACH, std::ptr::null());
+    fn go_on(self) {
+        let nothing = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: as above.
+        if unsafe { libc::ptrace(libc::PTRACE_DETACH, self.thread, nothing, nothing) } != 0 {
+            // The first that went on has ended the program: the end of this one is for its tracer to see.
+            self.await_stop();
+        }
     }
 }
 
