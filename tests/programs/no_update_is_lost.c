@@ -370,12 +370,12 @@ static void *forker(void *argument) {
         next_random(&state);
         pid_t child = fork();
         if (child == 0) {
-            alarm(60);
+            alarm(300);
             unsigned long wrong = check_as_child(state);
             if (state & 1) {
                 pid_t grandchild = fork();
                 if (grandchild == 0) {
-                    alarm(60);
+                    alarm(300);
                     _exit(check_as_child(state * 31 | 1) != 0);
                 }
                 int status = 0;
