@@ -97,7 +97,7 @@ fn the_program_has_our_callers_mask_and_dispositions() {
     bare.args(["-c", read]);
     let mut ours = scratch.shell(read);
     for command in [&mut bare, &mut ours] {
-        // SAFETY: three async-signal-safe calls between fork and exec; the set is initialised before it is used.
+        // SAFETY: async-signal-safe calls between fork and exec; the set is initialised before it is used.
         unsafe {
             command.pre_exec(|| {
                 let mut set = std::mem::zeroed();
@@ -107,6 +107,8 @@ fn the_program_has_our_callers_mask_and_dispositions() {
                 for signal in [libc::SIGPIPE, libc::SIGHUP, libc::SIGCHLD] {
                     libc::signal(signal, libc::SIG_IGN);
                 }
+                // As `Scratch::shell` has it.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             });
         }
