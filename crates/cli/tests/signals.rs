@@ -108,7 +108,9 @@ fn the_program_has_our_callers_mask_and_dispositions() {
                     libc::signal(signal, libc::SIG_IGN);
                 }
                 // As `Scratch::shell` has it.
-                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                for signal in [libc::SIGINT, libc::SIGQUIT] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
                 Ok(())
             });
         }

@@ -82,13 +82,15 @@ impl Scratch {
         command
     }
 
-    /// `terrace run -- sh -c SCRIPT`. SIGINT means what it usually does, also where the tests run in the background of a script, which ignores it.
+    /// `terrace run -- sh -c SCRIPT`. Signals mean what they usually do, also where the tests run in the background of a script or under nohup, which ignore some.
     pub fn shell(&self, script: &str) -> Command {
         let mut command = self.terrace(&["run", "--", "sh", "-c", script]);
-        // SAFETY: an async-signal-safe call between fork and exec.
+        // SAFETY: async-signal-safe calls between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
                 Ok(())
             });
         }
