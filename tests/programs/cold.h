@@ -63,6 +63,16 @@ __attribute__((unused)) static bool evicts(void) {
     return getenv("TERRACE_RUN_DIR") && !(observe && strcmp(observe, "1") == 0);
 }
 
+__attribute__((unused)) static void await_main_threads_end(void) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *stat = fopen(path, "r");
+        MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+        fclose(stat);
+    }
+}
+
 __attribute__((unused)) static uint64_t mix(uint64_t x) {
     x ^= x >> 33, x *= 0xff51afd7ed558ccdULL, x ^= x >> 33;
     return x;

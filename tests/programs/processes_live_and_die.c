@@ -331,17 +331,6 @@ static void stacks_in_managed_memory(void) {
     owns_are_whole(0);
 }
 
-static void await_main_threads_end(void) {
-    char path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
-    while (state != 'Z') {
-        FILE *stat = fopen(path, "r");
-        MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
-        fclose(stat);
-        sched_yield();
-    }
-}
-
 static void *forks_without_the_main_thread(void *unused) {
     owns[0] = own;
     for (size_t w = 0; w < COUNT(own); w++)

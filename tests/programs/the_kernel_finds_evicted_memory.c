@@ -408,13 +408,7 @@ static void a_direct_file_is_opened(void) {
 
 static char *cold_area;
 static void *goes_on_alone(void *unused) {
-    char path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
-    while (state != 'Z') {
-        FILE *stat = fopen(path, "r");
-        MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
-        fclose(stat);
-    }
+    await_main_threads_end();
     nothing_leaves_any_more();
     check(cold_area, BYTES, 1);
     return NULL;

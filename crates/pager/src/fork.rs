@@ -26,9 +26,9 @@ use crate::stats::State as Reported;
 use crate::sys::{self, Errno, Fd, PAGE};
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{DataFile, Location, Tier};
+use terrace_tiers::{DataFile, Identity, Location, Tier, identity};
 
 /// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
 const NOTES: usize = 1 << 16;
@@ -46,9 +46,8 @@ pub(crate) struct ForkState {
     noted: AtomicUsize,
     /// Held from prepare to the end of the parent's or child's part, and while our threads are started.
     pub(crate) forking: Lock<()>,
-    /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork, or −1.
-    device: AtomicI32,
-    device_number: AtomicU64,
+    /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork.
+    device: Lock<Option<(Fd, Identity)>>,
     /// Likewise the descriptors of files that hold pages.
     files: Lock<Vec<(Arc<DataFile>, [Fd; 2])>>,
     /// The keeper could make files ready for a child.
@@ -61,8 +60,7 @@ impl ForkState {
             notes: sys::reserve(NOTES * 8)?,
             noted: AtomicUsize::new(0),
             forking: Lock::new(()),
-            device: AtomicI32::new(-1),
-            device_number: AtomicU64::new(0),
+            device: Lock::new(None),
             files: Lock::new(Vec::new()),
             shared: AtomicBool::new(false),
         })
@@ -141,10 +139,9 @@ impl Pager {
         if device >= 0
             && let Ok(device) = sys::descriptor_of_thread(table.keeper.load(Acquire), device)
         {
-            if let Ok(fd) = sys::userfaultfd(Some(device)) {
+            if let (Ok(fd), Ok(identity)) = (sys::userfaultfd(Some(device)), identity(device)) {
                 sys::close(fd);
-                self.fork.device_number.store(sys::device_number(device), Relaxed);
-                self.fork.device.store(device, Release);
+                *self.fork.device.lock() = Some((device, identity));
                 return;
             }
             sys::close(device);
@@ -216,9 +213,10 @@ impl Pager {
 
     /// After a fork, in the parent.
     pub fn fork_parent(&self) {
-        let device = self.fork.device.swap(-1, AcqRel);
         // Another thread may have closed it meanwhile, and put something else there.
-        if device >= 0 && sys::device_number(device) == self.fork.device_number.load(Relaxed) {
+        if let Some((device, known)) = self.fork.device.lock().take()
+            && identity(device) == Ok(known)
+        {
             sys::close(device);
         }
         self.take_files_back();
@@ -257,6 +255,7 @@ impl Pager {
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
+            self.fork.device.reset_after_fork();
             self.fork.files.reset_after_fork();
             self.ranges.reset_after_fork();
             self.table.reset_after_fork();
@@ -279,8 +278,8 @@ impl Pager {
             self.let_go_of_stats();
             self.restores_only.store(true, Relaxed);
         }
-        let device = self.fork.device.swap(-1, AcqRel);
-        self.descriptors.device.store(device, Release);
+        let device = self.fork.device.lock().take().map(|(device, _)| device);
+        self.descriptors.device.store(device.unwrap_or(-1), Release);
         for (file, descriptors) in &*self.fork.files.lock() {
             file.inherit(*descriptors);
         }
@@ -302,7 +301,7 @@ impl Pager {
             }
             Mode::Observing | Mode::Off | Mode::Starting => {}
         }
-        if device >= 0 {
+        if let Some(device) = device {
             sys::close(device);
         }
         // The keeper has its own.

@@ -372,15 +372,6 @@ pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     copied == Ok(buffer.len())
 }
 
-/// Which device a descriptor is of; 0 if of none.
-pub fn device_number(fd: Fd) -> u64 {
-    // SAFETY: a struct of integers, valid when zeroed.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one struct stat, which on 64-bit machines is the C library's.
-    let answer = unsafe { syscall!(Sysno::fstat, fd, &raw mut stat) };
-    if answer.is_ok() { stat.st_rdev } else { 0 }
-}
-
 /// See [`dma::sign`].
 pub fn pins_pages() -> Option<&'static str> {
     simulated!(_kernel => None);

@@ -244,7 +244,7 @@ pub struct DataFile {
 }
 
 /// Device and inode.
-type Identity = (u64, u64);
+pub type Identity = (u64, u64);
 
 #[derive(Default)]
 struct Slots {
@@ -634,7 +634,8 @@ fn cached_pages(fd: Fd) -> Result<u64, Errno> {
     Ok(answer[0])
 }
 
-fn identity(fd: Fd) -> Result<Identity, Errno> {
+/// What a descriptor is of: the same number may have become something else's.
+pub fn identity(fd: Fd) -> Result<Identity, Errno> {
     // SAFETY: a struct of integers, valid when zeroed.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one struct stat, which on 64-bit machines is the C library's.

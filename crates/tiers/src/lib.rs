@@ -15,7 +15,7 @@ pub mod tier;
 
 pub use codec::{Codec, CodecError, Scratch};
 pub use encode::{Encoded, Encoding, checksum};
-pub use file::{DataFile, FileMedium, ReadBuffer};
+pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
