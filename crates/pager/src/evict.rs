@@ -88,7 +88,7 @@ pub(crate) struct Evictor {
     look_ns: u64,
 }
 
-/// Least time between looks for pinned pages, ns; and how many times the cost of one.
+/// Least time between looks for pinned pages, ns; and how many times the processor time of one.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 const LOOK_SHARE: u64 = 20;
 /// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
@@ -117,17 +117,18 @@ impl Evictor {
 
     /// Freezes the pager when the program may have pages pinned that this way of evicting would tear from under a device.
     fn look_for_pins(&mut self, pager: &Pager) {
-        let start_ns = sys::now_ns();
-        if start_ns < self.look_ns {
+        if sys::now_ns() < self.look_ns {
             return;
         }
+        // Not by the clock: time in which others had the processor must not put the next look off.
+        let before_ns = sys::thread_cpu_ns();
         if let Some(sign) = sys::pins_pages() {
             pager.freeze(&format!(
                 "the program uses {sign}, which may pin pages: write-protect and discard (--evict wp) is not safe beside it"
             ));
         }
-        let now_ns = sys::now_ns();
-        self.look_ns = now_ns + LOOK_EVERY_NS.max((now_ns - start_ns) * LOOK_SHARE);
+        let cost_ns = sys::thread_cpu_ns() - before_ns;
+        self.look_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
     }
 
     /// Evicts pages of a region.
