@@ -70,7 +70,7 @@ enum Op {
     Discard { from: usize, pages: usize },
     Restore { from: usize, pages: usize },
     Replace { from: usize, pages: usize },
-    Fork,
+    Fork { from: usize, touched: usize },
 }
 
 /// Pages evicted in all cases: a test of nothing would pass too.
@@ -90,8 +90,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..REGIONS).prop_map(|region| Op::Densify { region }),
         1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Discard { from, pages }),
         1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Restore { from, pages }),
-        1 => (page, 1usize..100).prop_map(|(from, pages)| Op::Replace { from, pages }),
-        1 => Just(Op::Fork),
+        1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Replace { from, pages }),
+        1 => (page, 0usize..50).prop_map(|(from, touched)| Op::Fork { from, touched }),
     ]
 }
 
@@ -181,28 +181,45 @@ impl World {
                 self.pager.manage(start, len, true);
                 self.model[which].fill([0; PAGE]);
             }
-            Op::Fork => self.fork(),
+            Op::Fork { from, touched } => self.fork(from, touched),
         }
     }
 
-    /// A forked child compares everything. It has no threads of the test harness, so it must not allocate or panic.
-    fn fork(&mut self) {
+    /// A forked child compares everything. `touched` pages are touched before the kernel's part, as many after it. The child has no threads of the test harness, so it must not allocate or panic.
+    fn fork(&mut self, from: usize, touched: usize) {
         // This pager's own probes are not its mover's: bring them back as the mover would.
         self.evictor.cancel_probes(self.pager);
         self.pager.fork_prepare(|| ());
+        let (before, after) = (self.span(from, touched).2, self.span(from.saturating_sub(touched), touched).2);
+        let reads_right = |pages: std::ops::Range<usize>| pages.into_iter().all(|page| same(self.page(page), &self.model[page]));
+        assert!(reads_right(before));
         // SAFETY: the child calls nothing but the pager, memory reads and _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
             self.pager.fork_child(true);
-            let equal = (0..PAGES).all(|page| same(self.page(page), &self.model[page]));
+            let right = reads_right(0..PAGES) && self.stored() == 0;
             // SAFETY: ends the child without running the harness's exit handlers.
-            unsafe { libc::_exit(if equal { 0 } else { 1 }) };
+            unsafe { libc::_exit(if right { 0 } else { 1 }) };
         }
+        assert!(reads_right(after));
         self.pager.fork_parent();
         let mut status = 0;
         // SAFETY: waits for our own child.
         unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0, "the child saw other data than its parent");
+        assert_eq!(status, 0, "the child saw other data than its parent, or kept stored what it had read");
+    }
+
+    /// Pages that are stored, once no handler is at work.
+    fn stored(&self) -> usize {
+        let entries = self.pager.table.overlapping(self.base, self.base + REGIONS * REGION);
+        let words = entries.flat_map(|entry| entry.words);
+        let settled = words.inspect(|word| {
+            // A page is there before its handler is done with it.
+            while word.load().is(State::Restoring) {
+                sys::yield_now();
+            }
+        });
+        settled.filter(|word| word.load().is(State::Evicted)).count()
     }
 
     fn check_everything(&mut self) {
@@ -210,13 +227,8 @@ impl World {
             assert!(same(self.page(page), &self.model[page]), "page {page} differs in the end");
         }
         assert!(!self.pager.is_frozen(), "an internal check failed");
+        assert_eq!(self.stored(), 0, "everything was just read");
         for entry in self.pager.table.overlapping(self.base, self.base + REGIONS * REGION) {
-            // A page is there before its handler is done with it.
-            while entry.words.iter().any(|word| word.load().is(State::Restoring)) {
-                sys::yield_now();
-            }
-            let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
-            assert_eq!(evicted, 0, "everything was just read");
             assert_eq!(entry.region.evicted.load(Relaxed), 0);
             assert!(entry.region.store.lock().is_empty(), "a store keeps bytes of pages that came back");
         }

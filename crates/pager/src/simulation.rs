@@ -838,6 +838,12 @@ impl Kernel {
             let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
             assert_eq!(evicted, entry.region.evicted.load(Relaxed) as usize, "seed {} step {}", self.seed, self.steps.get());
             assert_eq!(evicted == 0, entry.region.store.lock().is_empty(), "seed {} step {}", self.seed, self.steps.get());
+            // Its copy would stay for ever, and the page with it: only what is Resident is ever evicted.
+            let in_two_places =
+                |page: &usize| self.table.borrow()[*page].present && entry.word(self.address(*page)).load().is(State::Evicted);
+            if let Some(page) = (region * USED..(region + 1) * USED).find(in_two_places) {
+                self.wrong(&format!("page {page} is there, and stored"));
+            }
         }
         self.check_child();
         for page in 0..PAGES {
