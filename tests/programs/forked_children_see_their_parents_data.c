@@ -1,5 +1,6 @@
 /* fork in all its forms while pages are evicted. Usage: see cold.h; `arguments SEED WORD...` is what cases execute. */
 #include "cold.h"
+#include <alloca.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -587,7 +588,8 @@ static void parent_writes_while_child_reads(void) {
 
 static atomic_int stage; /* 0 not there yet, 1 may be evicted, 2 go on */
 static char *thread_stack;
-enum { THREAD_STACK_BYTES = 4 << 20, DEPTH = 200 };
+/* So large that `evict` succeeds again where part of it has been kept in DRAM. */
+enum { THREAD_STACK_BYTES = 8 << 20, DEPTH = 200 };
 
 /* `DEPTH` frames of 4 KiB, filled before the fork and checked by parent and child on their way out. */
 static __attribute__((noinline)) pid_t fork_below(int depth) {
@@ -649,6 +651,94 @@ static void a_thread_forks_whose_stack_was_evicted(void) {
         check_all();
         evict_all();
     }
+}
+
+static pthread_t forking_thread;
+
+/* In `fork`, before Terrace's own handler: evicts all frames of this thread but those of the last page or two. */
+static __attribute__((noinline)) void evict_frames(void) {
+    volatile char below[PAGE];
+    below[0] = 1;
+    char *page = (char *)((uintptr_t)(below + sizeof below) / PAGE * PAGE + PAGE);
+    if (evicts())
+        MUST(madvise(page, (size_t)(thread_stack + THREAD_STACK_BYTES - page), MADV_PAGEOUT) == 0);
+}
+
+static void evict_forking_frames(void) {
+    if (pthread_equal(pthread_self(), forking_thread))
+        evict_frames();
+}
+
+static __attribute__((noinline)) void fork_below_so_much(size_t bytes) {
+    volatile char *room = alloca(bytes);
+    room[0] = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        MUST(room[0] == 1);
+        check_pages(map, 0, 1, 2);
+        _exit(0);
+    }
+    wait_for(child);
+}
+
+static void *fork_at_every_place(void *unused) {
+    forking_thread = pthread_self();
+    for (size_t n = 0; n < PAGE / 32; n++)
+        fork_below_so_much(n * (2 * PAGE + 32) + 1);
+    return unused;
+}
+
+/* Wherever a page of the stack ends in the frames of `fork`, with all but the last frames evicted amid it. */
+static void a_thread_forks_at_every_place_of_its_stack(void) {
+    make_cold();
+    thread_stack = cold_heap(THREAD_STACK_BYTES, 3);
+    MUST(pthread_atfork(evict_forking_frames, NULL, NULL) == 0);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    MUST(pthread_attr_setstack(&attributes, thread_stack, THREAD_STACK_BYTES) == 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, &attributes, fork_at_every_place, NULL) == 0);
+    pthread_join(thread, NULL);
+}
+
+/* The C library's own are beside them, further from the end of a thread's stack than its description. A child needs those at once. */
+enum { VARIABLES_BYTES = 600 << 10 };
+static __thread char variables[VARIABLES_BYTES] __attribute__((aligned(16)));
+static char *forking_variables;
+
+static void *fork_with_own_variables(void *unused) {
+    fill(forking_variables = variables, VARIABLES_BYTES, 4);
+    stage = 1;
+    while (stage == 1)
+        ;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        check(variables, VARIABLES_BYTES, 4);
+        _exit(0);
+    }
+    wait_for(child);
+    return unused;
+}
+
+static void a_thread_forks_whose_variables_are_in_managed_memory(void) {
+    make_cold();
+    thread_stack = mapping(THREAD_STACK_BYTES);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    MUST(pthread_attr_setstack(&attributes, thread_stack, THREAD_STACK_BYTES) == 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, &attributes, fork_with_own_variables, NULL) == 0);
+    while (stage != 1)
+        usleep(100);
+    if (evicts()) {
+        char *page = forking_variables - (uintptr_t)forking_variables % PAGE;
+        MUST(madvise(page, VARIABLES_BYTES, MADV_PAGEOUT) == 0);
+        MUST(absent_pages(page, VARIABLES_BYTES) == 0);
+    }
+    stage = 2;
+    pthread_join(thread, NULL);
 }
 
 static void fork_handlers_of_a_library_touch_evicted_memory(void) {
@@ -809,6 +899,8 @@ int main(int count, char **words) {
         CASE(open_streams_with_buffered_data),
         CASE(parent_writes_while_child_reads),
         CASE(a_thread_forks_whose_stack_was_evicted),
+        CASE(a_thread_forks_at_every_place_of_its_stack),
+        CASE(a_thread_forks_whose_variables_are_in_managed_memory),
         CASE(fork_handlers_of_a_library_touch_evicted_memory),
         CASE(a_closed_pipe_ends),
         CASE(signals_while_forking),

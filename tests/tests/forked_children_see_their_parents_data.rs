@@ -38,6 +38,8 @@ cases! { FORKS.hold:
     open_streams_with_buffered_data
     parent_writes_while_child_reads
     a_thread_forks_whose_stack_was_evicted
+    a_thread_forks_at_every_place_of_its_stack
+    a_thread_forks_whose_variables_are_in_managed_memory
     fork_handlers_of_a_library_touch_evicted_memory
     a_closed_pipe_ends
     signals_while_forking

@@ -4,8 +4,8 @@
 //! and no userfaultfd: an evicted page would read as zeros. So:
 //!
 //! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library itself touches in the child before
-//!    our handler runs is touched, hence resident (open streams, this thread's stack), or was never evicted (see `runtime/src/processes.rs`);
-//!    the gate closes.
+//!    our handler runs is touched, hence resident (open streams), or was never evicted (see `runtime/src/processes.rs`); the gate closes.
+//!    The stack needs nothing: what the child reads of it before it is registered, the parent has used since the mover paused.
 //! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
 //! 3. *Parent*: notes are worked off, the gate opens.
 //! 4. *Child*: locks are opened, what was registered is registered again, threads are made ([`crate::child`]), notes are worked off, and only
@@ -32,8 +32,6 @@ use terrace_tiers::{DataFile, Identity, Location, Tier, identity};
 
 /// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
 const NOTES: usize = 1 << 16;
-/// Of the forking thread's stack, so much around its pointer is made resident, in case the stack lies in managed memory.
-const STACK_WINDOW: usize = 64 << 10;
 
 /// Values of `MoverLine::pause`.
 pub(crate) const RUN: u32 = 0;
@@ -99,7 +97,6 @@ impl Pager {
             self.provide_for_child();
             self.provide_files_for_child();
             touch_streams();
-            touch_stack();
         } else if self.mode() == Mode::Observing {
             self.pause_mover();
         }
@@ -343,18 +340,5 @@ impl Pager {
     /// In a child: the device that the forking thread brought along, to be taken over from the program's table before that is left.
     pub(crate) fn inherited_device(&self) -> Option<i32> {
         Some(self.descriptors.device.load(Acquire)).filter(|fd| *fd >= 0)
-    }
-}
-
-/// Makes the frames resident that the child will return through, in case this thread's stack lies in managed memory. The
-/// kernel reads them for us: unlike a plain read it can run off the stack's end without harm.
-fn touch_stack() {
-    let here = 0u8;
-    let first = &raw const here as usize & !(PAGE - 1);
-    // SAFETY: no arguments; on Linux the handle is the address of the thread's control block, with its thread-locals before it.
-    let control = unsafe { libc::pthread_self() } as usize & !(PAGE - 1);
-    let thread = control - STACK_WINDOW / 4..control + 2 * PAGE;
-    for address in (first..first + STACK_WINDOW).chain(thread).step_by(PAGE) {
-        sys::peek(address, &mut [0]);
     }
 }

@@ -185,7 +185,8 @@ impl World {
         }
     }
 
-    /// A forked child compares everything. `touched` pages are touched before the kernel's part, as many after it. The child has no threads of the test harness, so it must not allocate or panic.
+    /// A forked child compares everything; `touched` pages are touched before the kernel's part, as many after it. The child has no threads of
+    /// the test harness, so it must not allocate or panic.
     fn fork(&mut self, from: usize, touched: usize) {
         // This pager's own probes are not its mover's: bring them back as the mover would.
         self.evictor.cancel_probes(self.pager);

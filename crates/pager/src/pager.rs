@@ -745,7 +745,8 @@ pub(crate) fn spawn(pager: &'static Pager, main: extern "C" fn(*mut libc::c_void
     unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
-        libc::pthread_attr_setstacksize(&mut attributes, 512 << 10);
+        // The program's thread-local variables are in every stack.
+        libc::pthread_attr_setstacksize(&mut attributes, (512 << 10) + sys::thread_locals_bytes());
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = std::mem::zeroed();
         let error = libc::pthread_create(&mut thread, &attributes, main, argument.cast());

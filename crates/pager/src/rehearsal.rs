@@ -20,12 +20,12 @@ pub fn rehearse(directories: &[&str]) -> Result<(), String> {
             Err(e) => return Err(format!("cannot make a child that tries what a seccomp filter allows ({e}): all memory stays in DRAM")),
         }
     }
-    // Before a fork it brings what the child must not find missing.
+    // With it we look at what the program tells the kernel to move or give up, wherever that lies.
     let known = 1u8;
     if sys::peek(&raw const known as usize, &mut [0]) {
         Ok(())
     } else {
-        Err("process_vm_readv is refused (by a seccomp filter?), without which a fork could lose data: all memory stays in DRAM".into())
+        Err("process_vm_readv is refused (by a seccomp filter?), without which a call of the program could lose data: all memory stays in DRAM".into())
     }
 }
 

@@ -240,6 +240,12 @@ pub fn thread_id() -> i32 {
     unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
 }
 
+/// How far the C library's thread-local variables are from its description of the thread: all that the program itself has lies between.
+pub fn thread_locals_bytes() -> usize {
+    // SAFETY: no arguments; on Linux the first is the address of the thread's description.
+    unsafe { (libc::pthread_self() as usize).abs_diff(libc::__errno_location() as usize) }
+}
+
 /// The id of the process's parent.
 pub fn parent_id() -> i32 {
     // SAFETY: no arguments.

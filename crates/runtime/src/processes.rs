@@ -133,7 +133,8 @@ extern "C" fn tss_set(key: u32, value: *const c_void) -> i32 {
     set_specific(&TSS_SET, key, value)
 }
 
-/// So much at the top of a thread's stack holds what the C library knows of the thread, thread-local variables included.
+/// So much at the top of a thread's stack holds what the C library knows of the thread, and the thread-local variables that it and we use in a
+/// child before anything is registered: not counting the program's own, which lie between.
 const DESCRIPTION_BYTES: usize = 64 << 10;
 
 /// `pthread_create`. Where the program brings the stack, and with it the place of the thread's description, that place must not be evicted:
@@ -154,7 +155,8 @@ extern "C" fn pthread_create(
     // SAFETY: the C library's function of this name has this signature.
     let real: Create = unsafe { std::mem::transmute(real) };
     if let Some(top) = top_of_own_stack(attributes) {
-        kept::keep(top.saturating_sub(DESCRIPTION_BYTES), DESCRIPTION_BYTES);
+        let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
+        kept::keep(top - len, len);
     }
     real(thread, attributes, main, argument)
 }
