@@ -253,6 +253,7 @@ impl Pager {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Ok(()) => return Fill::Present,
+                // There already, and who waits for what was mapped here before is not told of that.
                 Err(Errno::EEXIST) => {
                     sys::uffd_wake(uffd, address, PAGE);
                     return Fill::Present;
@@ -283,10 +284,6 @@ impl Pager {
             match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Err(Errno::ENOENT) => {}
                 Ok(()) => return Fill::Present,
-                Err(Errno::EEXIST) => {
-                    sys::uffd_wake(uffd, address, PAGE);
-                    return Fill::Present;
-                }
                 Err(_) => return self.fill(uffd, address, source),
             }
         }

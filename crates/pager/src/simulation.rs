@@ -101,6 +101,10 @@ pub(crate) struct Kernel {
     shadow: RefCell<Vec<PageBytes>>,
     threads: RefCell<[Thread; THREADS]>,
     messages: RefCell<Vec<Message>>,
+    /// Handlers do not get to run for so many of their turns.
+    handlers_late: Cell<usize>,
+    /// Pages whose messages handlers have taken, further down on this stack.
+    serving: RefCell<Vec<usize>>,
     tools: RefCell<Vec<Tools>>,
     keeper_tools: RefCell<Tools>,
     evictor: RefCell<Evictor>,
@@ -143,6 +147,8 @@ impl Kernel {
             shadow: RefCell::new(vec![[0; PAGE]; PAGES]),
             threads: RefCell::new([Thread::Runs; THREADS]),
             messages: RefCell::default(),
+            handlers_late: Cell::new(0),
+            serving: RefCell::default(),
             tools: RefCell::new((0..=DEPTH).map(|_| Tools::new()).collect()),
             keeper_tools: RefCell::new(Tools::new()),
             evictor: RefCell::new(Evictor::new(pager)),
@@ -562,8 +568,13 @@ impl Kernel {
         if self.threads.borrow()[who] != Thread::Runs {
             return;
         }
-        // Some pages are hot.
-        let page = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
+        // Some pages are hot, and some are touched by two at once.
+        let awaited = match self.threads.borrow()[self.below(THREADS)] {
+            Thread::Waits { page, .. } if self.one_in(4) => Some(page),
+            _ => None,
+        };
+        let any = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
+        let page = awaited.unwrap_or(any);
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
         if (!pte.present || write && pte.protected) && pte.registered.is_some() {
@@ -607,6 +618,9 @@ impl Kernel {
         if count == 0 {
             return;
         }
+        if let Some(turns) = self.handlers_late.get().checked_sub(1) {
+            return self.handlers_late.set(turns);
+        }
         let message = self.messages.borrow_mut().swap_remove(self.below(count));
         let Some(mut tools) = self.tools.borrow_mut().pop() else {
             self.messages.borrow_mut().push(message);
@@ -618,11 +632,20 @@ impl Kernel {
         let mut serve = || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns);
         // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
         let hole = self.pager.table.get(address).is_some_and(|entry| entry.word(address).load().is(State::Resident));
+        self.serving.borrow_mut().push(message.page);
         let outcome = if hole { serve() } else { self.keeping_out(region..=region, serve) };
+        self.serving.borrow_mut().pop();
         self.tools.borrow_mut().push(tools);
         match outcome {
             Outcome::Busy => self.messages.borrow_mut().push(message),
-            Outcome::Done => self.idle.set(0),
+            Outcome::Done => {
+                self.idle.set(0);
+                let is_told = |page| self.messages.borrow().iter().any(|m| m.page == page) || self.serving.borrow().contains(&page);
+                let waits = |thread: &Thread| matches!(thread, Thread::Waits { page, .. } if *page == message.page);
+                if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
+                    self.wrong("a thread was not woken, and no handler knows of it");
+                }
+            }
         }
     }
 
@@ -673,6 +696,7 @@ impl Kernel {
             93 => self.on_a_span(Self::replace),
             94 => self.on_a_span(Self::protect),
             95 => self.on_a_span(Self::resize),
+            96 if self.one_in(4) => self.on_a_span(Self::register_elsewhere),
             96 => self.children.set(self.children.get().saturating_sub(1)),
             97 => self.table.borrow_mut().iter_mut().for_each(|pte| pte.pinned = false),
             98 if self.one_in(8) => self.keeping_out(0..=REGIONS - 1, || self.fork()),
@@ -734,7 +758,8 @@ impl Kernel {
                 let mut table = self.table.borrow_mut();
                 (table[page].registered, table[page].writable) = (None, true);
             }
-            // Those who wait for what was there are not told.
+            // Those who wait for what was there are not told, and what comes there may be touched and registered before a handler looks.
+            self.handlers_late.set(self.below(24));
             Ok(())
         });
         assert_eq!(done, Ok(()));
@@ -765,6 +790,13 @@ impl Kernel {
         assert!(done.is_ok());
         for (page, writable) in pages.zip(writable) {
             self.pager.manage(self.address(page), PAGE, writable);
+        }
+    }
+
+    /// A mapping that grew over the border between two descriptors keeps the one that it was registered with.
+    fn register_elsewhere(&self, pages: std::ops::Range<usize>, _start: usize, _len: usize) {
+        for pte in &mut self.table.borrow_mut()[pages] {
+            pte.registered = pte.registered.and_then(|fd| UFFDS.into_iter().find(|other| *other != fd));
         }
     }
 
