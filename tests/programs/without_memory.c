@@ -89,7 +89,41 @@ static void no_data_for_more_extents(void) {
     }
 }
 
+/* The table of pages grows by 256 regions of 2 MiB, for which it needs more than 1 MiB; a region is in it once its mapping is worked on. */
+static void no_data_for_the_table(void) {
+    enum { REGION = 2 << 20, MOST = 600, BEFORE = 200, BEYOND = 100 };
+    char *little = cold_mapping(4 * MIB, 2), *wide = (char *)mapping((size_t)MOST * REGION), *next = wide;
+    size_t before = kib_of("VmData:");
+    while (kib_of("VmData:") < before + 1024) {
+        MUST(next < wide + (size_t)(MOST - BEFORE - BEYOND) * REGION);
+        MUST(madvise(next, REGION, MADV_DONTNEED) == 0);
+        next += REGION;
+    }
+    for (int n = 0; n < BEFORE + BEYOND; n++, next += REGION) {
+        if (n == BEFORE)
+            limit(RLIMIT_DATA, (kib_of("VmData:") + 512) * KIB);
+        MUST(madvise(next, REGION, MADV_DONTNEED) == 0);
+    }
+    char *last = next - REGION;
+    fill(last, REGION, 1);
+    /* The second is served when what came of the first has been said: once, and not by the child. */
+    for (int n = 0; n < 2; n++)
+        MUST(madvise(last, REGION, MADV_PAGEOUT) == 0);
+    MUST(absent_pages(last, REGION) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        check(last, REGION, 1);
+        check(little, 4 * MIB, 2);
+        _exit(0);
+    }
+    wait_for(child);
+    check(last, REGION, 1);
+    limit(RLIMIT_DATA, RLIM_INFINITY);
+    evict(last, REGION);
+    check(last, REGION, 1);
+}
+
 int main(int count, char **words) {
-    static const struct a_case cases[] = {CASE(no_more_data), CASE(no_more_addresses), CASE(no_data_for_more_extents)};
+    static const struct a_case cases[] = {CASE(no_more_data), CASE(no_more_addresses), CASE(no_data_for_more_extents), CASE(no_data_for_the_table)};
     return run_case(count, words, cases, COUNT(cases));
 }
