@@ -223,6 +223,24 @@ static void no_space(void) {
     check(map, 2 * MIB, 11);
 }
 
+/* Another takes all the space there is (here: in the working directory). What was promised to an extent when it was begun is there for it. */
+static void space_taken_by_another(void) {
+    enum { REGION = 2 << 20, FIRST = 8, MORE = 64 };
+    char *memory = mapping(2 * REGION);
+    char *noise = memory + (REGION - (uintptr_t)memory % REGION) % REGION;
+    fill_with_noise(noise, (FIRST + MORE) * PAGE, 9);
+    evict(noise, FIRST * PAGE);
+    static char block[64 * KIB];
+    int other = open("other", O_WRONLY | O_CREAT | O_EXCL, 0600);
+    MUST(other >= 0);
+    for (size_t size = sizeof block; size >= PAGE; size /= 2)
+        while (write(other, block, size) == (ssize_t)size)
+            ;
+    MUST(errno == ENOSPC && (fsync(other) == 0 || errno == ENOSPC));
+    evict(noise + FIRST * PAGE, MORE * PAGE);
+    check_noise(noise, (FIRST + MORE) * PAGE, 9);
+}
+
 /* Writes fail from some point on, with an error (and a signal, SIGXFSZ) other than a full disk's. */
 static void writes_fail(void) {
     struct rlimit limit;
@@ -270,6 +288,7 @@ static const struct a_case cases[] = {
     CASE(a_child_reads_what_its_parent_gave_up),
     CASE(a_child_executes_another_program),
     CASE(no_space),
+    CASE(space_taken_by_another),
     CASE(writes_fail),
 };
 

@@ -196,28 +196,40 @@ fn what_cannot_be_written_stays_in_memory() {
 
 #[test]
 fn a_full_memory_file_system() {
-    if let Some(finished) = on_small_file_system("mount -t tmpfs -o size=4m none \"$0\"") {
+    if let Some(finished) = on_small_file_system("mount -t tmpfs -o size=4m none \"$0\"", "no_space") {
         expect_refusal(&finished, "No space left on device");
     }
 }
 
 #[test]
 fn a_full_disk() {
-    let image = DISK.path().join("small.ext4");
-    File::create(&image).and_then(|image| image.set_len(16 << 20)).expect("the disk has room for a small image");
-    let made = Command::new("mkfs.ext4").arg("-qF").arg(&image).status();
-    if !made.is_ok_and(|status| status.success()) {
-        return skip("a full disk", "mkfs.ext4 does not run here");
-    }
-    let mount = format!("mount -o loop {} \"$0\"", image.display());
-    if let Some(finished) = on_small_file_system(&mount) {
+    if let Some(finished) = on_small_disk("no_space") {
         expect_refusal(&finished, "No space left on device");
     }
 }
 
-/// Runs the case for full disks in a mount namespace of its own, where `mount` mounts something small on the directory `$0`. Whatever
-/// happens, the mount ends with the program.
-fn on_small_file_system(mount: &str) -> Option<Finished> {
+/// An extent that was begun has its space.
+#[test]
+fn a_disk_that_others_fill() {
+    if let Some(finished) = on_small_disk("space_taken_by_another") {
+        finished.report().expect_managed();
+    }
+}
+
+fn on_small_disk(case: &str) -> Option<Finished> {
+    let image = DISK.path().join(format!("{case}.ext4"));
+    File::create(&image).and_then(|image| image.set_len(16 << 20)).expect("the disk has room for a small image");
+    let made = Command::new("mkfs.ext4").arg("-qF").arg(&image).status();
+    if !made.is_ok_and(|status| status.success()) {
+        skip("a full disk", "mkfs.ext4 does not run here");
+        return None;
+    }
+    on_small_file_system(&format!("mount -o loop {} \"$0\"", image.display()), case)
+}
+
+/// Runs a case for full disks in a mount namespace of its own, where `mount` mounts something small on the directory `$0`, in which it runs.
+/// Whatever happens, the mount ends with the program.
+fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
     let directory = TempDir::new_in(DISK.path()).expect("a directory can be made");
     let alone = Command::new("unshare").args(["-m", "sh", "-c", mount]).arg(directory.path()).output();
     if !alone.is_ok_and(|output| output.status.success()) {
@@ -225,10 +237,10 @@ fn on_small_file_system(mount: &str) -> Option<Finished> {
         return None;
     }
     let finished = Program::new("unshare")
-        .args(["-m", "sh", "-c", &format!("{mount} && exec \"$@\"")])
+        .args(["-m", "sh", "-c", &format!("{mount} && cd \"$0\" && exec \"$@\"")])
         .arg(directory.path())
         .arg(&FILES.program)
-        .arg("no_space")
+        .arg(case)
         .under(in_files(Terrace::within("4G"), directory.path()))
         .succeed();
     Some(finished)
