@@ -18,7 +18,7 @@ use crate::interrupt;
 use crate::results;
 use anyhow::{Context, bail};
 use clap::Args;
-use measure::{Data, ITEM_OVERHEAD_BYTES, Load, Sample, Timing};
+use measure::{Data, ITEM_OVERHEAD_BYTES, Load, Sample, Timing, WarmUp};
 use peer::Peer;
 use serde_json::{Value, json};
 use server::{Running, Server};
@@ -57,7 +57,7 @@ pub struct Options {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seconds of the same load before it
+    /// Operations for each item before the first measurement within a limit: until what is in memory is what the load wants there
     #[arg(long, default_value_t = 2.0)]
     warm_up: f64,
     /// Everything that was promised to be compared: some hours
@@ -83,6 +83,8 @@ struct Plan {
 /// Percent.
 const UNLIMITED: u32 = 100;
 const CLIENT_CPU: usize = 1;
+/// Another load of a server that was warmed up by the first.
+const SAME_LOAD_S: f64 = 2.0;
 /// After filling, so that memory is what it will be.
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -161,7 +163,12 @@ impl Comparison {
     ) -> anyhow::Result<Sample> {
         let number = plan.loads.iter().position(|other| *other == load).expect("it is one of the plan's");
         let order = u64::from(resident) * plan.loads.len() as u64 + number as u64;
-        measure::sample(running, self.data, swap, load, Timing { warm_up: options.warm_up, seconds: options.seconds, order })
+        let warm_up = if number == 0 && resident < UNLIMITED {
+            WarmUp::Operations((options.warm_up * self.data.items as f64) as u64)
+        } else {
+            WarmUp::Seconds(SAME_LOAD_S)
+        };
+        measure::sample(running, self.data, swap, load, Timing { warm_up, seconds: options.seconds, order })
     }
 
     /// The peer's side of one repeat. Returns the memory it took at each share: T.
@@ -278,7 +285,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return outcome.and(Err(anyhow::anyhow!("nothing could be compared: see above")));
     }
     let figures = json!({
-        "repeats": options.repeats, "seconds": options.seconds, "warm_up_s": options.warm_up, "terrace_flags": options.terrace_flags,
+        "repeats": options.repeats, "seconds": options.seconds, "warm_up_operations_per_item": options.warm_up, "terrace_flags": options.terrace_flags,
         "comparisons": comparisons.iter().map(Comparison::json).collect::<Vec<_>>(),
     });
     results::write(if options.curve { "servers-curve" } else { "servers" }, figures)?;
