@@ -146,6 +146,9 @@ pub(crate) struct Measure {
     /// Regions with evictable resident pages at the last scan.
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
+    /// What the program touched for the first time between the last two scans, bytes per second.
+    pub growth: f64,
+    scanned_bytes: u64,
     scan_cost_ns: u64,
     shared_pages: u64,
     /// Anonymous bytes that are neither managed nor ours, at the last scan.
@@ -179,6 +182,8 @@ impl Measure {
         Measure {
             views: Vec::new(),
             scanned_ns: 0,
+            growth: 0.0,
+            scanned_bytes: 0,
             scan_cost_ns: 0,
             shared_pages: 0,
             unmanaged_bytes: 0,
@@ -233,6 +238,9 @@ impl Measure {
         pager.account.resident_pages.store(resident_pages as i64, Relaxed);
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
         self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
+        let touched_bytes = pager.touched_bytes();
+        self.growth = touched_bytes.saturating_sub(self.scanned_bytes) as f64 / ((start_ns - self.scanned_ns) as f64 / 1e9).max(1e-3);
+        self.scanned_bytes = touched_bytes;
         self.scanned_ns = sys::now_ns();
         self.scan_cost_ns = self.scanned_ns - start_ns;
     }

@@ -12,9 +12,10 @@ use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State, tick_of};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::stay_ms;
+use terrace_policy::victims::{FLOOR_MS, passed};
 use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// Which pages of a region to take.
@@ -22,7 +23,7 @@ use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer,
 pub(crate) struct Wish {
     /// At most so many.
     pub pages: usize,
-    /// See [`stay_ms`].
+    /// See [`passed`].
     pub pressure: u32,
     /// Take anything present, compressible or not: for stress.
     pub anything: bool,
@@ -33,15 +34,35 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Whether a resident page may be taken.
-    fn includes(&self, word: Snapshot, now_ms: u64) -> bool {
+    /// What becomes of a resident page.
+    fn judge(&self, word: Snapshot, now_ms: u64) -> Verdict {
         if self.anything {
-            return true;
+            return Verdict::Take;
         }
-        // No pressure makes a page compressible; only time may, by changing it.
-        let stay = if word.is_incompressible() { INCOMPRESSIBLE_MS } else { stay_ms(word.returns(), self.pressure) };
-        word.age_ms(now_ms) >= stay || word.returns() == 0 && !word.is_incompressible()
+        if stays(word, now_ms) {
+            return Verdict::Leave;
+        }
+        match passed(word.returns(), word.is_on_probation(), self.pressure) {
+            None => Verdict::Take,
+            Some(returns) if returns == word.returns() => Verdict::Leave,
+            Some(returns) => Verdict::Change(word.with_returns(returns)),
+        }
     }
+}
+
+/// What is to become of a resident page.
+enum Verdict {
+    Take,
+    Leave,
+    /// It stays, with another word.
+    Change(Snapshot),
+}
+
+/// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
+/// in use. (A page of which nothing is known has no time.)
+fn stays(word: Snapshot, now_ms: u64) -> bool {
+    let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS } else { FLOOR_MS };
+    word.age_ms(now_ms) < stay_ms && word != Snapshot(0)
 }
 
 /// What became of an attempt.
@@ -53,6 +74,8 @@ pub(crate) struct Taken {
     pub refused: u32,
     /// Pages that were eligible.
     pub eligible: u32,
+    /// The page of the region to go on with; the first behind it if there is none.
+    pub next: usize,
 }
 
 struct Claimed {
@@ -141,21 +164,59 @@ impl Evictor {
             let _inside = pager.gate.worker();
             let _region = entry.region.lock.lock();
             if pager.is_frozen() || !pager.tiers[1..].iter().any(accepts) {
+                from = REGION / PAGE;
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = self.claim(pager, &entry, limit, from, |word| wish.includes(word, now_ms));
+            let (claimed, next) = self.claim(pager, &entry, limit, from..REGION / PAGE, |word| wish.judge(word, now_ms));
             from = next;
             taken.eligible += claimed.len() as u32;
             let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
             let count = claimed.len();
             taken.evicted += self.store(pager, &entry, staged, 0, count, Some(wish));
+            pager.tell_progress();
             // Shared with a child, most likely all of it: not a whole region of refusals.
             if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
-                break;
+                from = REGION / PAGE;
             }
         }
+        taken.next = from;
         taken
+    }
+
+    /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each that went. They lie scattered: one by one, but
+    /// the staging slots are emptied together.
+    pub fn end_probation(&mut self, pager: &Pager, pages: &[u32], tier: usize, mut report: impl FnMut(u32)) {
+        self.look_for_pins(pager);
+        let _inside = pager.gate.worker();
+        let now_ms = sys::now_ns() / 1_000_000;
+        let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let mut slot = 0;
+        for number in pages.iter().take(BATCH) {
+            let (entry, address) = pager.table.page(*number);
+            let word = entry.word(address);
+            let _region = entry.region.lock.lock();
+            if !pager.is_frozen() && !is_refused(&entry, now_ms) && word.load().is_on_probation() {
+                let page = (address - entry.region.address()) / PAGE;
+                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, |word| {
+                    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
+                });
+                let staged = self.stage(pager, &entry, &claimed, slot, &mut Taken::default());
+                slot += staged.len();
+                if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
+                    report(entry.number);
+                }
+            }
+            // What could not leave is as the others are.
+            let stays = word.load();
+            if stays.is_on_probation() {
+                let _ = word.transition(stays, stays.with(State::Resident, 0));
+            }
+        }
+        if slot > 0 {
+            pager.staging.empty(0, slot);
+        }
+        pager.tell_progress();
     }
 
     /// Takes a few pages of a region out of the page table, to see whether they are touched. False if none could be taken.
@@ -169,7 +230,9 @@ impl Evictor {
         // Four runs of four pages, at four places: hot spots are seldom spread evenly.
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
-            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from, |word| word.returns() == 0 && !word.is_incompressible());
+            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, |word| {
+                if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() { Verdict::Take } else { Verdict::Leave }
+            });
             let mut taken = Taken::default();
             staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
         }
@@ -219,18 +282,19 @@ impl Evictor {
         !self.probes.is_empty()
     }
 
-    /// Claims up to `limit` present pages for which `eligible` holds, from page `from` of the region on. Registers their range if need be.
+    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says. Registers their range if need be. Also returns where
+    /// it stopped.
     fn claim(
         &mut self,
         pager: &Pager,
         entry: &Entry,
         limit: usize,
-        from: usize,
-        eligible: impl Fn(Snapshot) -> bool,
+        pages: Range<usize>,
+        judge: impl Fn(Snapshot) -> Verdict,
     ) -> (Vec<Claimed>, usize) {
         let mut claimed = Vec::with_capacity(limit);
         let base = entry.region.address();
-        let pieces = pager.ranges.lock().overlapping(base + from * PAGE, base + REGION);
+        let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
             let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
@@ -242,8 +306,17 @@ impl Evictor {
                     }
                     let word = entry.word(address);
                     let before = word.load();
-                    if !before.is(State::Resident) || !eligible(before) {
+                    if !before.is(State::Resident) {
                         continue;
+                    }
+                    match judge(before) {
+                        Verdict::Take => {}
+                        Verdict::Leave => continue,
+                        Verdict::Change(to) => {
+                            // Who was faster has more to say.
+                            let _ = word.transition(before, to);
+                            continue;
+                        }
                     }
                     if !registered {
                         if !register(pager, piece.start, piece.end) {
@@ -257,7 +330,7 @@ impl Evictor {
                 }
             }
         }
-        (claimed, REGION / PAGE)
+        (claimed, pages.end)
     }
 
     /// Moves claimed pages into staging slots from `slot` on, run by run.
@@ -407,10 +480,6 @@ impl Evictor {
         if stored > 0 {
             pager.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
             self.repack(pager, entry);
-        }
-        pager.mover.progress.fetch_add(1, Release);
-        if pager.mover.waiting.load(SeqCst) > 0 {
-            sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
         }
         stored
     }

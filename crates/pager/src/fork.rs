@@ -255,6 +255,7 @@ impl Pager {
             self.fork.device.reset_after_fork();
             self.fork.files.reset_after_fork();
             self.ranges.reset_after_fork();
+            self.probation.reset_after_fork();
             self.table.reset_after_fork();
             self.service.asking.reset_after_fork();
             self.mover.page_out.asking.reset_after_fork();

@@ -11,7 +11,7 @@ use crate::table::Entry;
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::returns_after;
+use terrace_policy::victims::returned;
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// A page-sized buffer at a page's alignment.
@@ -169,7 +169,7 @@ impl Pager {
                 }
                 let source = self.staging.address(found.payload() as usize);
                 self.fill(uffd, address, source);
-                self.back(&entry, address, claim);
+                self.back(&entry, address, claim, 0);
                 Outcome::Done
             }
             Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns),
@@ -198,18 +198,19 @@ impl Pager {
         entry.region.evicted.fetch_sub(1, Relaxed);
         tier.stats.count_fault();
         tier.stats.record_restore(sys::now_ns() - start_ns);
-        self.back(entry, address, claim);
+        self.back(entry, address, claim, claim.age_ms(sys::now_ns() / 1_000_000));
         Outcome::Done
     }
 
-    /// Ends a claim whose page came back: counts it and remembers when.
-    fn back(&self, entry: &Entry, address: usize, claim: Snapshot) {
+    /// Ends a claim whose page came back after `out_ms`: counts it and remembers when.
+    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, out_ms: u64) {
         let now_ms = sys::now_ns() / 1_000_000;
-        let returns = returns_after(claim.returns(), claim.age_ms(now_ms));
+        let mut page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
+        page.probation &= self.probation.enter(entry.page_number(address));
         entry.region.restores.fetch_add(1, Relaxed);
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
-        self.settle(entry, address, claim, Snapshot::new(State::Resident, returns, tick_of(now_ms), 0));
+        self.settle(entry, address, claim, Snapshot::back(page, tick_of(now_ms)));
     }
 
     fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {

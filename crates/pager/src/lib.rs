@@ -21,6 +21,7 @@ pub mod memory;
 mod model_test;
 mod mover;
 pub mod pager;
+mod probation;
 pub mod ranges;
 pub mod rehearsal;
 pub mod settings;

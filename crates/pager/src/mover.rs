@@ -13,7 +13,7 @@ use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, VictimPolicy};
+use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
 use terrace_tiers::Tier;
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
@@ -21,12 +21,17 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// Longest stretch of evicting before measuring again.
 const SLICE_NS: u64 = 10_000_000;
-/// Headroom as a share of the budget, and its bounds: what a burst may touch before the mover reacts.
-const HEADROOM_SHARE: u64 = 32;
+/// Bounds of the headroom.
 const HEADROOM_MIN: u64 = 2 << 20;
 const HEADROOM_MAX: u64 = 64 << 20;
-/// The ranking is renewed after this time, ns.
-const RANK_EVERY_NS: u64 = 200_000_000;
+/// Time for which headroom is kept, s.
+const REACTION_S: f64 = 0.2;
+/// Time in which a burst of first touches is half forgotten, s.
+const BURST_HALF_LIFE_S: f64 = 2.0;
+/// Pages taken before others have the processor: 0.3 ms.
+const AT_ONCE: usize = 32;
+/// The time to evict this part (1/n) of the resident pages is measured.
+const PACE_PARTS: u64 = 8;
 /// A look at memory so shortly before the ranking is fresh, ns.
 const FRESH_NS: u64 = 20_000_000;
 /// Rest after walks that found next to nothing, ns; doubles each time.
@@ -39,12 +44,20 @@ const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
-/// If more than this share of the data would have to leave to the first tier, it goes to the densest. The demo at 60 % (lz4 1.75 times, zstd
-/// 2.15 times): 41 MiB resident and 10.8k operations a second with lz4 first, 87 MiB and 17.0k with zstd alone.
-const LEAVE_BY_FIRST_MAX: f64 = 0.6;
+/// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 18 and
+/// 30 µs where the program and the mover share a CPU (`terrace-bench zram-servers`); less apart where the mover has one of its own.
+const DENSEST_COST: f64 = 1.5;
+/// The same of a tier in files: 100 µs to read.
+const FILE_COST: f64 = 5.0;
+/// Until the densest tier's ratio is known, it is tried once in so many choices.
+const TRY_DENSEST: u32 = 32;
 /// A tier's ratio is believed from this much data on; before, [`RATIO_ASSUMED`].
-const RATIO_FROM_BYTES: u64 = 4 << 20;
+const RATIO_FROM_BYTES: u64 = 1 << 20;
+/// What packed pages take, as a multiple of their encoded bytes.
+const PACKED: f64 = 1.07;
 const RATIO_ASSUMED: f64 = 0.5;
+/// And the densest tier's, as a multiple of the first's: between lz4 and zstd.
+const DENSER_ASSUMED: f64 = 0.82;
 
 struct Mover {
     pager: &'static Pager,
@@ -55,7 +68,19 @@ struct Mover {
     eased_ns: u64,
     order: Vec<Choice>,
     cursor: usize,
+    /// The page of the region at the cursor to go on with.
+    from: usize,
     ranked_ns: u64,
+    /// See `headroom`; bytes per second.
+    growth: f64,
+    looked_ns: u64,
+    /// Of tiers.
+    choices: u32,
+    /// Pages whose probation is over.
+    leaving: Vec<u32>,
+    /// When so many pages had been evicted.
+    paced_ns: u64,
+    paced_pages: u64,
     /// Bytes of pages that the present walk through the order moved out.
     walk_moved_bytes: u64,
     /// No walk before this time: the last one found next to nothing.
@@ -80,7 +105,14 @@ pub(crate) fn run(pager: &'static Pager) {
         eased_ns: now_ns,
         order: Vec::new(),
         cursor: 0,
+        from: 0,
         ranked_ns: 0,
+        growth: 0.0,
+        looked_ns: now_ns,
+        choices: 0,
+        leaving: Vec::with_capacity(AT_ONCE),
+        paced_ns: now_ns,
+        paced_pages: 0,
         walk_moved_bytes: 0,
         rest_until_ns: 0,
         rest_ns: REST_MIN_NS,
@@ -152,6 +184,7 @@ impl Mover {
             self.measure.scan(pager);
         }
         self.measure.tick(pager, now_ns);
+        self.pace(now_ns);
         if pager.table.has_refused() {
             pager.say_once(&pager.said.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
         }
@@ -170,7 +203,7 @@ impl Mover {
         if budget == u64::MAX {
             return if stressed { Duration::from_millis(1) } else { IDLE_TICK };
         }
-        let headroom = (budget / HEADROOM_SHARE).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4);
+        let headroom = self.headroom(budget, now_ns);
         let physical = pager.physical_bytes();
         // Beyond half of the budget no single demand is worth it.
         let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
@@ -192,6 +225,15 @@ impl Mover {
         } else {
             IDLE_TICK
         }
+    }
+
+    /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in
+    /// [`REACTION_S`] when it came fastest, of late.
+    fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
+        let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
+        self.looked_ns = now_ns;
+        self.growth = (self.growth * (-seconds / BURST_HALF_LIFE_S).exp2()).max(self.measure.growth);
+        ((self.growth * REACTION_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
     }
 
     fn tidy_files(&mut self, now_ns: u64) {
@@ -218,18 +260,25 @@ impl Mover {
         if now_ns < self.rest_until_ns {
             return false;
         }
-        // A walk that finds something is cut short when its order is old; one that finds nothing goes on to its end, which draws the
-        // conclusions.
-        if self.cursor >= self.order.len() || now_ns - self.ranked_ns > RANK_EVERY_NS && self.walk_moved_bytes > 0 {
+        // Every region has its turn before any has another: the hand that passes over pages.
+        if self.cursor >= self.order.len() {
             self.rank(now_ns);
         }
         while pager.physical_bytes() > target {
             if self.pause_asked() || sys::now_ns() > deadline {
                 return true;
             }
+            // Whoever has something to do goes first, unless it waits for room.
+            if pager.mover.waiting.load(Relaxed) == 0 {
+                sys::yield_now();
+            }
+            if self.end_probation() {
+                continue;
+            }
             let Some(choice) = self.order.get(self.cursor).copied() else {
                 return self.walk_ended(budget);
             };
+            let from = std::mem::take(&mut self.from);
             self.cursor += 1;
             let over = pager.physical_bytes().saturating_sub(target);
             let entry = pager.table.by_number(choice.region);
@@ -243,9 +292,13 @@ impl Mover {
                 continue;
             }
             // A page gives back about half of itself.
-            let pages = (over as usize / PAGE * 2 + 1).clamp(16, REGION / PAGE);
+            let pages = (over as usize / PAGE * 2 + 1).clamp(AT_ONCE, 2 * AT_ONCE);
             let tier = self.tier();
-            let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from: 0 });
+            let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from });
+            if taken.next < REGION / PAGE {
+                self.cursor -= 1;
+                self.from = taken.next;
+            }
             if taken.evicted > 0 {
                 self.policy.evicted(choice.region, taken.evicted, now_ms);
                 self.walk_moved_bytes += u64::from(taken.evicted) * PAGE as u64;
@@ -257,25 +310,68 @@ impl Mover {
         false
     }
 
-    /// Into which tier to evict: the first (fastest) compressed one, or the densest where the first could not leave enough in DRAM.
+    /// Evicts pages that were on probation for long enough. True if there were some.
+    fn end_probation(&mut self) -> bool {
+        let pager = self.pager;
+        let stay = (pager.account.resident_pages.load(Relaxed).max(0) as f64 * PROBATION_SHARE) as usize;
+        self.leaving.clear();
+        pager.probation.leave(stay, AT_ONCE, &mut self.leaving);
+        if self.leaving.is_empty() {
+            return false;
+        }
+        let tier = self.tier();
+        let (policy, moved) = (&mut self.policy, &mut self.walk_moved_bytes);
+        let now_ms = sys::now_ns() / 1_000_000;
+        self.evictor.end_probation(pager, &self.leaving, tier, |region| {
+            policy.evicted(region, 1, now_ms);
+            *moved += PAGE as u64;
+        });
+        true
+    }
+
+    /// Measures how long it takes to evict [`SOON_SHARE`] of the resident pages, and makes room for those on probation.
+    fn pace(&mut self, now_ns: u64) {
+        let account = &self.pager.account;
+        let resident = account.resident_pages.load(Relaxed).max(0) as u64;
+        let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
+        let part_ms = (now_ns - self.paced_ns) / 1_000_000;
+        let soon_ms = (part_ms as f64 * SOON_SHARE * PACE_PARTS as f64) as u64;
+        let soon = &self.pager.mover.soon_ms;
+        if evicted * PACE_PARTS >= resident {
+            soon.store(soon_ms, Relaxed);
+            self.paced_ns = now_ns;
+            self.paced_pages += evicted;
+            self.pager.probation.reserve((resident as f64 * PROBATION_SHARE * 1.5) as usize);
+        } else {
+            soon.fetch_max(soon_ms, Relaxed);
+        }
+    }
+
+    /// Into which tier to evict: the first (fastest) compressed one, or the densest where that costs less in all.
     ///
-    /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the data must leave to meet the budget. The
-    /// more must leave, the hotter is what leaves, and the more a denser tier's slower restore is outweighed by the
-    /// pages that may stay. A fixed limit until placement by cost decides.
-    fn tier(&self) -> usize {
+    /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the data must be out to meet the budget: less of
+    /// it in a denser tier, whose faults cost more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 − x), but
+    /// for a factor.
+    fn tier(&mut self) -> usize {
         let pager = self.pager;
         let densest = pager.tiers.len() - 1;
-        if self.pressure >= PRESSURE_DENSE {
+        self.choices += 1;
+        let unknown = |tier: &Tier| tier.stats.logical_bytes() < RATIO_FROM_BYTES;
+        if self.pressure >= PRESSURE_DENSE || unknown(&pager.tiers[densest]) && self.choices.is_multiple_of(TRY_DENSEST) {
             return densest;
         }
-        let stats = &pager.tiers[1].stats;
-        let known = stats.logical_bytes() >= RATIO_FROM_BYTES;
-        let ratio = if known { pager.tiers[1].dram_bytes() as f64 / stats.logical_bytes() as f64 } else { RATIO_ASSUMED };
-        let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
-        let logical = evicted + pager.account.resident_pages.load(Relaxed).max(0) as u64 * PAGE as u64;
-        let budget = pager.account.budget_bytes.load(Relaxed);
-        let must_leave = (1.0 - budget as f64 / logical.max(1) as f64) / (1.0 - ratio).max(0.01);
-        if must_leave > LEAVE_BY_FIRST_MAX { densest } else { 1 }
+        let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
+        // Without what packing loses: a few pages in each region lose much.
+        let ratio = |tier: &Tier, assumed: f64| match tier {
+            tier if tier.leaves_dram() => 0.0,
+            tier if unknown(tier) => assumed,
+            tier => tier.stats.stored_bytes() as f64 / tier.stats.logical_bytes() as f64 * PACKED,
+        };
+        let first = ratio(&pager.tiers[1], RATIO_ASSUMED);
+        let dense = ratio(&pager.tiers[densest], first * DENSER_ASSUMED).min(first);
+        let accesses = |ratio: f64| -(1.0 - (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999)).ln();
+        let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
+        if accesses(dense) * cost < accesses(first) { densest } else { 1 }
     }
 
     /// Memory is within the budget.
@@ -357,6 +453,7 @@ impl Mover {
         }
         self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
         self.cursor = 0;
+        self.from = 0;
         self.walk_moved_bytes = 0;
         self.ranked_ns = now_ns;
     }

@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::child::FirstThreads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
+use crate::probation::Probation;
 use crate::ranges::Ranges;
 use crate::rehearsal::rehearse;
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
@@ -73,6 +74,7 @@ pub struct Pager {
     pub(crate) stats: AtomicPtr<StatsPage>,
     pub(crate) descriptors: Descriptors,
     pub(crate) mover: MoverLine,
+    pub(crate) probation: Probation,
     /// The keeper restores.
     pub(crate) service: RangeLine,
     mode: AtomicU32,
@@ -126,6 +128,8 @@ pub(crate) struct MoverLine {
     pub waiting: AtomicU32,
     /// See [`Pager::page_out`].
     pub page_out: RangeLine,
+    /// A page that comes back after no more than this is back soon, ms. See [`terrace_policy::victims::returned`].
+    pub soon_ms: AtomicU64,
     /// Bytes that somebody waits for beyond the headroom.
     pub demand: AtomicU64,
     /// See [`crate::fork`].
@@ -247,6 +251,7 @@ impl Pager {
                 keeper: AtomicI32::new(0),
             },
             mover: MoverLine::default(),
+            probation: Probation::default(),
             service: RangeLine::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
@@ -427,6 +432,12 @@ impl Pager {
         (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
+    /// Bytes of managed memory that the program has touched, resident or evicted. An estimate between scans.
+    pub(crate) fn touched_bytes(&self) -> u64 {
+        let evicted: u64 = self.tiers.iter().map(|tier| tier.stats.logical_bytes()).sum();
+        evicted + self.account.resident_pages.load(Relaxed).max(0) as u64 * PAGE as u64
+    }
+
     /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
     /// touched. Never waits longer than `at_most`: the budget gives way, not the program.
     pub(crate) fn wait_for_room(&self, bytes: u64, at_most: Duration) {
@@ -455,6 +466,14 @@ impl Pager {
             self.mover.waiting.fetch_sub(1, SeqCst);
         }
         self.mover.demand.fetch_sub(bytes, Relaxed);
+    }
+
+    /// The mover made room.
+    pub(crate) fn tell_progress(&self) {
+        self.mover.progress.fetch_add(1, Release);
+        if self.mover.waiting.load(SeqCst) > 0 {
+            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
+        }
     }
 
     /// Wakes the mover.

@@ -13,6 +13,7 @@ use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
 use crate::pager::{Host, Mode, Pager};
 use crate::settings::{Dram, Eviction, Settings};
+use crate::staging::BATCH;
 use crate::sys::{self, Errno, Fd, PAGE, Run};
 use crate::table::REGION;
 use crate::word::State;
@@ -664,7 +665,7 @@ impl Kernel {
         let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else { self.wrong("the table is full") };
         let wish = Wish {
             pages: 1 + self.below(USED),
-            pressure: PRESSURE_MAX,
+            pressure: self.below(PRESSURE_MAX as usize + 1) as u32,
             anything: !self.one_in(4),
             tier: 1 + self.below(self.pager.tiers.len() - 1),
             from: self.below(USED),
@@ -680,7 +681,14 @@ impl Kernel {
             0..55 => self.touch(),
             55..75 => self.serve_fault(),
             75..85 => self.with_evictor(|evictor| self.evict(evictor, self.below(REGIONS))),
-            85..88 => self.with_evictor(|evictor| {
+            85 => self.with_evictor(|evictor| {
+                let mut leaving = Vec::new();
+                self.pager.mover.soon_ms.store(self.below(100) as u64, Relaxed);
+                self.pager.probation.reserve(self.below(REGIONS * USED));
+                self.pager.probation.leave(self.below(4), 1 + self.below(BATCH), &mut leaving);
+                evictor.end_probation(self.pager, &leaving, 1 + self.below(self.pager.tiers.len() - 1), |_| ());
+            }),
+            86..88 => self.with_evictor(|evictor| {
                 let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
                 evictor.probe(self.pager, entry, self.next());
             }),
@@ -875,6 +883,13 @@ impl Kernel {
                 |page: &usize| self.table.borrow()[*page].present && entry.word(self.address(*page)).load().is(State::Evicted);
             if let Some(page) = (region * USED..(region + 1) * USED).find(in_two_places) {
                 self.wrong(&format!("page {page} is there, and stored"));
+            }
+            let forgotten = |page: &usize| {
+                let address = self.address(*page);
+                entry.word(address).load().is_on_probation() && !self.pager.probation.holds(entry.page_number(address))
+            };
+            if let Some(page) = (region * USED..(region + 1) * USED).find(forgotten) {
+                self.wrong(&format!("page {page} is on probation and in no queue"));
             }
         }
         self.check_child();

@@ -65,6 +65,11 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// The number of the page at `address`, which must lie in the region: its address for [`Table::page`].
+    pub fn page_number(&self, address: usize) -> u32 {
+        self.number * REGION_PAGES as u32 + ((address - self.region.address()) / PAGE) as u32
+    }
+
     /// The word of the page at `address`, which must lie in the region.
     pub fn word(&self, address: usize) -> &'a PageWord {
         &self.words[(address - self.region.address()) / PAGE]
@@ -189,6 +194,12 @@ impl Table {
     /// A region by its number, which must be below [`Table::len`].
     pub fn by_number(&self, number: u32) -> Entry<'_> {
         self.entry(number)
+    }
+
+    /// A page by its number, which must have been given: its region and its address.
+    pub fn page(&self, number: u32) -> (Entry<'_>, usize) {
+        let entry = self.entry(number / REGION_PAGES as u32);
+        (entry, entry.region.address() + number as usize % REGION_PAGES * PAGE)
     }
 
     /// The regions that overlap `start..end` and were ever used, in address order.

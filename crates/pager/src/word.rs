@@ -5,7 +5,7 @@
 //! bits  3..6   returns: how often in a row the page came back soon after it left (0–7)
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: an old page may then look young
 //!              once, which only delays its eviction)
-//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot
+//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: 1 if on probation
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
@@ -15,7 +15,7 @@
 //!
 //! ```text
 //!                 mover                mover              mover (stored)
-//!   Resident ────────────▶ Moving ────────────▶ Staged ──────────────────▶ Evicted ⟲ (moved within or between tiers)
+//! ⟲ Resident ────────────▶ Moving ────────────▶ Staged ──────────────────▶ Evicted ⟲ (moved within or between tiers)
 //!    ▲  ▲ │                  │                     │                          │
 //!    │  │ │ handler (zero)   │ kernel refused      │ handler, mover           │ handler
 //!    │  │ └──────────▶ Restoring ◀─────────────────┴──────────────────────────┘
@@ -24,6 +24,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use terrace_policy::victims::Return;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,22 @@ impl Snapshot {
         Snapshot(Snapshot::new(State::Resident, self.returns(), tick, 0).0 | INCOMPRESSIBLE)
     }
 
+    /// A page that came back at `tick`.
+    pub fn back(page: Return, tick: u16) -> Self {
+        Snapshot::new(State::Resident, page.returns, tick, u64::from(page.probation))
+    }
+
+    /// The same with another count of returns.
+    pub fn with_returns(self, returns: u32) -> Self {
+        debug_assert!(returns < 8);
+        Snapshot(self.0 & !(7 << RETURNS_SHIFT) | u64::from(returns) << RETURNS_SHIFT)
+    }
+
+    /// Whether the page is on probation.
+    pub fn is_on_probation(self) -> bool {
+        self.is(State::Resident) && self.payload() == 1
+    }
+
     /// Whether the page did not compress when it was last tried.
     pub fn is_incompressible(self) -> bool {
         self.0 & INCOMPRESSIBLE != 0
@@ -174,7 +191,7 @@ fn legal(from: Option<State>, to: Option<State>) -> bool {
     let (Some(from), Some(to)) = (from, to) else { return false };
     matches!(
         (from, to),
-        (Resident, Moving | Restoring)
+        (Resident, Resident | Moving | Restoring)
             | (Moving, Staged | Resident)
             | (Staged, Evicted | Restoring | Resident)
             | (Evicted, Evicted | Restoring | Resident)
@@ -221,7 +238,7 @@ mod tests {
         use State::*;
         let all = [Resident, Moving, Staged, Evicted, Restoring];
         let count = all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))).filter(|(a, b)| legal(Some(*a), Some(*b))).count();
-        assert_eq!(count, 11);
+        assert_eq!(count, 12);
         assert!(!legal(Some(Resident), Some(Evicted)), "contents would appear from nowhere");
         assert!(!legal(Some(Restoring), Some(Evicted)), "contents are in two places");
         assert!(!legal(None, Some(Resident)));

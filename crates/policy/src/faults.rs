@@ -1,8 +1,8 @@
 //! Victims by faults and probes alone: the first policy, for where nothing samples accesses.
 //!
 //! A region is cold while little of what left it comes back. Regions are taken coldest first; one of which nothing is known
-//! is probed before it is emptied; one that faults back is left alone for an exponentially growing time. Within a region,
-//! pages have their own stay (see [`crate::victims::stay_ms`]), because in scattered workloads hot and cold pages share
+//! is probed before it is emptied; one that faults back more than others is left alone for an exponentially growing time. Within a region,
+//! pages have their own history (see [`crate::victims::returned`]), because in scattered workloads hot and cold pages share
 //! every region.
 
 use crate::victims::{Action, Choice, Pressure, RegionId, RegionView, VictimPolicy};
@@ -13,6 +13,9 @@ pub struct Config {
     /// A region with more than this share of its evicted pages coming back within [`Config::settle_ms`] is hot (0–1). Default
     /// 1/8: a page restored costs about two evictions (`facts/end-to-end.md` §2), so below it eviction still pays.
     pub hot_share: f32,
+    /// Nor is a region hot below this multiple of what comes back on average: where all are alike, which pages to take is not the regions'
+    /// to say. Default 2.
+    pub hot_beyond_mean: f32,
     /// How long after an eviction or a probe returns are judged, ms. Default 1,000.
     pub settle_ms: u64,
     /// First rest of a hot region, ms; doubles each time. Default 1,000.
@@ -25,7 +28,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { hot_share: 0.125, settle_ms: 1_000, rest_base_ms: 1_000, rest_doublings_max: 6, half_life_ms: 4_000.0 }
+        Config {
+            hot_share: 0.125,
+            hot_beyond_mean: 2.0,
+            settle_ms: 1_000,
+            rest_base_ms: 1_000,
+            rest_doublings_max: 6,
+            half_life_ms: 4_000.0,
+        }
     }
 }
 
@@ -51,6 +61,8 @@ struct Record {
 pub struct Faults {
     config: Config,
     records: Vec<Record>,
+    /// Of all regions, when they were last ranked.
+    mean_heat: f32,
     scratch: Vec<(f32, Choice)>,
 }
 
@@ -91,12 +103,13 @@ impl VictimPolicy for Faults {
 
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64) {
         let config = self.config.clone();
+        let hot = config.hot_share.max(config.hot_beyond_mean * self.mean_heat);
         let record = self.record(region, now_ms);
         record.returns += pages as f32;
         record.known = true;
         let rests = (now_ms / 16) as u32;
         let resting = record.rest_until.wrapping_sub(rests) as i32 > 0;
-        if !resting && Self::heat(record) > config.hot_share {
+        if !resting && Self::heat(record) > hot {
             let rest_ms = config.rest_base_ms << record.doublings;
             record.rest_until = ((now_ms + rest_ms) / 16) as u32;
             record.doublings = (record.doublings + 1).min(config.rest_doublings_max);
@@ -122,9 +135,12 @@ impl VictimPolicy for Faults {
     fn rank(&mut self, now_ms: u64, pressure: Pressure, regions: &[RegionView], order: &mut Vec<Choice>) {
         let mut ranked = std::mem::take(&mut self.scratch);
         ranked.clear();
+        let mut all = Record::default();
         let rest_longest_ms = self.config.rest_base_ms << self.config.rest_doublings_max;
         for view in regions.iter().filter(|view| view.resident_pages > 0) {
             let record = *self.record(view.region, now_ms);
+            all.returns += record.returns;
+            all.exits += record.exits;
             let rest_left_ms = i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
             // Pressure halves rests by cutting off their ends: a region rests while more than the relieved part is left.
             let relieved_ms = if pressure == 0 { 0 } else { rest_longest_ms - (rest_longest_ms >> pressure) };
@@ -140,6 +156,7 @@ impl VictimPolicy for Faults {
         order.clear();
         order.extend(ranked.iter().map(|(_, choice)| *choice));
         self.scratch = ranked;
+        self.mean_heat = Self::heat(&all);
     }
 }
 
@@ -182,17 +199,32 @@ mod tests {
         let mut now = 0;
         let mut rests = Vec::new();
         for _ in 0..4 {
-            policy.evicted(0, 100, now);
+            for region in 0..8 {
+                policy.evicted(region, 100, now);
+            }
             policy.restored(0, 100, now + 16);
             let start = now + 16;
             now = start;
-            while ranked(&mut policy, now, 0, 1).is_empty() {
+            while !ranked(&mut policy, now, 0, 8).iter().any(|choice| choice.region == 0) {
                 now += 16;
             }
             rests.push(now - start);
         }
         for pair in rests.windows(2) {
             assert!(pair[1] >= pair[0] * 3 / 2, "{rests:?}");
+        }
+    }
+
+    #[test]
+    fn where_all_regions_are_alike_none_rests() {
+        let mut policy = Faults::default();
+        for now_ms in (0..10_000).step_by(100) {
+            for region in 0..8 {
+                policy.evicted(region, 10, now_ms);
+                policy.restored(region, 8, now_ms);
+            }
+            let all = ranked(&mut policy, now_ms, 0, 8).len();
+            assert!(all == 8 || now_ms < 2_000, "{all} at {now_ms}");
         }
     }
 

@@ -1,0 +1,71 @@
+//! Pages that came back and may have to leave again soon, oldest first (see [`terrace_policy::victims::returned`]).
+
+use crate::lock::Lock;
+use std::collections::VecDeque;
+
+/// A queue of page numbers: 512 times the region's, and the page's within it. That a page is in it says its word; one whose word does not,
+/// or which is not resident any more, is passed over.
+#[derive(Default)]
+pub(crate) struct Probation {
+    queue: Lock<VecDeque<u32>>,
+}
+
+impl Probation {
+    /// Has room for so many pages from now on.
+    pub fn reserve(&self, pages: usize) {
+        let mut queue = self.queue.lock();
+        let more = pages.saturating_sub(queue.len());
+        // Without memory for it, pages do without probation.
+        let _ = queue.try_reserve_exact(more);
+    }
+
+    /// A page enters. False if there is no room: nothing is allocated here.
+    pub fn enter(&self, page: u32) -> bool {
+        let mut queue = self.queue.lock();
+        let room = queue.len() < queue.capacity();
+        if room {
+            queue.push_back(page);
+        }
+        room
+    }
+
+    /// Takes the oldest out, at most `at_most`, while there are more than `stay`.
+    pub fn leave(&self, stay: usize, at_most: usize, leaving: &mut Vec<u32>) {
+        let mut queue = self.queue.lock();
+        let count = queue.len().saturating_sub(stay).min(at_most);
+        leaving.extend(queue.drain(..count));
+    }
+
+    /// Whether a page is in it.
+    #[cfg(test)]
+    pub fn holds(&self, page: u32) -> bool {
+        self.queue.lock().contains(&page)
+    }
+
+    /// In a fork's child.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.reset_after_fork() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_leave_first_and_a_full_queue_takes_nobody() {
+        let probation = Probation::default();
+        assert!(!probation.enter(1));
+        probation.reserve(4);
+        let entered = (0..100).filter(|page| probation.enter(*page)).count();
+        assert!((4..100).contains(&entered));
+        let mut leaving = Vec::new();
+        probation.leave(2, 3, &mut leaving);
+        assert_eq!(leaving, (0..entered.saturating_sub(2).min(3) as u32).collect::<Vec<_>>());
+        assert!(probation.enter(100));
+    }
+}
