@@ -239,7 +239,8 @@ impl Measure {
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
         self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         let touched_bytes = pager.touched_bytes();
-        self.growth = touched_bytes.saturating_sub(self.scanned_bytes) as f64 / ((start_ns - self.scanned_ns) as f64 / 1e9).max(1e-3);
+        let seconds = (start_ns - self.scanned_ns) as f64 / 1e9;
+        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(self.scanned_bytes) as f64 / seconds.max(1e-3) };
         self.scanned_bytes = touched_bytes;
         self.scanned_ns = sys::now_ns();
         self.scan_cost_ns = self.scanned_ns - start_ns;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::{FLOOR_MS, passed};
+use terrace_policy::victims::{FLOOR_MS, Passed, passed};
 use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// Which pages of a region to take.
@@ -43,9 +43,9 @@ impl Wish {
             return Verdict::Leave;
         }
         match passed(word.returns(), word.is_on_probation(), self.pressure) {
-            None => Verdict::Take,
-            Some(returns) if returns == word.returns() => Verdict::Leave,
-            Some(returns) => Verdict::Change(word.with_returns(returns)),
+            Passed::Take => Verdict::Take,
+            Passed::Leave => Verdict::Leave,
+            Passed::Returns(returns) => Verdict::Change(word.with_returns(returns)),
         }
     }
 }
@@ -74,6 +74,8 @@ pub(crate) struct Taken {
     pub refused: u32,
     /// Pages that were eligible.
     pub eligible: u32,
+    /// Some may be taken in the next round.
+    pub changed: bool,
     /// The page of the region to go on with; the first behind it if there is none.
     pub next: usize,
 }
@@ -107,8 +109,38 @@ pub(crate) struct Evictor {
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
+    /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
+    pub encoded: Vec<Ratio>,
+    /// The present look at a region left pages with fewer returns.
+    changed: bool,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
+}
+
+/// Encoded bytes for each byte, of late.
+#[derive(Default)]
+pub(crate) struct Ratio {
+    pages: u32,
+    bytes: u32,
+}
+
+impl Ratio {
+    /// Believed from so many pages on; of those longer ago than 32 times as many, half are forgotten.
+    const PAGES: u32 = 256;
+
+    fn count(&mut self, bytes: usize) {
+        if self.pages == 32 * Self::PAGES {
+            self.pages /= 2;
+            self.bytes /= 2;
+        }
+        self.pages += 1;
+        self.bytes += bytes as u32;
+    }
+
+    /// The ratio, once it is known.
+    pub fn known(&self) -> Option<f64> {
+        (self.pages >= Self::PAGES).then(|| f64::from(self.bytes) / (f64::from(self.pages) * PAGE as f64))
+    }
 }
 
 /// Least time between looks for pinned pages, ns; and how many times the processor time of one.
@@ -134,6 +166,8 @@ impl Evictor {
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
+            encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
+            changed: false,
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }
@@ -158,6 +192,7 @@ impl Evictor {
     pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
         let mut taken = Taken::default();
         let mut from = wish.from;
+        self.changed = false;
         self.look_for_pins(pager);
         let now_ms = sys::now_ns() / 1_000_000;
         while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
@@ -181,6 +216,7 @@ impl Evictor {
             }
         }
         taken.next = from;
+        taken.changed = self.changed;
         taken
     }
 
@@ -191,12 +227,16 @@ impl Evictor {
         let _inside = pager.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
         let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
         let mut slot = 0;
         for number in pages.iter().take(BATCH) {
             let (entry, address) = pager.table.page(*number);
             let word = entry.word(address);
+            if !word.load().is_on_probation() {
+                continue;
+            }
             let _region = entry.region.lock.lock();
-            if !pager.is_frozen() && !is_refused(&entry, now_ms) && word.load().is_on_probation() {
+            if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, |word| {
                     if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
@@ -208,9 +248,9 @@ impl Evictor {
                 }
             }
             // What could not leave is as the others are.
-            let stays = word.load();
-            if stays.is_on_probation() {
-                let _ = word.transition(stays, stays.with(State::Resident, 0));
+            let left = word.load();
+            if left.is_on_probation() {
+                let _ = word.transition(left, left.with(State::Resident, 0));
             }
         }
         if slot > 0 {
@@ -258,6 +298,7 @@ impl Evictor {
             let slot = pager.staging.probe_slot(probe.chunk);
             let evicted = self.store(pager, &entry, probe.staged, slot, PROBE, Some(wish));
             self.free_chunks.push(probe.chunk);
+            pager.tell_progress();
             report(probe.region, staged, staged - still, evicted);
         }
     }
@@ -314,7 +355,7 @@ impl Evictor {
                         Verdict::Leave => continue,
                         Verdict::Change(to) => {
                             // Who was faster has more to say.
-                            let _ = word.transition(before, to);
+                            self.changed |= word.transition(before, to).is_ok();
                             continue;
                         }
                     }
@@ -499,6 +540,9 @@ impl Evictor {
                 continue;
             }
             let encoded = place.encode(contents, &mut self.tools.scratch);
+            if tier == wish.tier {
+                self.encoded[tier].count(encoded.bytes.len());
+            }
             if encoded.encoding == Encoding::Raw {
                 incompressible = true;
                 // As it is it gains nothing in DRAM.

@@ -159,7 +159,7 @@ impl Pager {
                     return Outcome::Busy;
                 }
                 self.fill_zero(uffd, address, write);
-                self.settle(&entry, address, claim, found.with(State::Resident, 0));
+                self.settle(&entry, address, claim, found);
                 Outcome::Done
             }
             Some(State::Staged) => {
@@ -205,12 +205,16 @@ impl Pager {
     /// Ends a claim whose page came back after `out_ms`: counts it and remembers when.
     fn back(&self, entry: &Entry, address: usize, claim: Snapshot, out_ms: u64) {
         let now_ms = sys::now_ns() / 1_000_000;
-        let mut page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
-        page.probation &= self.probation.enter(entry.page_number(address));
+        let page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
+        let back = Snapshot::back(page, tick_of(now_ms));
         entry.region.restores.fetch_add(1, Relaxed);
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
-        self.settle(entry, address, claim, Snapshot::back(page, tick_of(now_ms)));
+        self.settle(entry, address, claim, back);
+        if page.probation && !self.probation.enter(entry.page_number(address)) {
+            // No room: it is as the others are.
+            let _ = entry.word(address).transition(back, back.with(State::Resident, 0));
+        }
     }
 
     fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {

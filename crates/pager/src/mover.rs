@@ -28,8 +28,10 @@ const HEADROOM_MAX: u64 = 64 << 20;
 const REACTION_S: f64 = 0.2;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
-/// Pages taken before others have the processor: 0.3 ms.
+/// Pages taken before others have the processor (twice as many of a region, if that much room is needed): 0.3 ms.
 const AT_ONCE: usize = 32;
+/// The policy is told so often what came back, ns.
+const TELL_EVERY_NS: u64 = 200_000_000;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
 /// A look at memory so shortly before the ranking is fresh, ns.
@@ -51,10 +53,9 @@ const DENSEST_COST: f64 = 1.5;
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.
 const TRY_DENSEST: u32 = 32;
-/// A tier's ratio is believed from this much data on; before, [`RATIO_ASSUMED`].
-const RATIO_FROM_BYTES: u64 = 1 << 20;
 /// What packed pages take, as a multiple of their encoded bytes.
 const PACKED: f64 = 1.07;
+/// The first tier's ratio before it is known.
 const RATIO_ASSUMED: f64 = 0.5;
 /// And the densest tier's, as a multiple of the first's: between lz4 and zstd.
 const DENSER_ASSUMED: f64 = 0.82;
@@ -83,6 +84,9 @@ struct Mover {
     paced_pages: u64,
     /// Bytes of pages that the present walk through the order moved out.
     walk_moved_bytes: u64,
+    /// The hand took returns off: the next walk may find more.
+    walk_changed: bool,
+    told_ns: u64,
     /// No walk before this time: the last one found next to nothing.
     rest_until_ns: u64,
     rest_ns: u64,
@@ -114,6 +118,8 @@ pub(crate) fn run(pager: &'static Pager) {
         paced_ns: now_ns,
         paced_pages: 0,
         walk_moved_bytes: 0,
+        walk_changed: false,
+        told_ns: now_ns,
         rest_until_ns: 0,
         rest_ns: REST_MIN_NS,
         random: now_ns | 1,
@@ -203,6 +209,9 @@ impl Mover {
         if budget == u64::MAX {
             return if stressed { Duration::from_millis(1) } else { IDLE_TICK };
         }
+        if now_ns - self.told_ns > TELL_EVERY_NS {
+            self.tell_returns(now_ns);
+        }
         let headroom = self.headroom(budget, now_ns);
         let physical = pager.physical_bytes();
         // Beyond half of the budget no single demand is worth it.
@@ -214,10 +223,7 @@ impl Mover {
             return BUSY_TICK;
         }
         self.met();
-        if self.pressure > 0 && now_ns - self.eased_ns > EASE_EVERY_NS {
-            self.pressure -= 1;
-            self.eased_ns = now_ns;
-        }
+        self.ease(now_ns);
         if stressed {
             Duration::from_millis(1)
         } else if self.evictor.probing() || physical + budget / 8 > budget {
@@ -268,8 +274,8 @@ impl Mover {
             if self.pause_asked() || sys::now_ns() > deadline {
                 return true;
             }
-            // Whoever has something to do goes first, unless it waits for room.
-            if pager.mover.waiting.load(Relaxed) == 0 {
+            // While memory is within the budget, whoever has something to do goes first.
+            if pager.mover.waiting.load(Relaxed) == 0 && pager.physical_bytes() <= budget {
                 sys::yield_now();
             }
             if self.end_probation() {
@@ -303,10 +309,11 @@ impl Mover {
                 self.policy.evicted(choice.region, taken.evicted, now_ms);
                 self.walk_moved_bytes += u64::from(taken.evicted) * PAGE as u64;
             }
+            self.walk_changed |= taken.changed;
             note_refusals(&entry, &taken);
         }
-        self.eased_ns = now_ns;
         self.met();
+        self.ease(now_ns);
         false
     }
 
@@ -335,9 +342,10 @@ impl Mover {
         let resident = account.resident_pages.load(Relaxed).max(0) as u64;
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
-        let soon_ms = (part_ms as f64 * SOON_SHARE * PACE_PARTS as f64) as u64;
+        let parts = if evicted * PACE_PARTS > resident { resident as f64 / evicted as f64 } else { PACE_PARTS as f64 };
+        let soon_ms = (part_ms as f64 * SOON_SHARE * parts) as u64;
         let soon = &self.pager.mover.soon_ms;
-        if evicted * PACE_PARTS >= resident {
+        if evicted > 0 && evicted * PACE_PARTS >= resident {
             soon.store(soon_ms, Relaxed);
             self.paced_ns = now_ns;
             self.paced_pages += evicted;
@@ -355,21 +363,24 @@ impl Mover {
     fn tier(&mut self) -> usize {
         let pager = self.pager;
         let densest = pager.tiers.len() - 1;
-        self.choices += 1;
-        let unknown = |tier: &Tier| tier.stats.logical_bytes() < RATIO_FROM_BYTES;
-        if self.pressure >= PRESSURE_DENSE || unknown(&pager.tiers[densest]) && self.choices.is_multiple_of(TRY_DENSEST) {
+        self.choices = self.choices.wrapping_add(1);
+        let ratio = |tier: usize| {
+            let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
+            if pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
+        };
+        let (first, dense) = (ratio(1), ratio(densest));
+        if self.pressure >= PRESSURE_DENSE || dense.is_none() && self.choices.is_multiple_of(TRY_DENSEST) {
             return densest;
         }
         let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
-        // Without what packing loses: a few pages in each region lose much.
-        let ratio = |tier: &Tier, assumed: f64| match tier {
-            tier if tier.leaves_dram() => 0.0,
-            tier if unknown(tier) => assumed,
-            tier => tier.stats.stored_bytes() as f64 / tier.stats.logical_bytes() as f64 * PACKED,
-        };
-        let first = ratio(&pager.tiers[1], RATIO_ASSUMED);
-        let dense = ratio(&pager.tiers[densest], first * DENSER_ASSUMED).min(first);
-        let accesses = |ratio: f64| -(1.0 - (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999)).ln();
+        let first = first.unwrap_or(RATIO_ASSUMED);
+        let dense = dense.unwrap_or(first * DENSER_ASSUMED).min(first);
+        let share_out = |ratio: f64| (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
+        // The first cannot do it.
+        if share_out(first) >= 0.999 {
+            return densest;
+        }
+        let accesses = |ratio: f64| -(1.0 - share_out(ratio)).ln();
         let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
         if accesses(dense) * cost < accesses(first) { densest } else { 1 }
     }
@@ -381,13 +392,20 @@ impl Mover {
         self.rest_ns = REST_MIN_NS;
     }
 
+    fn ease(&mut self, now_ns: u64) {
+        if self.pressure > 0 && now_ns - self.eased_ns > EASE_EVERY_NS {
+            self.pressure -= 1;
+            self.eased_ns = now_ns;
+        }
+    }
+
     /// The whole order was walked and it was not enough: a fresh look, denser tiers, more pressure, and then the floor. True if there is more
     /// to do at once.
     fn walk_ended(&mut self, budget: u64) -> bool {
         let pager = self.pager;
         let now_ns = sys::now_ns();
         let excess = pager.physical_bytes().saturating_sub(budget);
-        let found = self.walk_moved_bytes > excess / 4;
+        let found = self.walk_moved_bytes > excess / 4 || excess == 0 && self.walk_changed;
         let looked_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
         if !found && looked_ns + FRESH_NS < ranked_ns {
@@ -395,10 +413,10 @@ impl Mover {
             self.measure.scan(pager);
             return true;
         }
-        if excess > 0 && self.pressure >= 2 && self.densify() {
+        if excess > 0 && (self.pressure >= 2 || self.tier() + 1 == pager.tiers.len()) && self.densify() {
             return true;
         }
-        if self.pressure < PRESSURE_MAX && (excess > 0 || !found) {
+        if self.pressure < PRESSURE_MAX && !found {
             self.pressure += 1;
             self.eased_ns = now_ns;
             return true;
@@ -445,17 +463,25 @@ impl Mover {
         if self.measure.scan_due(now_ns) {
             self.measure.scan(pager);
         }
-        for number in 0..pager.table.len() {
-            let restores = pager.table.by_number(number).region.restores.swap(0, Relaxed);
-            if restores > 0 {
-                self.policy.restored(number, restores, now_ms);
-            }
-        }
+        self.tell_returns(now_ns);
         self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
         self.cursor = 0;
         self.from = 0;
         self.walk_moved_bytes = 0;
+        self.walk_changed = false;
         self.ranked_ns = now_ns;
+    }
+
+    /// Tells the policy what came back.
+    fn tell_returns(&mut self, now_ns: u64) {
+        self.told_ns = now_ns;
+        let table = &self.pager.table;
+        for number in 0..table.len() {
+            let restores = table.by_number(number).region.restores.swap(0, Relaxed);
+            if restores > 0 {
+                self.policy.restored(number, restores, now_ns / 1_000_000);
+            }
+        }
     }
 
     /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress is on.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! bits  0..3   state
-//! bits  3..6   returns: how often in a row the page came back soon after it left (0–7)
-//! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: an old page may then look young
-//!              once, which only delays its eviction)
+//! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7)
+//! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
+//!              or to be back soon, which only delays its eviction)
 //! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: 1 if on probation
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state

@@ -92,10 +92,24 @@ pub fn returned(returns: u32, out_ms: u64, soon_ms: u64) -> Return {
     }
 }
 
-/// What the hand does with a page that it passes: takes it (`None`), or leaves it with fewer returns. A page on probation is not the hand's.
-pub fn passed(returns: u32, probation: bool, pressure: Pressure) -> Option<u32> {
-    let protection = if probation { returns.max(2) } else { returns };
-    if protection <= pressure { None } else { Some(if probation { returns } else { returns - 1 }) }
+/// What the hand does with a page that it passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Takes it.
+    Take,
+    /// Leaves it as it is.
+    Leave,
+    /// Leaves it with so many returns.
+    Returns(u32),
+}
+
+/// A page on probation is not the hand's, but for some pressure.
+pub fn passed(returns: u32, probation: bool, pressure: Pressure) -> Passed {
+    match (if probation { returns.max(2) } else { returns }, probation) {
+        (protection, _) if protection <= pressure => Passed::Take,
+        (_, true) => Passed::Leave,
+        (_, false) => Passed::Returns(returns - 1),
+    }
 }
 
 #[cfg(test)]
@@ -110,24 +124,24 @@ mod tests {
             assert_eq!(page, Return { returns: n, probation: false });
         }
         for left in [2, 1, 0] {
-            assert_eq!(passed(page.returns, false, 0), Some(left));
+            assert_eq!(passed(page.returns, false, 0), Passed::Returns(left));
             page.returns = left;
         }
-        assert_eq!(passed(page.returns, false, 0), None);
+        assert_eq!(passed(page.returns, false, 0), Passed::Take);
         assert_eq!(returned(RETURNS_MAX, 10, 100).returns, RETURNS_MAX);
     }
 
     #[test]
     fn who_was_out_for_long_is_on_probation_and_half_forgotten() {
         assert_eq!(returned(5, 101, 100), Return { returns: 2, probation: true });
-        assert_eq!(passed(0, true, 0), Some(0));
+        assert_eq!(passed(0, true, 0), Passed::Leave);
     }
 
     #[test]
     fn pressure_takes_everything() {
         for returns in 0..=RETURNS_MAX {
-            assert_eq!(passed(returns, false, PRESSURE_MAX), None);
-            assert_eq!(passed(returns, true, PRESSURE_MAX), None);
+            assert_eq!(passed(returns, false, PRESSURE_MAX), Passed::Take);
+            assert_eq!(passed(returns, true, PRESSURE_MAX), Passed::Take);
         }
     }
 }
