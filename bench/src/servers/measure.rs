@@ -45,14 +45,14 @@ impl Data {
 /// How long, and which accesses. The same number on both sides makes the same accesses; another one of the same server must have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    pub warm_up: WarmUp,
+    pub warm_up: Amount,
     pub seconds: f64,
     pub order: u64,
 }
 
-/// How much is done before measuring.
+/// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub enum WarmUp {
+pub enum Amount {
     /// So long.
     Seconds(f64),
     /// So many: a faster server is not ahead of a slower one in what it has seen of the accesses.
@@ -140,11 +140,15 @@ pub fn fill(running: &mut Running, data: Data) -> anyhow::Result<()> {
 
 /// Loads the server for a while, then measures.
 pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load, timing: Timing) -> anyhow::Result<Sample> {
-    let arguments = |how_much: String, order: u64| {
+    let arguments = |amount: Amount, order: u64| {
+        let amount = match amount {
+            Amount::Seconds(seconds) => format!("--seconds={seconds}"),
+            Amount::Operations(operations) => format!("--operations={operations}"),
+        };
         [
             "--phase=run".to_owned(),
             "--warm-up=0".to_owned(),
-            how_much,
+            amount,
             format!("--order={order}"),
             format!("--get-share={}", how.get_percent),
             format!("--connections={}", how.connections),
@@ -152,15 +156,11 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
         ]
     };
     let Timing { warm_up, seconds, order } = timing;
-    let how_much = match warm_up {
-        WarmUp::Seconds(seconds) => format!("--seconds={seconds}"),
-        WarmUp::Operations(operations) => format!("--operations={operations}"),
-    };
-    load(running, data, &arguments(how_much, order * 2)).context("while warming up")?;
+    load(running, data, &arguments(warm_up, order * 2)).context("while warming up")?;
     let before = process::counters(running.pid, running.page.as_ref())?;
     let run_before = running.terrace_run_cpu_s()?;
-    let (outcome, memory) =
-        watching_memory(running, swap, |running| load(running, data, &arguments(format!("--seconds={seconds}"), order * 2 + 1)))?;
+    let measured = arguments(Amount::Seconds(seconds), order * 2 + 1);
+    let (outcome, memory) = watching_memory(running, swap, |running| load(running, data, &measured))?;
     let after = process::counters(running.pid, running.page.as_ref())?;
     let run_after = running.terrace_run_cpu_s()?;
     let swap_bytes = swap.map(Swap::used_bytes).transpose()?.unwrap_or(0);

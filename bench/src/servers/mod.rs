@@ -18,7 +18,7 @@ use crate::interrupt;
 use crate::results;
 use anyhow::{Context, bail};
 use clap::Args;
-use measure::{Data, ITEM_OVERHEAD_BYTES, Load, Sample, Timing, WarmUp};
+use measure::{Amount, Data, ITEM_OVERHEAD_BYTES, Load, Sample, Timing};
 use peer::Peer;
 use serde_json::{Value, json};
 use server::{Running, Server};
@@ -164,9 +164,9 @@ impl Comparison {
         let number = plan.loads.iter().position(|other| *other == load).expect("it is one of the plan's");
         let order = u64::from(resident) * plan.loads.len() as u64 + number as u64;
         let warm_up = if number == 0 && resident < UNLIMITED {
-            WarmUp::Operations((options.warm_up * self.data.items as f64) as u64)
+            Amount::Operations((options.warm_up * self.data.items as f64) as u64)
         } else {
-            WarmUp::Seconds(SAME_LOAD_S)
+            Amount::Seconds(SAME_LOAD_S)
         };
         measure::sample(running, self.data, swap, load, Timing { warm_up, seconds: options.seconds, order })
     }

@@ -54,6 +54,11 @@ impl Account {
         }
     }
 
+    /// Managed pages in DRAM.
+    pub fn resident(&self) -> u64 {
+        self.resident_pages.load(Relaxed).max(0) as u64
+    }
+
     /// A thread whose CPU time is ours.
     pub fn watch_thread(&self, thread: i32) {
         self.threads.lock().push(thread);
@@ -291,8 +296,7 @@ impl Measure {
         }
         let physical = pager.physical_bytes();
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
-        let evicted: u64 = pager.tiers.iter().map(|t| t.stats.logical_bytes()).sum();
-        let logical = resident + evicted;
+        let logical = pager.touched_bytes();
         self.touched_max_bytes = self.touched_max_bytes.max(logical);
         let budget = pager.share_of_budget(self.touched_max_bytes);
         account.budget_bytes.store(budget, Relaxed);
@@ -348,7 +352,7 @@ impl Measure {
             let (logical, physical) = &self.tiers[index];
             publish_tier(field, tier, logical.over(seconds), physical.over(seconds));
             if index == 0 {
-                field.pages.store(account.resident_pages.load(Relaxed).max(0) as u64, Relaxed);
+                field.pages.store(account.resident(), Relaxed);
             }
         }
         page.updated_ns.store(now_ns, Release);

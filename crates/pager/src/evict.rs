@@ -111,8 +111,6 @@ pub(crate) struct Evictor {
     locations: Vec<Location>,
     /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
     pub encoded: Vec<Ratio>,
-    /// The present look at a region left pages with fewer returns.
-    changed: bool,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
 }
@@ -167,7 +165,6 @@ impl Evictor {
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
             encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
-            changed: false,
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }
@@ -192,7 +189,6 @@ impl Evictor {
     pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
         let mut taken = Taken::default();
         let mut from = wish.from;
-        self.changed = false;
         self.look_for_pins(pager);
         let now_ms = sys::now_ns() / 1_000_000;
         while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
@@ -203,7 +199,7 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = self.claim(pager, &entry, limit, from..REGION / PAGE, |word| wish.judge(word, now_ms));
+            let (claimed, next) = self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word| wish.judge(word, now_ms));
             from = next;
             taken.eligible += claimed.len() as u32;
             let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
@@ -216,7 +212,6 @@ impl Evictor {
             }
         }
         taken.next = from;
-        taken.changed = self.changed;
         taken
     }
 
@@ -238,10 +233,11 @@ impl Evictor {
             let _region = entry.region.lock.lock();
             if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
-                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, |word| {
+                let mut taken = Taken::default();
+                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| {
                     if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
                 });
-                let staged = self.stage(pager, &entry, &claimed, slot, &mut Taken::default());
+                let staged = self.stage(pager, &entry, &claimed, slot, &mut taken);
                 slot += staged.len();
                 if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
@@ -270,10 +266,10 @@ impl Evictor {
         // Four runs of four pages, at four places: hot spots are seldom spread evenly.
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
-            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, |word| {
+            let mut taken = Taken::default();
+            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, |word| {
                 if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() { Verdict::Take } else { Verdict::Leave }
             });
-            let mut taken = Taken::default();
             staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
         }
         if staged.is_empty() || pager.is_frozen() {
@@ -331,6 +327,7 @@ impl Evictor {
         entry: &Entry,
         limit: usize,
         pages: Range<usize>,
+        taken: &mut Taken,
         judge: impl Fn(Snapshot) -> Verdict,
     ) -> (Vec<Claimed>, usize) {
         let mut claimed = Vec::with_capacity(limit);
@@ -355,7 +352,7 @@ impl Evictor {
                         Verdict::Leave => continue,
                         Verdict::Change(to) => {
                             // Who was faster has more to say.
-                            self.changed |= word.transition(before, to).is_ok();
+                            taken.changed |= word.transition(before, to).is_ok();
                             continue;
                         }
                     }

@@ -169,7 +169,7 @@ impl Pager {
                 }
                 let source = self.staging.address(found.payload() as usize);
                 self.fill(uffd, address, source);
-                self.back(&entry, address, claim, 0);
+                self.back(&entry, address, claim, sys::now_ns() / 1_000_000, 0);
                 Outcome::Done
             }
             Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns),
@@ -197,14 +197,15 @@ impl Pager {
         self.check(removed.is_ok(), "a restored page's bytes were in its store");
         entry.region.evicted.fetch_sub(1, Relaxed);
         tier.stats.count_fault();
-        tier.stats.record_restore(sys::now_ns() - start_ns);
-        self.back(entry, address, claim, claim.age_ms(sys::now_ns() / 1_000_000));
+        let now_ns = sys::now_ns();
+        tier.stats.record_restore(now_ns - start_ns);
+        let now_ms = now_ns / 1_000_000;
+        self.back(entry, address, claim, now_ms, claim.age_ms(now_ms));
         Outcome::Done
     }
 
-    /// Ends a claim whose page came back after `out_ms`: counts it and remembers when.
-    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, out_ms: u64) {
-        let now_ms = sys::now_ns() / 1_000_000;
+    /// Ends a claim whose page came back now, after `out_ms`: counts it and remembers when.
+    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, now_ms: u64, out_ms: u64) {
         let page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
         let back = Snapshot::back(page, tick_of(now_ms));
         entry.region.restores.fetch_add(1, Relaxed);

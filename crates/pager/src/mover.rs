@@ -320,7 +320,7 @@ impl Mover {
     /// Evicts pages that were on probation for long enough. True if there were some.
     fn end_probation(&mut self) -> bool {
         let pager = self.pager;
-        let stay = (pager.account.resident_pages.load(Relaxed).max(0) as f64 * PROBATION_SHARE) as usize;
+        let stay = (pager.account.resident() as f64 * PROBATION_SHARE) as usize;
         self.leaving.clear();
         pager.probation.leave(stay, AT_ONCE, &mut self.leaving);
         if self.leaving.is_empty() {
@@ -339,7 +339,7 @@ impl Mover {
     /// Measures how long it takes to evict [`SOON_SHARE`] of the resident pages, and makes room for those on probation.
     fn pace(&mut self, now_ns: u64) {
         let account = &self.pager.account;
-        let resident = account.resident_pages.load(Relaxed).max(0) as u64;
+        let resident = account.resident();
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
         let parts = if evicted * PACE_PARTS > resident { resident as f64 / evicted as f64 } else { PACE_PARTS as f64 };
@@ -355,26 +355,34 @@ impl Mover {
         }
     }
 
-    /// Into which tier to evict: the first (fastest) compressed one, or the densest where that costs less in all.
+    /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is known.
+    fn tier(&mut self) -> usize {
+        let densest = self.pager.tiers.len() - 1;
+        self.choices = self.choices.wrapping_add(1);
+        let trial = self.choices.is_multiple_of(TRY_DENSEST) && self.ratio(densest).is_none();
+        if trial { densest } else { self.cheapest_tier() }
+    }
+
+    /// DRAM for each byte in a tier, if that is known.
+    fn ratio(&self, tier: usize) -> Option<f64> {
+        let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
+        if self.pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
+    }
+
+    /// The first (fastest) compressed tier, or the densest where that costs less in all.
     ///
     /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the data must be out to meet the budget: less of
     /// it in a denser tier, whose faults cost more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 − x), but
     /// for a factor.
-    fn tier(&mut self) -> usize {
+    fn cheapest_tier(&self) -> usize {
         let pager = self.pager;
         let densest = pager.tiers.len() - 1;
-        self.choices = self.choices.wrapping_add(1);
-        let ratio = |tier: usize| {
-            let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
-            if pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
-        };
-        let (first, dense) = (ratio(1), ratio(densest));
-        if self.pressure >= PRESSURE_DENSE || dense.is_none() && self.choices.is_multiple_of(TRY_DENSEST) {
+        if self.pressure >= PRESSURE_DENSE {
             return densest;
         }
         let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
-        let first = first.unwrap_or(RATIO_ASSUMED);
-        let dense = dense.unwrap_or(first * DENSER_ASSUMED).min(first);
+        let first = self.ratio(1).unwrap_or(RATIO_ASSUMED);
+        let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
         let share_out = |ratio: f64| (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
         // The first cannot do it.
         if share_out(first) >= 0.999 {
@@ -413,7 +421,7 @@ impl Mover {
             self.measure.scan(pager);
             return true;
         }
-        if excess > 0 && (self.pressure >= 2 || self.tier() + 1 == pager.tiers.len()) && self.densify() {
+        if excess > 0 && (self.pressure >= 2 || self.cheapest_tier() + 1 == pager.tiers.len()) && self.densify() {
             return true;
         }
         if self.pressure < PRESSURE_MAX && !found {

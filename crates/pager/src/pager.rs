@@ -429,13 +429,13 @@ impl Pager {
     /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.
     pub fn physical_bytes(&self) -> u64 {
         let pools: u64 = self.tiers.iter().map(Tier::dram_bytes).sum();
-        (self.account.resident_pages.load(Relaxed).max(0) as u64) * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
+        self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
     /// Bytes of managed memory that the program has touched, resident or evicted. An estimate between scans.
     pub(crate) fn touched_bytes(&self) -> u64 {
         let evicted: u64 = self.tiers.iter().map(|tier| tier.stats.logical_bytes()).sum();
-        evicted + self.account.resident_pages.load(Relaxed).max(0) as u64 * PAGE as u64
+        evicted + self.account.resident() * PAGE as u64
     }
 
     /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
