@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::{FLOOR_MS, Passed, passed};
+use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
 use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// Which pages of a region to take.
@@ -34,18 +34,25 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// What becomes of a resident page.
-    fn judge(&self, word: Snapshot, now_ms: u64) -> Verdict {
+    /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that cannot be known.
+    fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
         if self.anything {
             return Verdict::Take;
         }
         if stays(word, now_ms) {
             return Verdict::Leave;
         }
-        match passed(word.returns(), word.is_on_probation(), self.pressure) {
+        let writes = match written {
+            None => Writes::Unknowable,
+            Some(_) if !word.is_watched() => Writes::Unwatched,
+            Some(false) => Writes::None,
+            Some(true) => Writes::Some,
+        };
+        match passed(word.returns(), word.is_on_probation(), writes, self.pressure) {
             Passed::Take => Verdict::Take,
             Passed::Leave => Verdict::Leave,
             Passed::Returns(returns) => Verdict::Change(word.with_returns(returns)),
+            Passed::Watch => Verdict::Watch(word.watched()),
         }
     }
 }
@@ -56,6 +63,8 @@ enum Verdict {
     Leave,
     /// It stays, with another word.
     Change(Snapshot),
+    /// And is write-protected, to see whether it is written.
+    Watch(Snapshot),
 }
 
 /// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
@@ -106,6 +115,8 @@ pub(crate) struct Evictor {
     /// What `--verify` decompresses into.
     read_back: Box<PageBuffer>,
     runs: Box<[Run]>,
+    /// Pages that the hand wants to watch from now on.
+    watch: Vec<usize>,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
@@ -161,6 +172,7 @@ impl Evictor {
             tools: Tools::new(),
             read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
             runs: vec![Run::default(); REGION / PAGE].into(),
+            watch: Vec::with_capacity(REGION / PAGE),
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
@@ -199,7 +211,8 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word| wish.judge(word, now_ms));
+            let (claimed, next) =
+                self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word, written| wish.judge(word, written, now_ms));
             from = next;
             taken.eligible += claimed.len() as u32;
             let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
@@ -234,7 +247,7 @@ impl Evictor {
             if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let mut taken = Taken::default();
-                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| {
+                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word, _| {
                     if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
                 });
                 let staged = self.stage(pager, &entry, &claimed, slot, &mut taken);
@@ -267,7 +280,7 @@ impl Evictor {
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
             let mut taken = Taken::default();
-            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, |word| {
+            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, |word, _| {
                 if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() { Verdict::Take } else { Verdict::Leave }
             });
             staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
@@ -328,14 +341,35 @@ impl Evictor {
         limit: usize,
         pages: Range<usize>,
         taken: &mut Taken,
-        judge: impl Fn(Snapshot) -> Verdict,
+        judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
     ) -> (Vec<Claimed>, usize) {
+        let result = self.claim_and_note(pager, entry, limit, pages, taken, judge);
+        // Under the region's lock, so present but for what is done past the C library. One that is not protected seems written: it stays.
+        for run in self.watch.chunk_by(|a, b| a + PAGE == *b) {
+            let _ = sys::uffd_write_protect(pager.uffd_of(run[0]), run[0], run.len() * PAGE, true);
+        }
+        self.watch.clear();
+        result
+    }
+
+    /// [`Evictor::claim`], but for watching.
+    fn claim_and_note(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        limit: usize,
+        pages: Range<usize>,
+        taken: &mut Taken,
+        judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
+    ) -> (Vec<Claimed>, usize) {
+        let watches = pager.watches.load(Relaxed);
         let mut claimed = Vec::with_capacity(limit);
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
-            let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
+            let scan = if watches { sys::scan_watched } else { sys::scan_present };
+            let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
             let mut registered = piece.attributes.registered;
             for run in &self.runs[..count] {
                 for address in (run.start as usize..run.end as usize).step_by(PAGE) {
@@ -347,20 +381,28 @@ impl Evictor {
                     if !before.is(State::Resident) {
                         continue;
                     }
-                    match judge(before) {
-                        Verdict::Take => {}
-                        Verdict::Leave => continue,
-                        Verdict::Change(to) => {
-                            // Who was faster has more to say.
-                            taken.changed |= word.transition(before, to).is_ok();
-                            continue;
-                        }
-                    }
-                    if !registered {
+                    let verdict = judge(before, watches.then(|| run.is_written()));
+                    if matches!(verdict, Verdict::Take | Verdict::Watch(_)) && !registered {
                         if !register(pager, piece.start, piece.end) {
                             break;
                         }
                         registered = true;
+                    }
+                    // If somebody was faster, he has more to say.
+                    match verdict {
+                        Verdict::Take => {}
+                        Verdict::Leave => continue,
+                        Verdict::Change(to) => {
+                            taken.changed |= word.transition(before, to).is_ok();
+                            continue;
+                        }
+                        Verdict::Watch(to) => {
+                            if word.transition(before, to).is_ok() {
+                                taken.changed = true;
+                                self.watch.push(address);
+                            }
+                            continue;
+                        }
                     }
                     if word.transition(before, before.with(State::Moving, 0)).is_ok() {
                         claimed.push(Claimed { address, before });
@@ -752,7 +794,7 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
             (from, to) = (piece.start, piece.end);
         }
     }
-    let done = sys::uffd_register(pager.uffd_of(start), from, to - from, pager.settings.evict == Eviction::WriteProtect);
+    let done = sys::uffd_register(pager.uffd_of(start), from, to - from, pager.write_protects());
     ranges.update(from, to, |attributes| match done {
         Ok(()) => attributes.registered = true,
         // Of memory or of mappings: another time perhaps.

@@ -90,6 +90,8 @@ pub struct Pager {
     committed: AtomicUsize,
     /// So many of them are worth starting for, at most.
     start_at: usize,
+    /// The kernel tells which pages of registered memory were written (before 6.7 it does not).
+    pub(crate) watches: AtomicBool,
     /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
     rehearsed: AtomicBool,
     /// A forked child under `--no-children`: what was evicted when it was forked still comes back, nothing more leaves.
@@ -261,6 +263,7 @@ impl Pager {
             farewell: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
+            watches: AtomicBool::new(false),
             rehearsed: AtomicBool::new(false),
             restores_only: AtomicBool::new(false),
         };
@@ -673,7 +676,11 @@ impl Pager {
         let shards = sys::cpu_count().min(SHARDS_MAX);
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            agree(fd)?;
+            let watches = self.settings.evict == Eviction::Move && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
+            if !watches {
+                agree(fd)?;
+            }
+            self.watches.store(watches, Relaxed);
             slot.store(fd, Release);
         }
         table.shards.store(shards, Release);
@@ -696,13 +703,17 @@ impl Pager {
         Ok(pagemap)
     }
 
+    /// Whether memory is registered for write-protection too.
+    pub(crate) fn write_protects(&self) -> bool {
+        self.settings.evict == Eviction::WriteProtect || self.watches.load(Relaxed)
+    }
+
     /// In a child: registers what its parent had registered.
     pub(crate) fn register_inherited(&self) -> Result<(), String> {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
-                let write_protect = self.settings.evict == Eviction::WriteProtect;
-                match patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, write_protect)) {
+                match patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects())) {
                     Ok(()) => {}
                     // MADV_DONTFORK: the child has no such memory.
                     Err(Errno::EINVAL) => {}

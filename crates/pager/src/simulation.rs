@@ -66,6 +66,8 @@ struct Pte {
     pinned: bool,
     /// Writers wait.
     protected: bool,
+    /// Nobody wrote since it was set.
+    watched: bool,
 }
 
 /// What a thread of the program does.
@@ -131,7 +133,16 @@ impl Kernel {
         let pager = Pager::create(settings, host).unwrap();
         let reserved = sys::reserve(2 * SHARD_BYTES).unwrap();
         let base = (reserved + REGION).next_multiple_of(SHARD_BYTES) - REGION;
-        let unused = Pte { present: false, zero: false, shared: false, registered: None, writable: true, pinned: false, protected: false };
+        let unused = Pte {
+            present: false,
+            zero: false,
+            shared: false,
+            registered: None,
+            writable: true,
+            pinned: false,
+            protected: false,
+            watched: false,
+        };
         let staging = pager.staging.range();
         let kernel = Rc::new(Kernel {
             seed,
@@ -172,6 +183,8 @@ impl Kernel {
         descriptors.uffds.iter().zip(UFFDS).for_each(|(slot, fd)| slot.store(fd, Relaxed));
         descriptors.shards.store(UFFDS.len(), Relaxed);
         pager.mappings_max.store(1 << 16, Relaxed);
+        // Some kernels watch writes.
+        pager.watches.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
         pager.set_mode(Mode::Active);
         for region in 0..REGIONS {
             pager.manage(base + region * REGION, USED * PAGE, true);
@@ -365,7 +378,11 @@ impl Kernel {
             if table[page].registered.is_none() {
                 return Err(Errno::ENOENT);
             }
-            table[page].protected = on && table[page].present;
+            if self.pager.watches.load(Relaxed) {
+                table[page].watched = on;
+            } else {
+                table[page].protected = on && table[page].present;
+            }
         }
         if !on {
             self.wake(start, len);
@@ -373,7 +390,7 @@ impl Kernel {
         Ok(())
     }
 
-    pub fn scan_present(&self, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize), Errno> {
+    pub fn scan_present(&self, start: usize, end: usize, runs: &mut [Run], tell: bool) -> Result<(usize, usize), Errno> {
         self.others();
         if let Some(errno) = self.strike(Call::Scan) {
             return Err(errno);
@@ -381,19 +398,16 @@ impl Kernel {
         let table = self.table.borrow();
         let mut count = 0;
         for address in (start..end).step_by(PAGE) {
-            let present = self.page(address).is_some_and(|page| table[page].present && !table[page].zero);
-            if !present {
-                continue;
-            }
-            if count > 0 && runs[count - 1].end == address as u64 {
+            let Some(pte) = self.page(address).map(|page| table[page]).filter(|pte| pte.present && !pte.zero) else { continue };
+            let written = tell && !pte.watched;
+            if count > 0 && runs[count - 1].end == address as u64 && runs[count - 1].is_written() == written {
                 runs[count - 1].end += PAGE as u64;
                 continue;
             }
             if count == runs.len() {
                 return Ok((count, address));
             }
-            runs[count].start = address as u64;
-            runs[count].end = (address + PAGE) as u64;
+            runs[count] = Run::of(address, written);
             count += 1;
         }
         Ok((count, end))
@@ -473,7 +487,7 @@ impl Kernel {
         if pte.present {
             return Err(Errno::EEXIST);
         }
-        (pte.present, pte.zero, pte.shared, pte.pinned, pte.protected) = (true, call == Call::Zero, false, false, false);
+        *pte = Pte { present: true, zero: call == Call::Zero, shared: false, pinned: false, protected: false, watched: false, ..*pte };
         drop(table);
         self.put(dst, bytes);
         if *self.bytes(dst) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
@@ -599,7 +613,7 @@ impl Kernel {
             self.put(address, &contents);
             self.shadow.borrow_mut()[page] = contents;
             let mut table = self.table.borrow_mut();
-            (table[page].zero, table[page].shared) = (false, false);
+            (table[page].zero, table[page].shared, table[page].watched) = (false, false, false);
             table[page].pinned = self.one_in(64);
         }
     }

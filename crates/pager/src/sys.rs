@@ -464,6 +464,8 @@ pub fn abort() -> ! {
 pub const FEATURE_WRITE_PROTECT: u64 = 1;
 /// UFFDIO_MOVE is there (Linux 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;
+/// Who writes to a write-protected page does not wait: the kernel takes the protection off by itself (Linux 6.7).
+pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
 const UFFD_API: u64 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
@@ -549,7 +551,8 @@ unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64])
     unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) }.map(drop)
 }
 
-/// Has writes to the range's pages wait (`on`), or lets them go on. Pages that are missing are passed over.
+/// Has writes to the range's pages wait (`on`), or lets them go on; with [`FEATURE_WATCH_WRITES`] none waits, and [`scan_watched`] tells which
+/// pages were written. Pages that are missing are passed over.
 pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<()> {
     loop {
         let mut args = [start as u64, len as u64, u64::from(on)];
@@ -684,9 +687,32 @@ pub struct Run {
     categories: u64,
 }
 
+impl Run {
+    const WRITTEN: u64 = 1 << 1;
+
+    /// A run of one page.
+    pub fn of(address: usize, written: bool) -> Run {
+        Run { start: address as u64, end: (address + PAGE) as u64, categories: if written { Run::WRITTEN } else { 0 } }
+    }
+
+    /// After [`scan_watched`]: the pages have been written since they were last write-protected, or never were.
+    pub fn is_written(&self) -> bool {
+        self.categories & Run::WRITTEN != 0
+    }
+}
+
 /// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how many runs were written and
 /// where the walk ended; it ended early if the runs ran out.
 pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    scan(pagemap, start, end, runs, 0)
+}
+
+/// The same, and tells of each run whether it was [written](Run::is_written). Where there is no PAGEMAP_SCAN all seem to be.
+pub fn scan_watched(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    scan(pagemap, start, end, runs, Run::WRITTEN)
+}
+
+fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], tell: u64) -> Result<(usize, usize)> {
     const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
     const FILE: u64 = 1 << 2;
     const PRESENT: u64 = 1 << 3;
@@ -699,10 +725,11 @@ pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
     args[6] = runs.len() as u64;
     args[8] = FILE | PFNZERO;
     args[9] = FILE | PRESENT | PFNZERO;
+    args[11] = tell;
     if let Some(errno) = injection::strike(Call::Scan) {
         return Err(errno);
     }
-    simulated!(kernel => kernel.scan_present(start, end, runs));
+    simulated!(kernel => kernel.scan_present(start, end, runs, tell != 0));
     if PLAIN_PAGEMAP.load(Relaxed) {
         return read_present(pagemap, start, end, runs);
     }
@@ -744,7 +771,7 @@ fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Resu
                 continue;
             }
             let Some(run) = runs.get_mut(count) else { return Ok((count, at as usize)) };
-            *run = Run { start: at, end: at + PAGE as u64, categories: 0 };
+            *run = Run::of(at as usize, true);
             count += 1;
         }
     }

@@ -5,7 +5,8 @@
 //! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7)
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
 //!              or to be back soon, which only delays its eviction)
-//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: 1 if on probation
+//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
+//!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
@@ -56,6 +57,8 @@ const RETURNS_SHIFT: u32 = 3;
 const TICK_SHIFT: u32 = 6;
 const PAYLOAD_SHIFT: u32 = 22;
 const INCOMPRESSIBLE: u64 = 1 << 59;
+const PROBATION: u64 = 1;
+const WATCHED: u64 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.
@@ -114,18 +117,28 @@ impl Snapshot {
 
     /// A page that came back at `tick`.
     pub fn back(page: Return, tick: u16) -> Self {
-        Snapshot::new(State::Resident, page.returns, tick, u64::from(page.probation))
+        Snapshot::new(State::Resident, page.returns, tick, if page.probation { PROBATION } else { 0 })
     }
 
-    /// The same with another count of returns.
+    /// The same, not watched, with another count of returns.
     pub fn with_returns(self, returns: u32) -> Self {
-        debug_assert!(returns < 8);
-        Snapshot(self.0 & !(7 << RETURNS_SHIFT) | u64::from(returns) << RETURNS_SHIFT)
+        debug_assert!(returns < 8 && self.is(State::Resident));
+        Snapshot(self.0 & !(7 << RETURNS_SHIFT | WATCHED << PAYLOAD_SHIFT) | u64::from(returns) << RETURNS_SHIFT)
+    }
+
+    /// The same without returns, and watched.
+    pub fn watched(self) -> Self {
+        Snapshot(self.with_returns(0).0 | WATCHED << PAYLOAD_SHIFT)
     }
 
     /// Whether the page is on probation.
     pub fn is_on_probation(self) -> bool {
-        self.is(State::Resident) && self.payload() == 1
+        self.is(State::Resident) && self.payload() & PROBATION != 0
+    }
+
+    /// Whether the page is watched.
+    pub fn is_watched(self) -> bool {
+        self.is(State::Resident) && self.payload() & WATCHED != 0
     }
 
     /// Whether the page did not compress when it was last tried.

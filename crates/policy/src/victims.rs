@@ -92,6 +92,19 @@ pub fn returned(returns: u32, out_ms: u64, soon_ms: u64) -> Return {
     }
 }
 
+/// What is known of writes to a page since it was last watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// Nothing, nor can it be.
+    Unknowable,
+    /// Nothing: it was not watched.
+    Unwatched,
+    /// There was none.
+    None,
+    /// There was one.
+    Some,
+}
+
 /// What the hand does with a page that it passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
@@ -101,14 +114,29 @@ pub enum Passed {
     Leave,
     /// Leaves it with so many returns.
     Returns(u32),
+    /// Leaves it without returns, and watches it until it comes by again.
+    Watch,
 }
 
+/// Rounds for which the hand leaves a page that was written while it was watched. Being watched costs its next writer a fault (1 µs), so
+/// hot pages should seldom be.
+pub const WRITTEN_RETURNS: u32 = RETURNS_MAX;
+
+/// The hand comes by. A page whose returns are used up is watched for a round, and leaves if nobody wrote to it (servers write to what they
+/// read: counters, times, lists): 0.105 faults an access instead of 0.122 with half of the pages resident, 0.169 instead of 0.190 with
+/// 30 %, for 0.03 write faults and 0.08 pages watched. The same look at pages on probation gains nothing there.
+///
 /// A page on probation is not the hand's, but for some pressure.
-pub fn passed(returns: u32, probation: bool, pressure: Pressure) -> Passed {
-    match (if probation { returns.max(2) } else { returns }, probation) {
-        (protection, _) if protection <= pressure => Passed::Take,
-        (_, true) => Passed::Leave,
-        (_, false) => Passed::Returns(returns - 1),
+pub fn passed(returns: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {
+    if probation {
+        return if returns.max(2) <= pressure { Passed::Take } else { Passed::Leave };
+    }
+    match (returns, writes) {
+        (0, Writes::Some) if pressure == 0 => Passed::Returns(WRITTEN_RETURNS),
+        (0, Writes::Unwatched) if pressure == 0 => Passed::Watch,
+        (returns, _) if returns <= pressure => Passed::Take,
+        (1, Writes::Unwatched) => Passed::Watch,
+        (returns, _) => Passed::Returns(returns - 1),
     }
 }
 
@@ -124,24 +152,34 @@ mod tests {
             assert_eq!(page, Return { returns: n, probation: false });
         }
         for left in [2, 1, 0] {
-            assert_eq!(passed(page.returns, false, 0), Passed::Returns(left));
+            assert_eq!(passed(page.returns, false, Writes::Unknowable, 0), Passed::Returns(left));
             page.returns = left;
         }
-        assert_eq!(passed(page.returns, false, 0), Passed::Take);
+        assert_eq!(passed(page.returns, false, Writes::Unknowable, 0), Passed::Take);
         assert_eq!(returned(RETURNS_MAX, 10, 100).returns, RETURNS_MAX);
     }
 
     #[test]
     fn who_was_out_for_long_is_on_probation_and_half_forgotten() {
         assert_eq!(returned(5, 101, 100), Return { returns: 2, probation: true });
-        assert_eq!(passed(0, true, 0), Passed::Leave);
+        assert_eq!(passed(0, true, Writes::Unknowable, 0), Passed::Leave);
+    }
+
+    #[test]
+    fn who_is_written_while_watched_stays() {
+        assert_eq!(passed(2, false, Writes::Unwatched, 0), Passed::Returns(1));
+        assert_eq!(passed(1, false, Writes::Unwatched, 0), Passed::Watch);
+        assert_eq!(passed(0, false, Writes::Unwatched, 0), Passed::Watch);
+        assert_eq!(passed(0, false, Writes::None, 0), Passed::Take);
+        assert_eq!(passed(0, false, Writes::Some, 0), Passed::Returns(WRITTEN_RETURNS));
+        assert_eq!(passed(0, false, Writes::Some, 1), Passed::Take, "nobody asks when room is needed now");
     }
 
     #[test]
     fn pressure_takes_everything() {
         for returns in 0..=RETURNS_MAX {
-            assert_eq!(passed(returns, false, PRESSURE_MAX), Passed::Take);
-            assert_eq!(passed(returns, true, PRESSURE_MAX), Passed::Take);
+            assert_eq!(passed(returns, false, Writes::Some, PRESSURE_MAX), Passed::Take);
+            assert_eq!(passed(returns, true, Writes::Some, PRESSURE_MAX), Passed::Take);
         }
     }
 }
