@@ -40,7 +40,7 @@ const FRESH_NS: u64 = 20_000_000;
 const REST_MIN_NS: u64 = 20_000_000;
 const REST_MAX_NS: u64 = 1_000_000_000;
 /// Pressure goes down a step after so long without need, ns.
-const EASE_EVERY_NS: u64 = 500_000_000;
+const EASE_EVERY_NS: u64 = 200_000_000;
 /// How often files give back what was freed in them, ns, and a refusing one is tried again.
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
@@ -214,6 +214,9 @@ impl Mover {
         }
         let headroom = self.headroom(budget, now_ns);
         let physical = pager.physical_bytes();
+        if physical <= budget {
+            self.ease(now_ns);
+        }
         // Beyond half of the budget no single demand is worth it.
         let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
         if physical + demand > budget - headroom / 2 {
@@ -223,7 +226,6 @@ impl Mover {
             return BUSY_TICK;
         }
         self.met();
-        self.ease(now_ns);
         if stressed {
             Duration::from_millis(1)
         } else if self.evictor.probing() || physical + budget / 8 > budget {
@@ -313,7 +315,6 @@ impl Mover {
             note_refusals(&entry, &taken);
         }
         self.met();
-        self.ease(now_ns);
         false
     }
 
