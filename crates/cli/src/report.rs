@@ -94,6 +94,8 @@ pub struct Moves {
     pub promoted_pages: u64,
     /// Moved out of DRAM, or to a denser tier.
     pub demoted_pages: u64,
+    /// Of those moved out, such as were as they had come back, and were not compressed again.
+    pub unchanged_pages: u64,
     /// Refused by the kernel.
     pub failed: u64,
 }
@@ -266,7 +268,12 @@ fn process(page: &Figures, main: bool) -> Process {
 }
 
 fn moves(page: &Figures) -> Moves {
-    Moves { promoted_pages: page.promoted_pages, demoted_pages: page.demoted_pages, failed: page.failed_moves }
+    Moves {
+        promoted_pages: page.promoted_pages,
+        demoted_pages: page.demoted_pages,
+        unchanged_pages: page.unchanged_pages,
+        failed: page.failed_moves,
+    }
 }
 
 fn note(page: &Figures) -> Option<String> {

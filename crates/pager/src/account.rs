@@ -29,6 +29,8 @@ pub(crate) struct Account {
     forked_ns: AtomicU64,
     pub promoted_pages: AtomicU64,
     pub demoted_pages: AtomicU64,
+    /// Of those, such as left as they had come back: nothing was compressed.
+    pub unchanged_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
@@ -47,6 +49,7 @@ impl Account {
             forked_ns: AtomicU64::new(0),
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
+            unchanged_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
@@ -82,9 +85,8 @@ impl Account {
         // SAFETY: the caller's promise.
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
-        for counter in [&self.promoted_pages, &self.demoted_pages, &self.failed_moves, &self.shared_tries, &self.stall_ns] {
-            counter.store(0, Relaxed);
-        }
+        let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.failed_moves];
+        moves.into_iter().chain([&self.shared_tries, &self.stall_ns]).for_each(|counter| counter.store(0, Relaxed));
     }
 }
 
@@ -344,6 +346,7 @@ impl Measure {
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
+        page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);

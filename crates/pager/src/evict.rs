@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
-use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier};
+use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier, checksum};
 
 /// Which pages of a region to take.
 #[derive(Clone, Copy)]
@@ -100,6 +100,8 @@ struct Staged {
     /// The word as we left it.
     word: Snapshot,
     slot: usize,
+    /// The page's copy of when it came back, ours since the claim.
+    copy: Option<Location>,
 }
 
 struct Probe {
@@ -256,11 +258,8 @@ impl Evictor {
                     report(entry.number);
                 }
             }
-            // What could not leave is as the others are.
-            let left = word.load();
-            if left.is_on_probation() {
-                let _ = word.transition(left, left.with(State::Resident, 0));
-            }
+            // If it could not leave.
+            pager.end_probation(&entry, address);
         }
         if slot > 0 {
             pager.staging.empty(0, slot);
@@ -378,7 +377,7 @@ impl Evictor {
                     }
                     let word = entry.word(address);
                     let before = word.load();
-                    if !before.is(State::Resident) {
+                    if !before.is_present() {
                         continue;
                     }
                     let verdict = judge(before, watches.then(|| run.is_written()));
@@ -427,7 +426,7 @@ impl Evictor {
             for (i, page) in claimed[index..index + moved].iter().enumerate() {
                 let word = page.before.with(State::Staged, (slot + i) as u64);
                 settle(pager, entry.word(page.address), page.before, word);
-                staged.push(Staged { address: page.address, word, slot: slot + i });
+                staged.push(Staged { address: page.address, word, slot: slot + i, copy: page.before.copy() });
             }
             pager.account.resident_pages.fetch_sub(moved as i64, Relaxed);
             index += moved;
@@ -526,10 +525,19 @@ impl Evictor {
         let mut stored = 0;
         for page in &staged {
             // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
-            if entry.word(page.address).load() != page.word {
+            let touched = entry.word(page.address).load() != page.word;
+            let wish = wish.filter(|_| !touched && !pager.is_frozen());
+            if let Some(copy) = page.copy {
+                if wish.is_some_and(|wish| self.store_as_copy(pager, entry, page, copy, wish, now_ms)) {
+                    stored += 1;
+                    continue;
+                }
+                pager.remove_copy(&mut entry.region.store.lock(), copy);
+            }
+            if touched {
                 continue;
             }
-            let Some(wish) = wish.filter(|_| !pager.is_frozen()) else {
+            let Some(wish) = wish else {
                 pager.put_back(entry, page.address, page.word, page.word.with(State::Resident, 0));
                 continue;
             };
@@ -560,6 +568,30 @@ impl Evictor {
         if stored > 0 {
             pager.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
             self.repack(pager, entry);
+        }
+        stored
+    }
+
+    /// Stores a page that is as it was when it came back: its copy is there. False if it is not, or was touched; its copy is still ours then.
+    fn store_as_copy(&mut self, pager: &Pager, entry: &Entry, page: &Staged, copy: Location, wish: Wish, now_ms: u64) -> bool {
+        // SAFETY: as in `store_page`.
+        let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        let store = entry.region.store.lock();
+        if store.tier_of(copy) != Some(wish.tier as u8) {
+            return false;
+        }
+        // The checksum says almost always that it is another; that it is the same only the comparison says.
+        let alike = store.page(copy, &mut self.tools.stored).is_ok_and(|copy| copy.checksum == checksum(contents));
+        let with = (&mut self.tools.scratch, &mut self.tools.stored);
+        if !alike || pager.decode(&store, copy, &mut self.read_back.0, with).is_err() || self.read_back.0 != *contents {
+            return false;
+        }
+        let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());
+        let stored = entry.word(page.address).transition(page.word, evicted).is_ok();
+        if stored {
+            entry.region.evicted.fetch_add(1, Relaxed);
+            pager.tiers[wish.tier].stats.no_copy();
+            pager.account.unchanged_pages.fetch_add(1, Relaxed);
         }
         stored
     }
@@ -623,7 +655,8 @@ impl Evictor {
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
             }
-            let in_extent = |word: Snapshot| word.is(State::Evicted) && Location::from_bits(word.payload()).extent == extent;
+            let stored = |word: Snapshot| word.is(State::Evicted) || word.is(State::Kept);
+            let in_extent = |word: Snapshot| stored(word) && Location::from_bits(word.payload()).extent == extent;
             self.locations.clear();
             self.locations
                 .extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
@@ -646,7 +679,8 @@ impl Evictor {
                 if in_extent(found)
                     && let Some(to) = moves.get(&found.payload())
                 {
-                    settle_from(pager, word, found, found.with(State::Evicted, *to));
+                    let state = if found.is(State::Kept) { State::Kept } else { State::Evicted };
+                    settle_from(pager, word, found, found.with(state, *to));
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::table::Entry;
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::returned;
+use terrace_policy::victims::{Return, returned};
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// A page-sized buffer at a page's alignment.
@@ -113,7 +113,7 @@ impl Pager {
     pub(crate) fn try_fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64) -> Outcome {
         let (entry, _inside) = self.gate.handler();
         match entry {
-            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns),
+            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns, true),
             GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
         }
     }
@@ -130,10 +130,10 @@ impl Pager {
                 continue;
             }
             let Some(region) = self.table.get(address) else { return };
-            if region.word(address).load().is(State::Resident) {
+            if region.word(address).load().is_present() {
                 return;
             }
-            let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns);
+            let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
             drop(inside);
             match outcome {
                 Outcome::Done => return,
@@ -142,7 +142,8 @@ impl Pager {
         }
     }
 
-    fn restore(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64) -> Outcome {
+    /// `may_keep`: a copy of the page may stay in the store.
+    fn restore(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64, may_keep: bool) -> Outcome {
         let Some(entry) = self.table.get_or_create(address) else {
             // A table that is full never evicted anything here: the page was never touched.
             self.fill_zero(uffd, address, write);
@@ -162,6 +163,11 @@ impl Pager {
                 self.settle(&entry, address, claim, found);
                 Outcome::Done
             }
+            // Given up by the program, past us: a page of zeros, whose copy is worth nothing.
+            Some(State::Kept) => {
+                self.drop_copy(&entry, address, found.with(State::Resident, 0));
+                Outcome::Busy
+            }
             Some(State::Staged) => {
                 let claim = found.with(State::Restoring, found.payload());
                 if word.transition(found, claim).is_err() {
@@ -169,16 +175,17 @@ impl Pager {
                 }
                 let source = self.staging.address(found.payload() as usize);
                 self.fill(uffd, address, source);
-                self.back(&entry, address, claim, sys::now_ns() / 1_000_000, 0);
+                let now_ms = sys::now_ns() / 1_000_000;
+                self.back(&entry, address, claim, self.returned(claim, 0), now_ms, None);
                 Outcome::Done
             }
-            Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns),
+            Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns, may_keep),
             Some(State::Moving | State::Restoring) => Outcome::Busy,
             None => self.lost(address, "its page word is damaged"),
         }
     }
 
-    fn restore_evicted(&self, uffd: Fd, entry: &Entry, address: usize, tools: &mut Tools, start_ns: u64) -> Outcome {
+    fn restore_evicted(&self, uffd: Fd, entry: &Entry, address: usize, tools: &mut Tools, start_ns: u64, may_keep: bool) -> Outcome {
         let word = entry.word(address);
         let store = entry.region.store.lock();
         let found = word.load();
@@ -191,30 +198,72 @@ impl Pager {
         drop(store);
         let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
-        let mut store = entry.region.store.lock();
-        let removed = store.remove(&self.tiers, location);
-        drop(store);
-        self.check(removed.is_ok(), "a restored page's bytes were in its store");
+        let now_ns = sys::now_ns();
+        let now_ms = now_ns / 1_000_000;
+        let page = self.returned(claim, claim.age_ms(now_ms));
+        // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a fork's child shares them.
+        let copy = (may_keep && page.probation && tier.files().is_none()).then_some(location);
+        if copy.is_some() {
+            tier.stats.became_copy();
+        } else {
+            let removed = entry.region.store.lock().remove(&self.tiers, location);
+            self.check(removed.is_ok(), "a restored page's bytes were in its store");
+        }
         entry.region.evicted.fetch_sub(1, Relaxed);
         tier.stats.count_fault();
-        let now_ns = sys::now_ns();
         tier.stats.record_restore(now_ns - start_ns);
-        let now_ms = now_ns / 1_000_000;
-        self.back(entry, address, claim, now_ms, claim.age_ms(now_ms));
+        self.back(entry, address, claim, page, now_ms, copy);
         Outcome::Done
     }
 
-    /// Ends a claim whose page came back now, after `out_ms`: counts it and remembers when.
-    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, now_ms: u64, out_ms: u64) {
-        let page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
+    /// What becomes of a page that comes back after `out_ms`.
+    fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
+        returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
+    }
+
+    /// Ends a claim whose page came back now: counts it and remembers when.
+    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
         let back = Snapshot::back(page, tick_of(now_ms));
+        let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
         entry.region.restores.fetch_add(1, Relaxed);
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
         if page.probation && !self.probation.enter(entry.page_number(address)) {
             // No room: it is as the others are.
-            let _ = entry.word(address).transition(back, back.with(State::Resident, 0));
+            self.end_probation(entry, address);
+        }
+    }
+
+    /// A page on probation stays, as the others do.
+    pub(crate) fn end_probation(&self, entry: &Entry, address: usize) {
+        let word = entry.word(address);
+        let found = word.load();
+        if found.is(State::Kept) {
+            self.drop_copy(entry, address, found.with(State::Resident, 0));
+        } else if found.is_on_probation() {
+            let _ = word.transition(found, found.with(State::Resident, 0));
+        }
+    }
+
+    /// Drops the compressed copy of a page that is Kept, if it is, and makes its word `to`.
+    pub(crate) fn drop_copy(&self, entry: &Entry, address: usize, to: Snapshot) {
+        let mut store = entry.region.store.lock();
+        let found = entry.word(address).load();
+        if let Some(copy) = found.copy()
+            && entry.word(address).transition(found, to).is_ok()
+        {
+            self.remove_copy(&mut store, copy);
+        }
+    }
+
+    /// Removes a copy that its caller owns.
+    pub(crate) fn remove_copy(&self, store: &mut RegionStore, copy: Location) {
+        let tier = store.tier_of(copy);
+        if self.check(store.remove(&self.tiers, copy).is_ok(), "a page's copy was in its store")
+            && let Some(tier) = tier
+        {
+            self.tiers[usize::from(tier)].stats.no_copy();
         }
     }
 
@@ -322,7 +371,7 @@ impl Pager {
         };
         let found = entry.word(address).load();
         match found.state() {
-            Some(State::Resident) => self.fill_zero(uffd, address, write),
+            Some(State::Resident | State::Kept) => self.fill_zero(uffd, address, write),
             Some(State::Evicted) => {
                 // Noted before it is filled: a child that finds the page present finds the note too.
                 if !self.fork.note(address) {

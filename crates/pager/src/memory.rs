@@ -125,6 +125,9 @@ impl Pager {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
+            for entry in entries {
+                pages_within(entry, start, end).for_each(|address| self.end_probation(entry, address));
+            }
             let mut pieces = self.ranges.lock().remove(start, end);
             if pieces.iter().any(|piece| piece.attributes.registered) {
                 // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
@@ -271,10 +274,10 @@ impl Pager {
     }
 
     fn has_pages_out(&self, entry: &Entry, start: usize, end: usize) -> bool {
-        pages_within(entry, start, end).any(|address| !entry.word(address).load().is(State::Resident))
+        pages_within(entry, start, end).any(|address| !entry.word(address).load().is_present())
     }
 
-    /// Forgets every page of `start..end` that is not in the page table. The regions are locked.
+    /// Forgets every page of `start..end` that is not in the page table, and every copy. The regions are locked.
     fn drop_pages(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries {
             for address in pages_within(entry, start, end) {
@@ -286,6 +289,10 @@ impl Pager {
                         // A probe's page: the mover finds the word changed and lets the slot go.
                         Some(State::Staged) => word.transition(found, Snapshot(0)).is_ok(),
                         Some(State::Evicted) => self.drop_evicted(entry, address),
+                        Some(State::Kept) => {
+                            self.drop_copy(entry, address, Snapshot(0));
+                            false
+                        }
                         // Being restored: its handler will be done in microseconds.
                         Some(State::Restoring | State::Moving) => false,
                         None => {

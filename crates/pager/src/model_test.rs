@@ -231,6 +231,8 @@ impl World {
         assert_eq!(self.stored(), 0, "everything was just read");
         for entry in self.pager.table.overlapping(self.base, self.base + REGIONS * REGION) {
             assert_eq!(entry.region.evicted.load(Relaxed), 0);
+            let base = entry.region.address();
+            (base..base + REGION).step_by(PAGE).for_each(|address| self.pager.end_probation(&entry, address));
             assert!(entry.region.store.lock().is_empty(), "a store keeps bytes of pages that came back");
         }
     }

@@ -605,7 +605,7 @@ impl Pager {
         for entry in self.table.overlapping(start, end) {
             let base = entry.region.address();
             for address in (start.max(base)..end.min(base + crate::table::REGION)).step_by(PAGE) {
-                if !entry.word(address).load().is(crate::word::State::Resident) {
+                if !entry.word(address).load().is_present() {
                     self.restore_now(address, tools);
                 }
             }

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x04");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -127,6 +127,8 @@ pub struct StatsPage {
     pub promoted_pages: AtomicU64,
     /// Pages moved out of DRAM or to a denser tier.
     pub demoted_pages: AtomicU64,
+    /// Of those moved out, such as were as they had come back: not compressed again.
+    pub unchanged_pages: AtomicU64,
     /// Moves that the kernel refused (shared with a child, pinned, locked).
     pub failed_moves: AtomicU64,
     /// Pages found shared with a forked child and therefore left alone, now.

@@ -5,7 +5,7 @@
 //! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7)
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
 //!              or to be back soon, which only delays its eviction)
-//! bits 22..59  Evicted: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
+//! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
 //!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
@@ -23,9 +23,18 @@
 //!    │  └─────────────────┘  │                     │                          │
 //!    └───────────────────────┴─────────────────────┴──────────────────────────┘  contents given up by the program (discard)
 //! ```
+//!
+//! Kept is Resident in all but one thing: a page on probation may keep its compressed copy, so that it need not be compressed again if it
+//! leaves as it came. Who claims such a page (Moving) owns the copy until it is Evicted with it or has removed it. What the program did to
+//! the page since is not known here: the copy is as good as nothing until page and copy have been compared.
+//!
+//! ```text
+//! Restoring ─▶ Kept ⟲ (moved within its tier);  Kept ⇄ Moving (claimed; the kernel refused);  Kept ─▶ Resident (the copy is gone)
+//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use terrace_policy::victims::Return;
+use terrace_tiers::Location;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,8 @@ pub enum State {
     Evicted = 3,
     /// Being put back; claimed by a handler or the mover.
     Restoring = 4,
+    /// As Resident, on probation, with a compressed copy in the region's store: of what the page was when it came back.
+    Kept = 5,
 }
 
 /// One reading of a page word.
@@ -81,6 +92,7 @@ impl Snapshot {
             2 => State::Staged,
             3 => State::Evicted,
             4 => State::Restoring,
+            5 => State::Kept,
             _ => return None,
         })
     }
@@ -131,9 +143,19 @@ impl Snapshot {
         Snapshot(self.with_returns(0).0 | WATCHED << PAYLOAD_SHIFT)
     }
 
+    /// Whether the page is in the page table, as far as is known here.
+    pub fn is_present(self) -> bool {
+        self.is(State::Resident) || self.is(State::Kept)
+    }
+
     /// Whether the page is on probation.
     pub fn is_on_probation(self) -> bool {
-        self.is(State::Resident) && self.payload() & PROBATION != 0
+        self.is(State::Resident) && self.payload() & PROBATION != 0 || self.is(State::Kept)
+    }
+
+    /// Where the stored copy of a present page is.
+    pub fn copy(self) -> Option<Location> {
+        self.is(State::Kept).then(|| Location::from_bits(self.payload()))
     }
 
     /// Whether the page is watched.
@@ -205,10 +227,11 @@ fn legal(from: Option<State>, to: Option<State>) -> bool {
     matches!(
         (from, to),
         (Resident, Resident | Moving | Restoring)
-            | (Moving, Staged | Resident)
+            | (Kept, Kept | Resident | Moving)
+            | (Moving, Staged | Resident | Kept)
             | (Staged, Evicted | Restoring | Resident)
             | (Evicted, Evicted | Restoring | Resident)
-            | (Restoring, Resident)
+            | (Restoring, Resident | Kept)
     )
 }
 
@@ -235,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_leaves_no_state() {
-        for state in [State::Resident, State::Evicted] {
+        for state in [State::Resident, State::Evicted, State::Kept] {
             let word = PageWord(AtomicU64::new(sealed(Snapshot::new(state, 5, 0xBEEF, 12345))));
             assert_eq!(word.load().state(), Some(state));
             for bit in 0..64 {
@@ -249,9 +272,10 @@ mod tests {
     #[test]
     fn only_the_drawn_transitions_are_legal() {
         use State::*;
-        let all = [Resident, Moving, Staged, Evicted, Restoring];
+        let all = [Resident, Moving, Staged, Evicted, Restoring, Kept];
         let count = all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))).filter(|(a, b)| legal(Some(*a), Some(*b))).count();
-        assert_eq!(count, 12);
+        assert_eq!(count, 17);
+        assert!(!legal(Some(Kept), Some(Evicted)), "it may have been written since");
         assert!(!legal(Some(Resident), Some(Evicted)), "contents would appear from nowhere");
         assert!(!legal(Some(Restoring), Some(Evicted)), "contents are in two places");
         assert!(!legal(None, Some(Resident)));

@@ -64,7 +64,7 @@ pub const FLOOR_MS: u64 = 20;
 pub const RETURNS_MAX: u32 = 7;
 
 /// Share of the resident pages that may be on probation.
-pub const PROBATION_SHARE: f64 = 0.1;
+pub const PROBATION_SHARE: f64 = 0.03;
 
 /// A page is back soon if it was out for no longer than it takes to evict this share of the resident pages.
 pub const SOON_SHARE: f64 = 0.5;

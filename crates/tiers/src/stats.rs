@@ -21,6 +21,7 @@ const RESTORE_DIGITS: u8 = 2;
 /// `rejected`; faults and restore times come from whoever restores.
 pub struct TierStats {
     pages: AtomicU64,
+    copies: AtomicU64,
     stored_bytes: AtomicU64,
     physical_bytes: AtomicU64,
     faults: AtomicU64,
@@ -36,6 +37,7 @@ impl TierStats {
             Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS).expect("constant histogram bounds are valid");
         TierStats {
             pages: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             physical_bytes: AtomicU64::new(0),
             faults: AtomicU64::new(0),
@@ -44,9 +46,9 @@ impl TierStats {
         }
     }
 
-    /// Pages held now.
+    /// Pages held now, without copies of pages that are back in DRAM.
     pub fn pages(&self) -> u64 {
-        self.pages.load(Relaxed)
+        self.pages.load(Relaxed).saturating_sub(self.copies.load(Relaxed))
     }
 
     /// What the held pages are to the program, in bytes: 4096 each.
@@ -54,7 +56,17 @@ impl TierStats {
         self.pages() * PAGE_BYTES as u64
     }
 
-    /// The bytes of all held pages as encoded, without checksums and packing losses.
+    /// A page that is held is in DRAM again: what is stored is a copy.
+    pub fn became_copy(&self) {
+        self.copies.fetch_add(1, Relaxed);
+    }
+
+    /// A copy is none any more: it was removed, or is a page's only place again.
+    pub fn no_copy(&self) {
+        self.copies.fetch_sub(1, Relaxed);
+    }
+
+    /// The bytes of all held pages and copies as encoded, without checksums and packing losses.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed)
     }
