@@ -249,14 +249,10 @@ impl Evictor {
             }
             let _region = entry.region.lock.lock();
             if possible && !is_refused(&entry, now_ms) {
-                let page = (address - entry.region.address()) / PAGE;
+                let claimed = pager.trace.evicting(EvictionStep::Scan, || claim_from_probation(pager, &entry, address, now_ms));
                 let mut taken = Taken::default();
-                let (claimed, _) = pager.trace.evicting(EvictionStep::Scan, || {
-                    self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word, _| {
-                        if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
-                    })
-                });
-                let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, slot, &mut taken));
+                let claimed = claimed.as_slice();
+                let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, claimed, slot, &mut taken));
                 slot += staged.len();
                 if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
@@ -808,6 +804,16 @@ fn reads_back(
         "--verify: what was stored of page {address:#x} does not give it back ({problem}). Nothing is lost: it stays where it was"
     ));
     false
+}
+
+/// Claims one page that is still on probation. Whether it is present is left to the kernel's move: it came back through us.
+fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, now_ms: u64) -> Option<Claimed> {
+    pager.ranges.lock().at(address).filter(|range| range.evictable && range.registered)?;
+    let word = entry.word(address);
+    let before = word.load();
+    let leaves = before.is_on_probation() && !stays(before, now_ms);
+    let claimed = leaves && word.transition(before, before.with(State::Moving, 0)).is_ok();
+    claimed.then_some(Claimed { address, before })
 }
 
 /// Ends the mover's claim on a page.

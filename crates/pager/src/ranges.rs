@@ -102,6 +102,11 @@ impl Ranges {
         pieces
     }
 
+    /// What is known of the page at `address`, if it is managed.
+    pub fn at(&self, address: usize) -> Option<Attributes> {
+        self.map.range(..=address).next_back().filter(|(_, (end, _))| *end > address).map(|(_, (_, attributes))| *attributes)
+    }
+
     /// Whether anything in `start..end` is managed.
     pub fn overlaps(&self, start: usize, end: usize) -> bool {
         start < end && self.map.range(..end).next_back().is_some_and(|(_, &(to, _))| to > start)
