@@ -423,7 +423,7 @@ impl Kernel {
         }
         let page = self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
         let pte = self.table.borrow()[page];
-        Ok(bits(pte.present, !pte.shared || self.children.get() == 0))
+        Ok(bits(pte.present, pte.present && (!pte.shared || self.children.get() == 0)))
     }
 
     pub fn uffd_ioctl(&self, fd: Fd, request: u64, args: &mut [u64]) -> Result<(), Errno> {
