@@ -120,9 +120,14 @@ pub(crate) struct Evictor {
     runs: Box<[Run]>,
     /// Pages that the hand wants to watch from now on.
     watch: Vec<usize>,
+    /// Those of the batch under way: an allocation is four system calls (see `terrace_unmanaged_malloc`).
+    claimed: Vec<Claimed>,
+    staged: Vec<Staged>,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
+    /// From where to where pages of an extent were packed, sorted.
+    packed: Vec<(u64, u64)>,
     /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
     pub encoded: Vec<Ratio>,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
@@ -176,9 +181,12 @@ impl Evictor {
             read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
             runs: vec![Run::default(); REGION / PAGE].into(),
             watch: Vec::with_capacity(REGION / PAGE),
+            claimed: Vec::with_capacity(BATCH),
+            staged: Vec::with_capacity(BATCH),
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
+            packed: Vec::new(),
             encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
@@ -214,14 +222,17 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = pager.trace.evicting(EvictionStep::Scan, || {
-                self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word, written| wish.judge(word, written, now_ms))
+            let (mut claimed, mut staged) = (std::mem::take(&mut self.claimed), std::mem::take(&mut self.staged));
+            from = pager.trace.evicting(EvictionStep::Scan, || {
+                let judge = |word, written| wish.judge(word, written, now_ms);
+                self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, judge, &mut claimed)
             });
-            from = next;
             taken.eligible += claimed.len() as u32;
-            let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, 0, &mut taken));
-            let count = claimed.len();
-            taken.evicted += self.store(pager, &entry, staged, 0, count, Some(wish));
+            pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, 0, &mut taken, &mut staged));
+            taken.evicted += self.store(pager, &entry, &staged, 0, claimed.len(), Some(wish));
+            claimed.clear();
+            staged.clear();
+            (self.claimed, self.staged) = (claimed, staged);
             pager.tell_progress();
             // Shared with a child, most likely all of it: not a whole region of refusals.
             if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
@@ -241,6 +252,7 @@ impl Evictor {
         let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
         let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
         let mut slot = 0;
+        let mut staged = std::mem::take(&mut self.staged);
         for number in pages.iter().take(BATCH) {
             let (entry, address) = pager.table.page(*number);
             let word = entry.word(address);
@@ -252,15 +264,17 @@ impl Evictor {
                 let claimed = pager.trace.evicting(EvictionStep::Scan, || claim_from_probation(pager, &entry, address, now_ms));
                 let mut taken = Taken::default();
                 let claimed = claimed.as_slice();
-                let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, claimed, slot, &mut taken));
+                pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, claimed, slot, &mut taken, &mut staged));
                 slot += staged.len();
-                if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
+                if self.store(pager, &entry, &staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
                 }
+                staged.clear();
             }
             // If it could not leave.
             pager.end_probation(&entry, address);
         }
+        self.staged = staged;
         if slot > 0 {
             pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(0, slot));
         }
@@ -279,13 +293,15 @@ impl Evictor {
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
             let mut taken = Taken::default();
-            let (claimed, _) = self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, |word, _| {
+            let mut claimed = Vec::with_capacity(PROBE / 4);
+            let unknown = |word: Snapshot, _| {
                 if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() { Verdict::Take } else { Verdict::Leave }
-            });
-            staged.append(&mut self.stage(pager, &entry, &claimed, slot + staged.len(), &mut taken));
+            };
+            self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, unknown, &mut claimed);
+            self.stage(pager, &entry, &claimed, slot, &mut taken, &mut staged);
         }
         if staged.is_empty() || pager.is_frozen() {
-            self.undo(pager, &entry, staged, slot);
+            self.undo(pager, &entry, &staged, slot);
             self.free_chunks.push(chunk);
             return false;
         }
@@ -304,7 +320,7 @@ impl Evictor {
             let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
             let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier: 1, from: 0 };
             let slot = pager.staging.probe_slot(probe.chunk);
-            let evicted = self.store(pager, &entry, probe.staged, slot, PROBE, Some(wish));
+            let evicted = self.store(pager, &entry, &probe.staged, slot, PROBE, Some(wish));
             self.free_chunks.push(probe.chunk);
             pager.tell_progress();
             report(probe.region, staged, staged - still, evicted);
@@ -316,14 +332,13 @@ impl Evictor {
         while let Some(probe) = self.probes.pop_front() {
             let entry = pager.table.by_number(probe.region);
             let _region = entry.region.lock.lock();
-            self.undo(pager, &entry, probe.staged, pager.staging.probe_slot(probe.chunk));
+            self.undo(pager, &entry, &probe.staged, pager.staging.probe_slot(probe.chunk));
             self.free_chunks.push(probe.chunk);
         }
     }
 
-    fn undo(&mut self, pager: &Pager, entry: &Entry, staged: Vec<Staged>, slot: usize) {
-        let count = staged.len();
-        self.store(pager, entry, staged, slot, count, None);
+    fn undo(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize) {
+        self.store(pager, entry, staged, slot, staged.len(), None);
     }
 
     /// Whether probes are out.
@@ -331,8 +346,9 @@ impl Evictor {
         !self.probes.is_empty()
     }
 
-    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says. Registers their range if need be. Also returns where
-    /// it stopped.
+    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds them to `claimed`. Registers their range if need
+    /// be. Returns where it stopped.
+    #[allow(clippy::too_many_arguments)] // Reason: what it works on, what it looks for, and where to put it.
     fn claim(
         &mut self,
         pager: &Pager,
@@ -341,17 +357,19 @@ impl Evictor {
         pages: Range<usize>,
         taken: &mut Taken,
         judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
-    ) -> (Vec<Claimed>, usize) {
-        let result = self.claim_and_note(pager, entry, limit, pages, taken, judge);
+        claimed: &mut Vec<Claimed>,
+    ) -> usize {
+        let stopped = self.claim_and_note(pager, entry, limit, pages, taken, judge, claimed);
         // Under the region's lock, so present but for what is done past the C library. One that is not protected seems written: it stays.
         for run in self.watch.chunk_by(|a, b| a + PAGE == *b) {
             let _ = sys::uffd_write_protect(pager.uffd_of(run[0]), run[0], run.len() * PAGE, true);
         }
         self.watch.clear();
-        result
+        stopped
     }
 
     /// [`Evictor::claim`], but for watching.
+    #[allow(clippy::too_many_arguments)] // Reason: as above.
     fn claim_and_note(
         &mut self,
         pager: &Pager,
@@ -360,9 +378,9 @@ impl Evictor {
         pages: Range<usize>,
         taken: &mut Taken,
         judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
-    ) -> (Vec<Claimed>, usize) {
+        claimed: &mut Vec<Claimed>,
+    ) -> usize {
         let watches = pager.watches.load(Relaxed);
-        let mut claimed = Vec::with_capacity(limit);
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
@@ -373,7 +391,7 @@ impl Evictor {
             for run in &self.runs[..count] {
                 for address in (run.start as usize..run.end as usize).step_by(PAGE) {
                     if claimed.len() == limit {
-                        return (claimed, (address - base) / PAGE);
+                        return (address - base) / PAGE;
                     }
                     let word = entry.word(address);
                     let before = word.load();
@@ -409,12 +427,11 @@ impl Evictor {
                 }
             }
         }
-        (claimed, pages.end)
+        pages.end
     }
 
-    /// Moves claimed pages into staging slots from `slot` on, run by run.
-    fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken) -> Vec<Staged> {
-        let mut staged = Vec::with_capacity(claimed.len());
+    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of those is in `slot`.
+    fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken, staged: &mut Vec<Staged>) {
         let mut index = 0;
         while index < claimed.len() {
             let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();
@@ -441,7 +458,6 @@ impl Evictor {
         if taken.refused > 0 {
             pager.account.failed_moves.fetch_add(u64::from(taken.refused), Relaxed);
         }
-        staged
     }
 
     /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is made our own and tried again.
@@ -520,10 +536,10 @@ impl Evictor {
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
     /// compression does not pay, pages go back. Returns how many were stored.
-    fn store(&mut self, pager: &Pager, entry: &Entry, staged: Vec<Staged>, slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
+    fn store(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
-        for page in &staged {
+        for page in staged {
             // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
             let touched = entry.word(page.address).load() != page.word;
             let wish = wish.filter(|_| !touched && !pager.is_frozen());
@@ -553,7 +569,7 @@ impl Evictor {
             pager.put_back(entry, page.address, page.word, resident);
         }
         // A handler may still be copying out of a slot.
-        for page in &staged {
+        for page in staged {
             loop {
                 let word = entry.word(page.address).load();
                 if !(word.is(State::Restoring) && word.payload() == page.slot as u64) {
@@ -661,7 +677,8 @@ impl Evictor {
             self.locations.clear();
             self.locations
                 .extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
-            let before = self.locations.clone();
+            self.packed.clear();
+            self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
             match store.repack(&pager.tiers, extent, &mut self.locations) {
                 Ok(()) => {}
                 // A file without space, or unreadable: everything is as before. Who needs an unreadable page will find out.
@@ -671,17 +688,15 @@ impl Evictor {
                     return;
                 }
             }
-            // Not a HashMap: its seed is a thread-local that the loader looks up in its own memory, which may be evicted: from a page of the
-            // very store that is locked here.
-            let moves: std::collections::BTreeMap<u64, u64> =
-                before.iter().map(|l| l.to_bits()).zip(self.locations.iter().map(|l| l.to_bits())).collect();
+            self.packed.iter_mut().zip(&self.locations).for_each(|(moved, to)| moved.1 = to.to_bits());
+            self.packed.sort_unstable();
             for word in entry.words {
                 let found = word.load();
                 if in_extent(found)
-                    && let Some(to) = moves.get(&found.payload())
+                    && let Ok(index) = self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
                 {
                     let state = if found.is(State::Kept) { State::Kept } else { State::Evicted };
-                    settle_from(pager, word, found, found.with(state, *to));
+                    settle_from(pager, word, found, found.with(state, self.packed[index].1));
                 }
             }
         }
