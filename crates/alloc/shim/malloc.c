@@ -50,10 +50,11 @@ int terrace_pending;
 /*
  * oversize_threshold:0    very large allocations stay in our arenas too (see LARGE)
  * metadata_thp:disabled   metadata is small and must not round up to 2 MiB
+ * dirty_decay_ms:1000     what is free for a second goes back to the system (see tidy_soon): it would be compressed as if it were data
  * muzzy_decay_ms:0        freed pages are discarded for good: lazily freed ones would be compressed as if they were data
  */
 const char *_rjem_malloc_conf =
-    "oversize_threshold:0,metadata_thp:disabled,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
+    "oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
 
 /*
  * From this size on, jemalloc's own threshold, allocations have an arena of their own, which gives what is freed back at once: a table that
@@ -61,6 +62,8 @@ const char *_rjem_malloc_conf =
  */
 #define LARGE ((size_t)8 << 20)
 #define ZERO 0x40 /* MALLOCX_ZERO */
+/* Below this size threads have free blocks of their own at hand, mostly. */
+#define SMALL ((size_t)32 << 10)
 
 struct thread {
     unsigned char fast;  /* bound and depth == 0 */
@@ -146,10 +149,15 @@ static __attribute__((noinline)) void *large_realloc(void *p, size_t size) {
     return done(to ? to : no_memory());
 }
 
+static __attribute__((noinline)) void *malloc_slow(size_t size) {
+    if (!ready())
+        return own(size, 16, 0);
+    return size >= LARGE ? large(size, 0) : done(_rjem_malloc(size));
+}
+
+/* What a small allocation gives reason for has time until the next one: so this is one jump. */
 void *terrace_malloc(size_t size) {
-    if (unlikely(size >= LARGE) && ready())
-        return large(size, 0);
-    return likely(ready()) ? done(_rjem_malloc(size)) : own(size, 16, 0);
+    return likely(size < SMALL && self.fast && !terrace_pending) ? _rjem_malloc(size) : malloc_slow(size);
 }
 
 void *terrace_calloc(size_t count, size_t size) {

@@ -199,8 +199,16 @@ fn read_control<T: Default>(name: &CStr) -> T {
 /// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
 pub fn purge() -> bool {
     // MALLCTL_ARENAS_ALL.
-    let name = c"arena.4096.purge";
-    // SAFETY: the control takes and gives nothing.
+    do_control(c"arena.4096.purge")
+}
+
+/// The same for what has been free for long enough.
+pub(crate) fn decay() {
+    do_control(c"arena.4096.decay");
+}
+
+fn do_control(name: &CStr) -> bool {
+    // SAFETY: callers name controls that take and give nothing.
     unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), 0) == 0 }
 }
 

@@ -49,6 +49,8 @@ const EASE_EVERY_NS: u64 = 500_000_000;
 /// How often files give back what was freed in them, ns, and a refusing one is tried again.
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
+/// How often the program is asked to give back what it freed, ns.
+const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 18 and
@@ -103,6 +105,7 @@ struct Mover {
     stress_ns: u64,
     tidied_ns: u64,
     tried_again_ns: u64,
+    gave_back_ns: u64,
 }
 
 /// The mover thread's life.
@@ -137,6 +140,7 @@ pub(crate) fn run(pager: &'static Pager) {
         stress_ns: now_ns,
         tidied_ns: now_ns,
         tried_again_ns: now_ns,
+        gave_back_ns: now_ns,
     };
     pager.mover.running.store(true, Release);
     loop {
@@ -202,6 +206,10 @@ impl Mover {
         }
         self.measure.tick(pager, now_ns);
         self.pace(now_ns);
+        if now_ns - self.gave_back_ns > GIVE_BACK_EVERY_NS {
+            self.gave_back_ns = now_ns;
+            (pager.host.tidy_soon)();
+        }
         if pager.table.has_refused() {
             pager.say_once(&pager.said.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
         }
