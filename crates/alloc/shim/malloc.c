@@ -48,13 +48,14 @@ uintptr_t terrace_unmanaged_len;
 int terrace_pending;
 
 /*
+ * narenas:1               of its own; threads use ours, and each new one would have it make another
  * oversize_threshold:0    very large allocations stay in our arenas too (see LARGE)
  * metadata_thp:disabled   metadata is small and must not round up to 2 MiB
  * dirty_decay_ms:1000     what is free for a second goes back to the system (see tidy_soon): it would be compressed as if it were data
  * muzzy_decay_ms:0        freed pages are discarded for good: lazily freed ones would be compressed as if they were data
  */
 const char *_rjem_malloc_conf =
-    "oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
+    "narenas:1,oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
 
 /*
  * From this size on, jemalloc's own threshold, allocations have an arena of their own, which gives what is freed back at once: a table that
