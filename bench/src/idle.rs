@@ -1,48 +1,85 @@
-//! What Terrace costs a program of which nothing is evicted: CPU time of interleaved pairs, with and without, and memory. Bar: 2 % time, 1 %
-//! memory.
+//! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 % time, 1 % memory, against the program alone.
+//!
+//! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the difference is that, and what is Terrace's own,
+//! tells the system's jemalloc, a third side.
 
-use crate::machine::terrace;
-use crate::results::{self, median};
+use crate::results::{self, median, median_interval};
+use crate::servers::process;
+use crate::side::{Footprint, Side, hold};
 use anyhow::Context;
-use serde_json::json;
-use std::process::{Command, Stdio};
+use serde_json::{Value, json};
+use std::process::Stdio;
+use std::time::Duration;
 
-/// A program with a few hundred MiB that allocates, frees and looks up all the time.
-const PROGRAM: &str = "
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// CPU time
+    Cpu,
+    /// Memory
+    Memory,
+}
+
+/// Changes strings of a hundred MiB of them all the time.
+const CHANGES: &str = "
 import random
 random.seed(7)
-docs = {i: 'user-%d ' % i * random.randrange(20, 60) for i in range(300000)}
+docs = {i: 'user-%d ' % i * random.randrange(20, 60) for i in range(200000)}
 n = 0
-for _ in range(600000):
-    i = random.randrange(300000)
+for _ in range(1500000):
+    i = random.randrange(200000)
     docs[i] = docs[i][8:] + 'x%d' % i
     n += len(docs[i])
 print(n)
 ";
+/// Holds so many MiB of strings, of so many repeats: up to 512 bytes they are in Python's own arenas, and of malloc from there on.
+const HOLDS: &str = "
+import sys, random
+random.seed(7)
+docs, size = {}, 0
+while size < int(sys.argv[1]) << 20:
+    docs[len(docs)] = text = 'user-%d ' % len(docs) * random.randrange(*map(int, sys.argv[2:4]))
+    size += len(text)
+print('ready', flush=True)
+sys.stdin.read()
+";
+/// Debian's, not a wrapper of the user's: those start dozens of processes before the program.
+const PYTHON: &str = "/usr/bin/python3";
+const SETTLE: Duration = Duration::from_millis(2500);
+const MEMORY_REPEATS: usize = 3;
 
-/// CPU seconds and peak RSS (bytes) of one run; `flags` for Terrace, `None` alone.
-fn one(flags: Option<&[&str]>) -> anyhow::Result<(f64, f64)> {
-    let before = children();
-    let mut command = match flags {
-        Some(flags) => {
-            let mut command = Command::new(terrace()?);
-            command.arg("run").args(flags).args(["--", "/usr/bin/env", "python3", "-c", PROGRAM]);
-            command
-        }
-        None => {
-            let mut command = Command::new("/usr/bin/env");
-            command.args(["python3", "-c", PROGRAM]);
-            command
-        }
-    };
-    let mut child = command.env("PYTHONHASHSEED", "0").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let mut peak = 0f64;
-    let program = child.id();
-    while child.try_wait()?.is_none() {
-        peak = peak.max(tree_rss(program));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+/// Runs `pairs` rounds of the sides for CPU time, and the sizes for memory.
+pub fn run(pairs: usize, only: Option<Part>) -> anyhow::Result<()> {
+    let sides = Side::all();
+    let mut figures = serde_json::Map::new();
+    if only != Some(Part::Cpu) {
+        figures.insert("memory".into(), memory(&sides)?);
     }
-    Ok((children() - before, peak))
+    if only != Some(Part::Memory) {
+        figures.insert("cpu".into(), cpu(&sides, pairs)?);
+    }
+    results::write("idle", Value::Object(figures))
+}
+
+/// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
+fn seconds(side: Side) -> anyhow::Result<(f64, f64)> {
+    let before = children();
+    let mut child = side.command(&[PYTHON, "-c", CHANGES])?.stdout(Stdio::null()).spawn()?;
+    let mut own = 0.0;
+    while child.try_wait()?.is_none() {
+        if side == Side::Terrace {
+            own = run_seconds(child.id()).unwrap_or(own);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok((children() - before, own))
+}
+
+/// CPU seconds of a process without its children, to the nanosecond; `None` when it is gone.
+fn run_seconds(pid: u32) -> Option<f64> {
+    process::child(pid)?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
 }
 
 /// CPU seconds of all children waited for so far.
@@ -57,48 +94,101 @@ fn children() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Resident bytes of the largest process below `process`.
-fn tree_rss(process: u32) -> f64 {
-    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    let own = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
-    let pages: f64 = own.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0.0);
-    children.split_whitespace().filter_map(|c| c.parse().ok()).map(tree_rss).fold(pages * 4096.0, f64::max)
-}
-
-/// Runs `pairs` pairs.
-pub fn run(pairs: usize) -> anyhow::Result<()> {
-    println!("Idle cost: python3, 300,000 strings, {pairs} interleaved pairs, nothing evicted, CPU time of the whole tree:\n");
-    let mut ratios = Vec::new();
-    let mut memory = Vec::new();
-    let mut alone_s = Vec::new();
-    // The first pair fills caches.
-    for pair in 0..=pairs {
-        let with_first = pair % 2 == 0;
-        let with = |first: bool| if first { one(Some(&["--dram", "16G"])) } else { one(None) };
-        let (a, b) = (with(with_first)?, with(!with_first)?);
-        let (terrace, alone) = if with_first { (a, b) } else { (b, a) };
-        if pair > 0 {
-            ratios.push(terrace.0 / alone.0);
-            memory.push(terrace.1 / alone.1);
-            alone_s.push(alone.0);
+fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {
+    println!("CPU time of all processes on one CPU: python3, 200,000 strings that change, {pairs} rounds, nothing evicted:\n");
+    let mut found: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
+    let mut own = Vec::new();
+    // The first round fills caches. Every second one goes backwards: what drifts meets all sides alike.
+    for round in 0..=pairs {
+        let mut order: Vec<usize> = (0..sides.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let (all, run) = seconds(sides[index])?;
+            if round > 0 {
+                found[index].push(all);
+                if sides[index] == Side::Terrace {
+                    own.push(run);
+                }
+            }
         }
     }
-    let n = ratios.len() as f64;
-    let mean = ratios.iter().sum::<f64>() / n;
-    let deviation = (ratios.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)).sqrt();
-    let half = 1.96 * deviation / n.sqrt();
-    let memory_median = median(&memory);
+    let of = |side: Side| sides.iter().position(|found| *found == side).map(|index| &found[index]);
+    let alone = of(Side::Alone).context("no program alone")?;
+    let mut rows = Vec::new();
+    for (side, base) in [(Side::Jemalloc, Side::Alone), (Side::Terrace, Side::Alone), (Side::Terrace, Side::Jemalloc)] {
+        let (Some(with), Some(without)) = (of(side), of(base)) else { continue };
+        let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();
+        let (low, high) = median_interval(&ratios);
+        let ratio = median(&ratios);
+        println!("{:>9} / {:<9} {ratio:.4}   95 % interval {low:.4} to {high:.4}", side.name(), base.name());
+        rows.push(json!({ "side": side.name(), "against": base.name(), "ratio_median": ratio, "ratio_95": [low, high] }));
+    }
+    let share = median(&own) / median(alone);
+    println!("alone: {:.2} s; `terrace run` itself, start included: {:.3} % of that\n", median(alone), share * 100.0);
+    let samples: serde_json::Map<String, Value> =
+        sides.iter().zip(&found).map(|(side, found)| (side.name().into(), json!(found))).collect();
+    Ok(json!({ "rounds": pairs, "ratios": rows, "cpu_s": samples, "run_itself_cpu_s": own, "run_itself_share": share }))
+}
+
+fn memory(sides: &[Side]) -> anyhow::Result<Value> {
     println!(
-        "CPU time, Terrace / alone: {mean:.4} (95 % interval {:.4} to {:.4}; median {:.4})",
-        mean - half,
-        mean + half,
-        median(&ratios)
+        "Memory of a program (two python3, one not) that holds so many MiB and does nothing, MiB; medians of {MEMORY_REPEATS} interleaved repeats:\n"
     );
-    println!("peak RSS, Terrace / alone: {memory_median:.4}");
-    println!("alone: {:.2} s of CPU", median(&alone_s));
-    let json = json!({
-        "pairs": pairs, "cpu_ratio_mean": mean, "cpu_ratio_95": [mean - half, mean + half], "cpu_ratio_median": median(&ratios),
-        "peak_rss_ratio_median": memory_median, "alone_cpu_s_median": median(&alone_s),
-    });
-    results::write("idle", json).context("results")
+    println!(
+        "{:>18} {:>9} {:>8} {:>8} {:>8}   {:>7} {:>7}   text data  overhead  terrace run",
+        "program", "side", "RSS", "Pss", "anon", "RSS +%", "Pss +%"
+    );
+    let own = std::env::current_exe()?;
+    let own = own.to_string_lossy();
+    let mut rows = Vec::new();
+    let programs = ["small strings", "strings", "objects"].into_iter().flat_map(|name| [50, 300, 1000].map(|mib| (name, mib)));
+    for (name, mib) in programs {
+        let size = mib.to_string();
+        let program: &[&str] = match name {
+            "small strings" => &[PYTHON, "-c", HOLDS, &size, "5", "35"],
+            "strings" => &[PYTHON, "-c", HOLDS, &size, "10", "80"],
+            _ => &[&own, "hold-heap", &size],
+        };
+        let mut found: Vec<Vec<Footprint>> = vec![Vec::new(); sides.len()];
+        for _ in 0..MEMORY_REPEATS {
+            for (side, found) in sides.iter().zip(&mut found) {
+                found.push(hold(*side, program, SETTLE)?);
+            }
+        }
+        let mut alone = (0.0, 0.0);
+        for (side, found) in sides.iter().zip(&found) {
+            let of = |get: fn(&Footprint) -> f64| median(&found.iter().map(get).collect::<Vec<_>>()) / 1048576.0;
+            let (rss, pss, anonymous) = (of(|f| f.rss), of(|f| f.pss), of(|f| f.anonymous));
+            if *side == Side::Alone {
+                alone = (rss, pss);
+            }
+            let more = |with: f64, without: f64| (with / without - 1.0) * 100.0;
+            print!(
+                "{:>18} {:>9} {rss:>8.1} {pss:>8.1} {anonymous:>8.1}   {:>7.2} {:>7.2}",
+                format!("{name} {mib}"),
+                side.name(),
+                more(rss, alone.0),
+                more(pss, alone.1)
+            );
+            if *side == Side::Terrace {
+                print!(
+                    "   {:.2} {:.2} {:>9.2} {:>12.2}",
+                    of(|f| f.library_file),
+                    of(|f| f.library_data),
+                    of(|f| f.overhead),
+                    of(|f| f.run_pss)
+                );
+            }
+            println!();
+            rows.push(json!({
+                "program": name, "mib": mib, "side": side.name(), "rss_mib": rss, "pss_mib": pss, "anonymous_mib": anonymous,
+                "rss_more_percent": more(rss, alone.0), "pss_more_percent": more(pss, alone.1),
+                "samples": found.iter().map(Footprint::json).collect::<Vec<_>>(),
+            }));
+        }
+    }
+    println!();
+    Ok(json!(rows))
 }

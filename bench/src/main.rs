@@ -12,6 +12,8 @@ mod pages;
 mod probe;
 mod results;
 mod servers;
+mod side;
+mod threads;
 mod zram;
 mod zswap;
 
@@ -43,6 +45,15 @@ enum What {
         /// Interleaved pairs
         #[arg(long, default_value_t = 30)]
         pairs: usize,
+        /// Only one of the two
+        #[arg(long)]
+        only: Option<idle::Part>,
+    },
+    /// What 1, 64 and 1,000 threads that do next to nothing cost
+    Threads {
+        /// Interleaved repeats of each side
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
     },
     /// memcached and redis-server at equal memory, against a control group over zram or zswap (as root)
     ZramServers(Box<servers::Options>),
@@ -54,6 +65,18 @@ enum What {
     /// (internal) the measured program of `fault-steps`
     #[command(hide = true)]
     TimeTouches,
+    /// (internal) a measured program of `idle`
+    #[command(hide = true)]
+    HoldHeap {
+        /// MiB of objects to hold
+        mib: usize,
+    },
+    /// (internal) the measured program of `threads`
+    #[command(hide = true)]
+    HoldThreads {
+        /// Threads beside the first
+        threads: usize,
+    },
     /// (internal) the measured program of `metadata`
     #[command(hide = true)]
     FillMemory {
@@ -66,9 +89,12 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
         Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
-        Some(What::Idle { pairs }) => idle::run(pairs),
+        Some(What::Idle { pairs, only }) => idle::run(pairs, only),
+        Some(What::Threads { repeats }) => threads::run(repeats),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
+        Some(What::HoldHeap { mib }) => probe::hold_heap(mib),
+        Some(What::HoldThreads { threads }) => probe::hold_threads(threads),
         Some(What::TouchPages) => probe::touch_pages(),
         Some(What::TimeTouches) => probe::time_touches(),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),
@@ -76,7 +102,8 @@ fn main() -> anyhow::Result<()> {
             pages::run(5)?;
             fault_steps::run(5)?;
             metadata::run()?;
-            idle::run(30)
+            threads::run(5)?;
+            idle::run(30, None)
         }
     }
 }

@@ -217,3 +217,69 @@ pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
     std::thread::sleep(std::time::Duration::from_secs(3));
     Ok(())
 }
+
+/// Sizes as heaps have them: mostly small, some of many pages.
+fn sizes() -> impl FnMut() -> usize {
+    let mut state = 7u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let random = (state >> 33) as usize;
+        match random % 64 {
+            0 => 8192 + random / 64 % 57_344,
+            1..=8 => 512 + random / 64 % 3584,
+            _ => 16 + random / 64 % 496,
+        }
+    }
+}
+
+/// Says that everything is there, and waits for the end of the input.
+fn hold() -> anyhow::Result<()> {
+    println!("ready");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+/// Holds objects of so many MiB; a tenth was freed, in between.
+pub fn hold_heap(mib: usize) -> anyhow::Result<()> {
+    let mut size = sizes();
+    let mut held = 0;
+    let mut objects: Vec<Vec<u8>> = Vec::new();
+    while held < mib * MIB {
+        let bytes = size();
+        let object = vec![1u8; bytes];
+        if objects.len() % 10 == 9 && !objects.last().is_some_and(Vec::is_empty) {
+            objects.push(Vec::new());
+        } else {
+            held += bytes;
+            objects.push(object);
+        }
+    }
+    hold()
+}
+
+/// Holds so many threads. Each allocated 64 objects, freed half of them, and sleeps.
+pub fn hold_threads(threads: usize) -> anyhow::Result<()> {
+    // Enough managed memory for Terrace's threads to start; never touched again.
+    let ballast = map(REGION);
+    fill(ballast, REGION);
+    let ready = std::sync::Arc::new(std::sync::Barrier::new(threads + 1));
+    for _ in 0..threads {
+        let ready = ready.clone();
+        std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
+            let mut size = sizes();
+            let mut objects: Vec<Vec<u8>> = (0..64).map(|_| vec![1u8; size().min(4096)]).collect();
+            let mut keep = false;
+            objects.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            ready.wait();
+            loop {
+                std::thread::park();
+                std::hint::black_box(&objects);
+            }
+        })?;
+    }
+    ready.wait();
+    hold()
+}

@@ -15,6 +15,21 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The 95 % interval of the median, from 10,000 samples drawn with replacement from `values` (always the same draws).
+pub fn median_interval(values: &[f64]) -> (f64, f64) {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        values[(state >> 33) as usize % values.len()]
+    };
+    if values.is_empty() {
+        return (f64::NAN, f64::NAN);
+    }
+    let mut medians: Vec<f64> = (0..10_000).map(|_| median(&values.iter().map(|_| draw()).collect::<Vec<_>>())).collect();
+    medians.sort_by(f64::total_cmp);
+    (medians[249], medians[9749])
+}
+
 /// Writes one benchmark's figures.
 pub fn write(name: &str, figures: Value) -> anyhow::Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -5,6 +5,8 @@ fn main() {
         .file("shim/malloc.c")
         .opt_level(2)
         .warnings_into_errors(true)
+        // One load instead of two for each of its variables.
+        .flag("-fvisibility=hidden")
         // operator new may throw through a frame of the shim.
         .flag("-fexceptions")
         .compile("terrace_malloc_shim");

@@ -341,6 +341,63 @@ static void calloc_gives_zeros_and_realloc_keeps(void) {
     free(block);
 }
 
+static size_t resident(void) {
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    MUST(file && fscanf(file, "%*s %zu", &pages) == 1);
+    fclose(file);
+    return pages * PAGE;
+}
+
+/* Of many MiB: a table that grows leaves nothing of its former selves in memory. */
+static void *grow_large_blocks(void *argument) {
+    uint64_t seed = (uint64_t)(uintptr_t)argument;
+    char *block = NULL;
+    size_t have = 0;
+    for (size_t size = 5 * MIB; size < 60 * MIB; size += size / 8) {
+        block = realloc(block, size);
+        MUST(block);
+        for (size_t at = 0; at < have; at += PAGE)
+            MUST(block[at] == (char)(seed + at / PAGE));
+        for (size_t at = have; at < size; at += PAGE)
+            block[at] = (char)(seed + at / PAGE);
+        have = (size + PAGE - 1) / PAGE * PAGE;
+    }
+    return block;
+}
+
+static void large_blocks_are_given_back(void) {
+    size_t before = resident();
+    char *table = grow_large_blocks((void *)1);
+    MUST(resident() - before < 100 * MIB);
+    free(table);
+    for (int round = 0; round < 4; round++) {
+        char *dirty = malloc(20 * MIB);
+        memset(dirty, 0xab, 20 * MIB);
+        free(dirty);
+        char *clean = calloc(5, 4 * MIB);
+        for (size_t i = 0; i < 20 * MIB; i += 61)
+            MUST(clean[i] == 0);
+        char *aligned = NULL;
+        MUST(posix_memalign((void **)&aligned, 4 * MIB, 9 * MIB) == 0 && (uintptr_t)aligned % (4 * MIB) == 0);
+        MUST(posix_memalign((void **)&clean[0], sizeof(void *) / 2, 9 * MIB) == EINVAL);
+        filled(aligned, 9 * MIB, 5);
+        aligned = realloc(aligned, 3 * MIB);
+        for (size_t i = 0; i < 3 * MIB; i += i < 64 ? 1 : 509)
+            MUST(aligned[i] == (char)(5 + i));
+        MUST(malloc_usable_size(clean) >= 20 * MIB);
+        free(aligned), free(clean);
+    }
+    pthread_t threads[4];
+    for (size_t n = 0; n < COUNT(threads); n++)
+        pthread_create(&threads[n], NULL, grow_large_blocks, (void *)(n + 7));
+    for (size_t n = 0; n < COUNT(threads); n++) {
+        void *block;
+        pthread_join(threads[n], &block);
+        free(block);
+    }
+}
+
 static void statistics_and_trimming(void) {
     struct mallinfo2 before = mallinfo2();
     char *blocks[100];
@@ -572,6 +629,7 @@ int main(int count, char **words) {
         CASE(alignments),
         CASE(usable_size_is_usable),
         CASE(calloc_gives_zeros_and_realloc_keeps),
+        CASE(large_blocks_are_given_back),
         CASE(statistics_and_trimming),
         CASE(jemallocs_own_interface),
         CASE(libraries_come_and_go),

@@ -28,6 +28,7 @@ cases! { FROM_C.hold:
     alignments
     usable_size_is_usable
     calloc_gives_zeros_and_realloc_keeps
+    large_blocks_are_given_back
     statistics_and_trimming
     jemallocs_own_interface
     libraries_come_and_go

@@ -10,7 +10,7 @@ mod curve;
 mod group;
 mod measure;
 mod peer;
-mod process;
+pub mod process;
 mod server;
 mod table;
 

@@ -109,6 +109,11 @@ impl Page {
         Ok(words)
     }
 
+    /// The highest that Terrace's own tables, buffers and threads took, bytes; 0 before its threads run.
+    pub fn overhead_bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.read()?.u64_at(offset_of!(StatsPage, peak_overhead_bytes)))
+    }
+
     /// An error if Terrace does not manage the process: then there is nothing to compare.
     pub fn expect_managed(&self) -> anyhow::Result<()> {
         let state = State::from_number(self.read()?.u32_at(offset_of!(StatsPage, state)));

@@ -38,6 +38,7 @@ void *terrace_unmanaged_malloc(size_t size, size_t align, int zero);
 void terrace_unmanaged_free(void *);
 size_t terrace_unmanaged_size(const void *);
 int terrace_bind_thread(void);
+int terrace_large_flags(void);
 void terrace_poll(void);
 
 /* The unmanaged allocator's address range; set before its first allocation is handed out. */
@@ -47,12 +48,23 @@ uintptr_t terrace_unmanaged_len;
 int terrace_pending;
 
 /*
- * oversize_threshold:0    very large allocations stay in our arenas too
+ * narenas:1               of its own; threads use ours, and each new one would have it make another
+ * oversize_threshold:0    very large allocations stay in our arenas too (see LARGE)
  * metadata_thp:disabled   metadata is small and must not round up to 2 MiB
+ * dirty_decay_ms:1000     what is free for a second goes back to the system (see tidy_soon): it would be compressed as if it were data
  * muzzy_decay_ms:0        freed pages are discarded for good: lazily freed ones would be compressed as if they were data
  */
 const char *_rjem_malloc_conf =
-    "oversize_threshold:0,metadata_thp:disabled,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
+    "narenas:1,oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
+
+/*
+ * From this size on, jemalloc's own threshold, allocations have an arena of their own, which gives what is freed back at once: a table that
+ * grows would leave all its former selves behind.
+ */
+#define LARGE ((size_t)8 << 20)
+#define ZERO 0x40 /* MALLOCX_ZERO */
+/* Below this size threads have free blocks of their own at hand, mostly. */
+#define SMALL ((size_t)32 << 10)
 
 struct thread {
     unsigned char fast;  /* bound and depth == 0 */
@@ -118,15 +130,44 @@ static void *own(size_t size, size_t align, int zero) {
     return p ? p : no_memory();
 }
 
+/* The flags name the arena; 0: there is none, the thread's serves. */
+static __attribute__((noinline)) int large_flags(void) {
+    int saved = errno;
+    terrace_enter_internal();
+    int flags = terrace_large_flags();
+    terrace_leave_internal();
+    errno = saved;
+    return flags;
+}
+
+static __attribute__((noinline)) void *large(size_t size, int flags) {
+    void *p = _rjem_mallocx(size, large_flags() | flags);
+    return done(p ? p : no_memory());
+}
+
+static __attribute__((noinline)) void *large_realloc(void *p, size_t size) {
+    void *to = p ? _rjem_rallocx(p, size, large_flags()) : _rjem_mallocx(size, large_flags());
+    return done(to ? to : no_memory());
+}
+
+static __attribute__((noinline)) void *malloc_slow(size_t size) {
+    if (!ready())
+        return own(size, 16, 0);
+    return size >= LARGE ? large(size, 0) : done(_rjem_malloc(size));
+}
+
+/* What a small allocation gives reason for has time until the next one: so this is one jump. */
 void *terrace_malloc(size_t size) {
-    return likely(ready()) ? done(_rjem_malloc(size)) : own(size, 16, 0);
+    return likely(size < SMALL && self.fast && !terrace_pending) ? _rjem_malloc(size) : malloc_slow(size);
 }
 
 void *terrace_calloc(size_t count, size_t size) {
-    if (likely(ready()))
-        return done(_rjem_calloc(count, size));
     size_t bytes;
-    return __builtin_mul_overflow(count, size, &bytes) ? no_memory() : own(bytes, 16, 1);
+    if (unlikely(__builtin_mul_overflow(count, size, &bytes)))
+        return no_memory();
+    if (unlikely(!ready()))
+        return own(bytes, 16, 1);
+    return unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size));
 }
 
 void terrace_free(void *p) {
@@ -141,7 +182,7 @@ void terrace_free(void *p) {
 void *terrace_realloc(void *p, size_t size) {
     if (likely(!unmanaged(p))) {
         if (likely(ready()) || p)
-            return done(_rjem_realloc(p, size));
+            return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
         return own(size, 16, 0);
     }
     if (size == 0) {
@@ -164,7 +205,14 @@ void *terrace_reallocarray(void *p, size_t count, size_t size) {
 
 int terrace_posix_memalign(void **p, size_t align, size_t size) {
     if (likely(ready())) {
-        int error = _rjem_posix_memalign(p, align, size);
+        int error;
+        if (unlikely(size >= LARGE) && align >= sizeof(void *) && !(align & (align - 1))) {
+            void *q = _rjem_mallocx(size, large_flags() | __builtin_ctzl(align));
+            error = q ? 0 : ENOMEM;
+            if (q)
+                *p = q;
+        } else
+            error = _rjem_posix_memalign(p, align, size);
         done(NULL);
         return error;
     }

@@ -138,6 +138,28 @@ fn arena_for_thread(zone: ZoneId) -> Option<u32> {
     }
 }
 
+/// The arena for allocations of LARGE and more (see `shim/malloc.c`).
+static LARGE: AtomicU32 = AtomicU32::new(NONE);
+
+/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or somebody is at making it.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_large_flags() -> i32 {
+    let number = match LARGE.load(Acquire) {
+        NONE if zone::open(0) && LARGE.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire).is_ok() => {
+            let number = create_arena().filter(|number| keeps_nothing(*number)).unwrap_or(NONE);
+            LARGE.store(number, Release);
+            number
+        }
+        number => number,
+    };
+    if number == NONE || number == BEING_MADE { 0 } else { ((number + 1) << 20 | 1 << 8) as i32 }
+}
+
+/// Has an arena give back at once what is freed.
+fn keeps_nothing(arena: u32) -> bool {
+    CString::new(format!("arena.{arena}.dirty_decay_ms")).is_ok_and(|name| write_control(&name, 0isize))
+}
+
 fn create_arena() -> Option<u32> {
     let mut config = ArenaConfig { hooks: &HOOKS, metadata_use_hooks: false };
     let mut number: u32 = 0;
@@ -177,8 +199,16 @@ fn read_control<T: Default>(name: &CStr) -> T {
 /// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
 pub fn purge() -> bool {
     // MALLCTL_ARENAS_ALL.
-    let name = c"arena.4096.purge";
-    // SAFETY: the control takes and gives nothing.
+    do_control(c"arena.4096.purge")
+}
+
+/// The same for what has been free for long enough.
+pub(crate) fn decay() {
+    do_control(c"arena.4096.decay");
+}
+
+fn do_control(name: &CStr) -> bool {
+    // SAFETY: callers name controls that take and give nothing.
     unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), 0) == 0 }
 }
 

@@ -36,9 +36,23 @@ pub fn poll() {
     unsafe { terrace_after_mapping() }
 }
 
-/// Has the allocation under way, or the next of any thread, call `poll`, at a point where no lock of the allocator is held.
+/// Has the allocation under way (unless it is a small one), or the next of any thread, call `poll`, at a point where no lock of the allocator
+/// is held.
 pub fn call_soon(poll: fn()) {
     POLL.store(poll as *mut (), Release);
+    set_pending();
+}
+
+/// Has a thread of the program give back what has been free for long enough: jemalloc itself looks only after so many allocations. None of
+/// ours may, because giving back can need them.
+pub fn tidy_soon() {
+    // What waits already is more important.
+    if POLL.compare_exchange(std::ptr::null_mut(), arenas::decay as fn() as *mut (), AcqRel, Relaxed).is_ok() {
+        set_pending();
+    }
+}
+
+fn set_pending() {
     // SAFETY: a flag that is read without order; a late reader polls later.
     unsafe { (&raw mut terrace_pending).write_volatile(1) };
 }

@@ -9,7 +9,7 @@ use crate::process;
 use crate::shares::{Need, shares};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use terrace_pager::kept::Kept;
 use terrace_pager::settings::Dram;
 use terrace_pager::stats::State;
@@ -17,6 +17,13 @@ use terrace_pager::stats::State;
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy machine it may take much longer by the clock.)
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 32;
+/// The same while nobody comes and nothing changes; as long as it takes to fill the least room that there is at this speed, if that is less.
+const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
+const FILLED_PER_S: u64 = 8 << 30;
+/// What comes and goes between two looks at quiet processes at most, bytes.
+const QUIET_BYTES: u64 = 1 << 20;
+/// The directory's time of change is that of a clock that ticks this often at least.
+const CLOCK_TICK: Duration = Duration::from_millis(20);
 /// Until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
 /// After so long without a word, a process may be executing something that Terrace is not in.
@@ -41,6 +48,12 @@ pub struct Tree {
     physical_byte_s: f64,
     seconds: f64,
     looked: Option<Instant>,
+    /// When the directory last changed, as far as all of its files are known.
+    taken_in: Option<SystemTime>,
+    /// No look before this time unless a process came.
+    quiet_until: Instant,
+    quiet_for: Duration,
+    quiet_bytes: u64,
     /// The processes whose shared pages were counted last, when, and the CPU time that it took.
     sharers: HashSet<u32>,
     sharing_looked: Option<Instant>,
@@ -108,6 +121,10 @@ impl Tree {
             physical_byte_s: 0.0,
             seconds: 0.0,
             looked: None,
+            taken_in: None,
+            quiet_until: Instant::now(),
+            quiet_for: LOOK_EVERY,
+            quiet_bytes: 0,
             sharers: HashSet::new(),
             sharing_looked: None,
             sharing_cost: Duration::ZERO,
@@ -121,16 +138,36 @@ impl Tree {
         }
         let now = Instant::now();
         let begun = cpu_time();
-        self.take_in();
+        let came = self.take_in();
+        if !came && now < self.quiet_until {
+            return LOOK_EVERY;
+        }
         self.read_pages();
         self.see_who_is_gone();
         let counting = self.count_sharing(now);
-        self.assign(now);
+        let room = self.assign(now);
         if self.members.is_empty() {
             return FIRST_LOOKS_EVERY;
         }
+        self.rest(now, came, room);
         // What counting shared pages cost has a limit of its own.
         LOOK_EVERY.max((cpu_time() - begun).saturating_sub(counting) * LOOK_SHARE)
+    }
+
+    /// Longer each time while nothing changes.
+    fn rest(&mut self, now: Instant, came: bool, room: u64) {
+        let bytes = self
+            .members
+            .values()
+            .filter(|member| !member.gone)
+            .map(|member| member.image.physical_bytes + member.image.committed_bytes)
+            .sum();
+        let quiet = !came && self.quiet_bytes.abs_diff(bytes) <= QUIET_BYTES;
+        self.quiet_bytes = bytes;
+        let longest = Duration::from_millis(room / (FILLED_PER_S / 1000)).min(QUIET_LOOK_EVERY);
+        self.quiet_for = if quiet { (self.quiet_for * 2).min(longest).max(LOOK_EVERY) } else { LOOK_EVERY };
+        // The last of the looks meanwhile, each of which may come a little early, is one.
+        self.quiet_until = now + self.quiet_for - LOOK_EVERY / 2;
     }
 
     /// What is known at the end; `None` if nobody was ever looked at, or without a budget.
@@ -138,7 +175,16 @@ impl Tree {
         (self.together.processes > 0).then_some(self.together)
     }
 
-    fn take_in(&mut self) {
+    /// True if there is a process that was not there before.
+    fn take_in(&mut self) -> bool {
+        let changed = std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
+        if changed.is_some() && changed == self.taken_in {
+            return false;
+        }
+        // What is made within the same tick of the clock as the last change leaves the time as it is.
+        let settled = |changed: &SystemTime| changed.elapsed().is_ok_and(|since| since > CLOCK_TICK);
+        self.taken_in = changed.filter(settled);
+        let before = self.members.len();
         for file in figures::page_files(&self.run_dir) {
             self.members.entry(file.name.clone()).or_insert_with(|| Member {
                 file,
@@ -150,6 +196,7 @@ impl Tree {
                 written: None,
             });
         }
+        self.members.len() > before
     }
 
     fn live(&mut self) -> impl Iterator<Item = &mut Member> {
@@ -219,7 +266,8 @@ impl Tree {
         self.sharing_cost
     }
 
-    fn assign(&mut self, now: Instant) {
+    /// Returns the least room that is left, to one of them or to all.
+    fn assign(&mut self, now: Instant) -> u64 {
         let dram = self.dram;
         let mut members: Vec<&mut Member> = self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0).collect();
         members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
@@ -253,6 +301,7 @@ impl Tree {
         // What an idle process may begin with: as much as if all of them began now.
         let beginning = to_share / members.len().max(1) as u64;
         let processes = needs.len();
+        let mut room = budget.saturating_sub(physical);
         let mut shares = shares(to_share, &needs).into_iter();
         for member in members {
             let share = if member.image.state == State::Idle && member.image.forked {
@@ -266,12 +315,14 @@ impl Tree {
             } else {
                 continue;
             };
+            room = room.min(share.saturating_sub(member.image.physical_bytes));
             let assigned = (share.max(1), member.image.peak_logical_bytes);
             if member.written != Some(assigned) && figures::write_share(&member.file.path, assigned.0, assigned.1).is_ok() {
                 member.written = Some(assigned);
             }
         }
         self.record(now, budget, logical, physical, at_floor && processes > 0 && physical > budget, processes);
+        room
     }
 
     fn record(&mut self, now: Instant, budget: u64, logical: u64, physical: u64, at_floor: bool, processes: usize) {

@@ -153,9 +153,10 @@ pub(crate) struct Measure {
     /// Regions with evictable resident pages at the last scan.
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
-    /// What the program touched for the first time between the last two scans, bytes per second.
+    /// What the program touched for the first time before the last scan, bytes per second: since the scan before, or the last second.
     pub growth: f64,
-    scanned_bytes: u64,
+    /// From when on `growth` is measured, and the bytes touched then.
+    grown_from: (u64, u64),
     scan_cost_ns: u64,
     shared_pages: u64,
     /// Anonymous bytes that are neither managed nor ours, at the last scan.
@@ -177,10 +178,13 @@ pub(crate) struct Measure {
 
 /// How often the page is written, ns.
 const PUBLISH_EVERY_NS: u64 = 100_000_000;
-/// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is tight, less when idle).
+/// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is tight).
 const SCAN_SHARE: u64 = 64;
 /// Shortest time between scans, ns.
 const SCAN_EVERY_NS: u64 = 200_000_000;
+/// The same two while the budget is far: then scans only correct what is estimated between them.
+const IDLE_SCAN_SHARE: u64 = 1024;
+const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
@@ -190,7 +194,7 @@ impl Measure {
             views: Vec::new(),
             scanned_ns: 0,
             growth: 0.0,
-            scanned_bytes: 0,
+            grown_from: (0, 0),
             scan_cost_ns: 0,
             shared_pages: 0,
             unmanaged_bytes: 0,
@@ -213,6 +217,11 @@ impl Measure {
     /// Whether the last scan is old enough for another.
     pub fn scan_due(&self, now_ns: u64) -> bool {
         now_ns - self.scanned_ns >= SCAN_EVERY_NS.max(self.scan_cost_ns * SCAN_SHARE)
+    }
+
+    /// The same while the budget is far, and for the first scan of all.
+    pub fn idle_scan_due(&self, now_ns: u64) -> bool {
+        self.scanned_ns == 0 || now_ns - self.scanned_ns >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
     }
 
     /// Counts present pages of every managed range exactly, and our own.
@@ -246,9 +255,9 @@ impl Measure {
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
         self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         let touched_bytes = pager.touched_bytes();
-        let seconds = (start_ns - self.scanned_ns) as f64 / 1e9;
-        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(self.scanned_bytes) as f64 / seconds.max(1e-3) };
-        self.scanned_bytes = touched_bytes;
+        let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
+        let seconds = (start_ns - from_ns) as f64 / 1e9;
+        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(from_bytes) as f64 / seconds.max(1e-3) };
         self.scanned_ns = sys::now_ns();
         self.scan_cost_ns = self.scanned_ns - start_ns;
     }
@@ -299,6 +308,9 @@ impl Measure {
         let physical = pager.physical_bytes();
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
         let logical = pager.touched_bytes();
+        if now_ns.saturating_sub(self.grown_from.0) > IDLE_SCAN_EVERY_NS {
+            self.grown_from = (now_ns, logical);
+        }
         self.touched_max_bytes = self.touched_max_bytes.max(logical);
         let budget = pager.share_of_budget(self.touched_max_bytes);
         account.budget_bytes.store(budget, Relaxed);

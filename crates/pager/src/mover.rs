@@ -19,6 +19,11 @@ use terrace_tiers::Tier;
 /// Sleep between looks while there is plenty of room, and while the budget is near.
 const IDLE_TICK: Duration = Duration::from_millis(50);
 const BUSY_TICK: Duration = Duration::from_millis(5);
+/// The same after looks that found nothing new; as long as it takes to fill the room that is left at this speed, if that is less.
+const QUIET_TICK: Duration = Duration::from_millis(250);
+const FILLED_PER_S: u64 = 8 << 30;
+/// What comes and goes between two looks of a quiet program at most, bytes.
+const QUIET_BYTES: u64 = 1 << 20;
 /// Longest stretch of evicting before measuring again.
 const SLICE_NS: u64 = 10_000_000;
 /// Bounds of the headroom.
@@ -44,6 +49,8 @@ const EASE_EVERY_NS: u64 = 200_000_000;
 /// How often files give back what was freed in them, ns, and a refusing one is tried again.
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
+/// How often the program is asked to give back what it freed, ns.
+const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 18 and
@@ -75,6 +82,9 @@ struct Mover {
     /// See `headroom`; bytes per second.
     growth: f64,
     looked_ns: u64,
+    /// See `idle_tick`.
+    quiet_tick: Duration,
+    quiet_bytes: u64,
     /// Of tiers.
     choices: u32,
     /// Pages whose probation is over.
@@ -95,6 +105,7 @@ struct Mover {
     stress_ns: u64,
     tidied_ns: u64,
     tried_again_ns: u64,
+    gave_back_ns: u64,
 }
 
 /// The mover thread's life.
@@ -113,6 +124,8 @@ pub(crate) fn run(pager: &'static Pager) {
         ranked_ns: 0,
         growth: 0.0,
         looked_ns: now_ns,
+        quiet_tick: IDLE_TICK,
+        quiet_bytes: 0,
         choices: 0,
         leaving: Vec::with_capacity(AT_ONCE),
         paced_ns: now_ns,
@@ -127,6 +140,7 @@ pub(crate) fn run(pager: &'static Pager) {
         stress_ns: now_ns,
         tidied_ns: now_ns,
         tried_again_ns: now_ns,
+        gave_back_ns: now_ns,
     };
     pager.mover.running.store(true, Release);
     loop {
@@ -186,16 +200,21 @@ impl Mover {
         let now_ns = sys::now_ns();
         let budget = pager.account.budget_bytes.load(Relaxed);
         let tight = pager.physical_bytes() + budget / 8 > budget;
-        if self.measure.scanned_ns == 0 || self.measure.scan_due(now_ns) && (tight || now_ns - self.measure.scanned_ns > 1_000_000_000) {
+        let due = if tight { self.measure.scan_due(now_ns) } else { self.measure.idle_scan_due(now_ns) };
+        if due {
             self.measure.scan(pager);
         }
         self.measure.tick(pager, now_ns);
         self.pace(now_ns);
+        if now_ns - self.gave_back_ns > GIVE_BACK_EVERY_NS {
+            self.gave_back_ns = now_ns;
+            (pager.host.tidy_soon)();
+        }
         if pager.table.has_refused() {
             pager.say_once(&pager.said.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
         }
         if pager.mode() != Mode::Active {
-            return IDLE_TICK;
+            return self.idle_tick(u64::MAX);
         }
         self.tidy_files(now_ns);
         if pager.is_frozen() {
@@ -207,7 +226,7 @@ impl Mover {
         let stressed = self.stress(now_ns);
         let budget = pager.account.budget_bytes.load(Relaxed);
         if budget == u64::MAX {
-            return if stressed { Duration::from_millis(1) } else { IDLE_TICK };
+            return if stressed { Duration::from_millis(1) } else { self.idle_tick(u64::MAX) };
         }
         if now_ns - self.told_ns > TELL_EVERY_NS {
             self.tell_returns(now_ns);
@@ -231,8 +250,18 @@ impl Mover {
         } else if self.evictor.probing() || physical + budget / 8 > budget {
             BUSY_TICK
         } else {
-            IDLE_TICK
+            self.idle_tick(budget - physical)
         }
+    }
+
+    /// How long to sleep with so much room: longer each time while nothing changes.
+    fn idle_tick(&mut self, room: u64) -> Duration {
+        let bytes = self.pager.physical_bytes();
+        let quiet = bytes.abs_diff(self.quiet_bytes) <= QUIET_BYTES;
+        self.quiet_bytes = bytes;
+        let longest = Duration::from_millis(room / (FILLED_PER_S / 1000)).min(QUIET_TICK);
+        self.quiet_tick = if quiet { (self.quiet_tick * 2).min(longest).max(IDLE_TICK) } else { IDLE_TICK };
+        self.quiet_tick
     }
 
     /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in

@@ -31,6 +31,8 @@ pub struct Host {
     pub leave_internal: fn(),
     /// Has [`Pager::start`] called soon, from a place where making threads is safe. May be called under any lock.
     pub start_soon: fn(),
+    /// Has a thread of the program give unused memory back, when it allocates next.
+    pub tidy_soon: fn(),
     /// The address range of the unmanaged allocator, whose pages count as overhead.
     pub unmanaged_range: fn() -> (usize, usize),
 }

@@ -53,6 +53,7 @@ fn set_up() -> Result<(), String> {
         enter_internal: terrace_alloc::enter_internal,
         leave_internal: terrace_alloc::leave_internal,
         start_soon: || terrace_alloc::call_soon(start),
+        tidy_soon: terrace_alloc::tidy_soon,
         unmanaged_range: unmanaged::range,
     };
     let pager = Pager::create(settings, host)?;

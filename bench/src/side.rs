@@ -1,0 +1,142 @@
+//! One program on three sides: as it is, with jemalloc (what any replaced allocator costs), and under Terrace.
+
+use crate::machine;
+use crate::servers::process;
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Who is there beside the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Nobody: glibc's allocator.
+    Alone,
+    /// The system's jemalloc.
+    Jemalloc,
+    /// `terrace run` with a budget that is never near.
+    Terrace,
+}
+
+impl Side {
+    /// For tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Alone => "alone",
+            Side::Jemalloc => "jemalloc",
+            Side::Terrace => "terrace",
+        }
+    }
+
+    /// What there is on this machine; says what is not.
+    pub fn all() -> Vec<Side> {
+        if jemalloc().is_none() {
+            println!("without the side `jemalloc`: libjemalloc.so.2 is not installed");
+        }
+        [Side::Alone, Side::Jemalloc, Side::Terrace].into_iter().filter(|side| *side != Side::Jemalloc || jemalloc().is_some()).collect()
+    }
+
+    /// A command that runs `program` on this side, all of it on CPU 0.
+    pub fn command(self, program: &[&str]) -> anyhow::Result<Command> {
+        let flags: &[&str] = &["--dram", "16G"];
+        let mut command = machine::pinned((self == Side::Terrace).then_some(flags), program)?;
+        command.env("PYTHONHASHSEED", "0").stderr(Stdio::null());
+        if self == Side::Jemalloc {
+            // taskset has it too, and does nothing with it.
+            command.env("LD_PRELOAD", jemalloc().context("no jemalloc")?);
+        }
+        Ok(command)
+    }
+}
+
+fn jemalloc() -> Option<PathBuf> {
+    let directories = ["x86_64-linux-gnu", "aarch64-linux-gnu", "../lib64", ""];
+    directories.iter().map(|directory| PathBuf::from("/usr/lib").join(directory).join("libjemalloc.so.2")).find(|path| path.exists())
+}
+
+/// Memory of a program and of what is there for it, bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Footprint {
+    /// The program's process: resident, and each shared page in part.
+    pub rss: f64,
+    pub pss: f64,
+    pub anonymous: f64,
+    /// Pages of the library's file: text and constants, the same for all processes on the machine.
+    pub library_file: f64,
+    /// Of its data, which it changed.
+    pub library_data: f64,
+    /// Terrace's own account: page table, staging, its threads' buffers.
+    pub overhead: f64,
+    /// The `terrace` process: one for a run.
+    pub run_pss: f64,
+    pub run_anonymous: f64,
+}
+
+impl Footprint {
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "rss_bytes": self.rss, "pss_bytes": self.pss, "anonymous_bytes": self.anonymous, "library_file_bytes": self.library_file,
+            "library_data_bytes": self.library_data, "overhead_bytes": self.overhead, "run_pss_bytes": self.run_pss,
+            "run_anonymous_bytes": self.run_anonymous,
+        })
+    }
+}
+
+/// Starts a program that says a line when it holds what it is to hold, and ends when its input does; looks at it `settle` later.
+pub fn hold(side: Side, program: &[&str], settle: Duration) -> anyhow::Result<Footprint> {
+    let mut child = side.command(program)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let measured = measure(&mut child, side, settle);
+    drop(child.stdin.take());
+    let status = child.wait()?;
+    anyhow::ensure!(status.success(), "{program:?} failed on the side {side:?} ({status})");
+    measured
+}
+
+fn measure(child: &mut Child, side: Side, settle: Duration) -> anyhow::Result<Footprint> {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    anyhow::ensure!(!line.is_empty(), "the measured program ended early");
+    std::thread::sleep(settle);
+    // taskset becomes the program, or `terrace run`, whose child the program is.
+    let run = child.id();
+    let pid = if side == Side::Terrace { process::child(run).context("terrace run has no child")? } else { run };
+    let mut footprint = Footprint::default();
+    let all = rollup(pid)?;
+    (footprint.rss, footprint.pss, footprint.anonymous) = (all("Rss"), all("Pss"), all("Anonymous"));
+    if side == Side::Terrace {
+        (footprint.library_file, footprint.library_data) = library(pid)?;
+        footprint.overhead = process::Page::of(pid)?.overhead_bytes()? as f64;
+        let own = rollup(run)?;
+        (footprint.run_pss, footprint.run_anonymous) = (own("Pss"), own("Anonymous"));
+    }
+    Ok(footprint)
+}
+
+fn kib(line: &str) -> Option<(&str, f64)> {
+    let (name, rest) = line.split_once(':')?;
+    Some((name, rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? * 1024.0))
+}
+
+fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
+    Ok(move |name: &str| text.lines().filter_map(kib).find(|(found, _)| *found == name).map_or(0.0, |(_, bytes)| bytes))
+}
+
+/// Resident bytes of libterrace.so: of the file, and changed.
+fn library(pid: u32) -> anyhow::Result<(f64, f64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let (mut file, mut data, mut inside) = (0.0, 0.0, false);
+    for line in text.lines() {
+        match kib(line) {
+            Some(("Rss", bytes)) if inside => file += bytes,
+            Some(("Anonymous", bytes)) if inside => (file, data) = (file - bytes, data + bytes),
+            None if line.contains('-') && line.contains(' ') && !line.starts_with("VmFlags") => inside = line.ends_with("libterrace.so"),
+            _ => {}
+        }
+    }
+    Ok((file, data))
+}
