@@ -3,6 +3,7 @@
 //! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/. Figures are medians of interleaved
 //! repeats; nothing here passes or fails, it only tells.
 
+mod fault_steps;
 mod idle;
 mod interrupt;
 mod machine;
@@ -31,6 +32,12 @@ enum What {
         #[arg(long, default_value_t = 5)]
         repeats: usize,
     },
+    /// Where the time of a fault and of an eviction goes, step by step
+    FaultSteps {
+        /// Interleaved repeats of each side
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+    },
     /// What Terrace costs a program of which nothing is evicted
     Idle {
         /// Interleaved pairs
@@ -44,6 +51,9 @@ enum What {
     /// (internal) the measured program of `pages`
     #[command(hide = true)]
     TouchPages,
+    /// (internal) the measured program of `fault-steps`
+    #[command(hide = true)]
+    TimeTouches,
     /// (internal) the measured program of `metadata`
     #[command(hide = true)]
     FillMemory {
@@ -55,13 +65,16 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
+        Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
         Some(What::Idle { pairs }) => idle::run(pairs),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::TouchPages) => probe::touch_pages(),
+        Some(What::TimeTouches) => probe::time_touches(),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),
         None => {
             pages::run(5)?;
+            fault_steps::run(5)?;
             metadata::run()?;
             idle::run(30)
         }

@@ -60,6 +60,16 @@ fn present_pages(memory: *mut u8, len: usize) -> usize {
     map.iter().filter(|byte| *byte & 1 == 1).count()
 }
 
+fn random_order(pages: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..pages).collect();
+    let mut state = 42u64;
+    for i in (1..pages).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        order.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    order
+}
+
 /// Pages a region out in batches and touches it in random order, several times; prints figures as JSON.
 pub fn touch_pages() -> anyhow::Result<()> {
     // Enough managed memory for Terrace's threads to start; never touched again.
@@ -69,12 +79,7 @@ pub fn touch_pages() -> anyhow::Result<()> {
     fill(memory, REGION);
     std::thread::sleep(std::time::Duration::from_millis(300));
     let pages = REGION / PAGE;
-    let mut order: Vec<usize> = (0..pages).collect();
-    let mut state = 42u64;
-    for i in (1..pages).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        order.swap(i, (state >> 33) as usize % (i + 1));
-    }
+    let order = random_order(pages);
     let mut faults = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let mut out_ns = Vec::new();
     let mut out_share = 1.0f64;
@@ -110,6 +115,90 @@ pub fn touch_pages() -> anyhow::Result<()> {
     });
     println!("{figures}");
     Ok(())
+}
+
+/// What Terrace's handler remembers of a fault: read, and each of its steps over. CLOCK_MONOTONIC, ns.
+type FaultTimes = [u64; 6];
+
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the C library writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Pages a region out and touches it in random order, and lays its own times beside those of Terrace's handlers, if they are there; prints
+/// figures as JSON. Where it may run on several CPUs it stays on the last of them.
+pub fn time_touches() -> anyhow::Result<()> {
+    // SAFETY: a name of the library's.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_fault_times".as_ptr()) };
+    // SAFETY: libterrace.so's function of that name has this signature.
+    let handlers_times: Option<extern "C" fn(usize, *mut FaultTimes) -> bool> = unsafe { std::mem::transmute(symbol) };
+    let ballast = map(REGION);
+    fill(ballast, REGION);
+    let memory = map(REGION);
+    fill(memory, REGION);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    stay_on_last_cpu();
+    let pages = REGION / PAGE;
+    let order = random_order(pages);
+    let mut steps: Vec<(&str, Histogram<u64>)> = Vec::new();
+    for name in ["read", "room", "claim", "decompress", "copy", "return", "total"] {
+        steps.push((name, Histogram::new_with_bounds(1, 10_000_000_000, 3)?));
+    }
+    let mut own = vec![[0u64; 2]; pages];
+    let mut out_ns = Vec::new();
+    for round in 0..=ROUNDS {
+        let start = monotonic_ns();
+        for batch in (0..pages).step_by(BATCH_PAGES) {
+            // SAFETY: inside the mapping.
+            page_out(unsafe { memory.add(batch * PAGE) }, BATCH_PAGES * PAGE);
+        }
+        out_ns.push((monotonic_ns() - start) as f64 / pages as f64);
+        for page in &order {
+            let before = monotonic_ns();
+            // SAFETY: inside the mapping.
+            unsafe { memory.add(page * PAGE + 100).read_volatile() };
+            own[*page] = [before, monotonic_ns()];
+        }
+        // The last handler may still be at what comes after.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        for (page, [before, after]) in own.iter().enumerate().filter(|_| round > 0) {
+            steps[6].1.record(after - before)?;
+            let mut times = [0; 6];
+            let known = handlers_times.is_some_and(|get| get(memory as usize + page * PAGE, &mut times));
+            // One of an earlier round was not evicted in this one.
+            if !known || times[0] < *before {
+                continue;
+            }
+            let [read, room, claimed, decompressed, copied, _] = times;
+            let ends = [*before, read, room, claimed, decompressed, copied, *after];
+            for ((_, histogram), ends) in steps.iter_mut().zip(ends.windows(2)) {
+                histogram.record(ends[1].saturating_sub(ends[0]).max(1))?;
+            }
+        }
+    }
+    let mut figures = json!({ "page_out": { "us": crate::results::median(&out_ns[1..]) / 1e3 } });
+    for (name, histogram) in &steps {
+        let us = |q| histogram.value_at_quantile(q) as f64 / 1e3;
+        figures[*name] = json!({ "p50_us": us(0.5), "p99_us": us(0.99), "count": histogram.len() });
+    }
+    println!("{figures}");
+    Ok(())
+}
+
+/// If there are several.
+fn stay_on_last_cpu() {
+    // SAFETY: sets of CPUs are plain bits; the calls read and write one of this thread's own.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed);
+        if let Some(last) = (0..libc::CPU_SETSIZE as usize).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)) {
+            let mut only: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(last, &mut only);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &only);
+        }
+    }
 }
 
 /// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics settle.

@@ -54,6 +54,7 @@ Signals:
 Environment:
   TERRACE_STRESS   for tests: evict random pages all the time, budget or not: off, full, or a number of pages a second
   TERRACE_INJECT   for tests: kernel calls of Terrace fail, SEED[:PER_MILLE]
+  TERRACE_TRACE_FAULTS  1: measure the steps of faults and evictions, for `steps` in the JSON report
   TERRACE_LIBRARY  the libterrace.so to use, instead of the one installed with this command
 
 Exit status:

@@ -36,6 +36,48 @@ pub struct Tier {
     pub held_bytes: Option<u64>,
 }
 
+/// A step of a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTimes {
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+/// The steps of a fault, as its handler sees them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FaultSteps {
+    /// Faults measured.
+    pub faults: u64,
+    /// Waiting for room.
+    pub room: StepTimes,
+    /// Until the page is claimed.
+    pub claim: StepTimes,
+    pub decompress: StepTimes,
+    /// Putting the page in place, which wakes who waits for it.
+    pub copy: StepTimes,
+    /// What comes after that.
+    pub after: StepTimes,
+}
+
+/// The steps of evictions, µs a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EvictionSteps {
+    /// Pages measured.
+    pub pages: u64,
+    pub scan_us: f64,
+    pub move_us: f64,
+    pub compress_us: f64,
+    pub store_us: f64,
+    pub empty_us: f64,
+}
+
+/// Of `TERRACE_TRACE_FAULTS=1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Steps {
+    pub fault: FaultSteps,
+    pub eviction: EvictionSteps,
+}
+
 /// One statistics page: one program image in one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
@@ -61,9 +103,12 @@ pub struct Figures {
     pub promoted_pages: u64,
     pub demoted_pages: u64,
     pub failed_moves: u64,
+    pub ahead_pages: u64,
     pub shared_pages: u64,
     pub stall_ns: u64,
     pub cpu_ns: u64,
+    /// `None` without anything traced.
+    pub steps: Option<Steps>,
     pub tiers: Vec<Tier>,
 }
 
@@ -300,11 +345,25 @@ fn figures_of(page: &StatsPage) -> Figures {
         promoted_pages: long(&page.promoted_pages),
         demoted_pages: long(&page.demoted_pages),
         failed_moves: long(&page.failed_moves),
+        ahead_pages: long(&page.ahead_pages),
         shared_pages: long(&page.shared_pages),
         stall_ns: long(&page.stall_ns),
         cpu_ns: long(&page.cpu_ns),
+        steps: steps_of(page),
         tiers: tiers.collect(),
     }
+}
+
+fn steps_of(page: &StatsPage) -> Option<Steps> {
+    let us = |field: &AtomicU64| field.load(Relaxed) as f64 / 1e3;
+    let [room, claim, decompress, copy, after] =
+        page.fault_step_ns.each_ref().map(|[p50, p99]| StepTimes { p50_us: us(p50), p99_us: us(p99) });
+    let [scan_us, move_us, compress_us, store_us, empty_us] = page.eviction_step_ns.each_ref().map(us);
+    let (faults, pages) = (page.traced_faults.load(Relaxed), page.traced_evictions.load(Relaxed));
+    (faults > 0 || pages > 0).then_some(Steps {
+        fault: FaultSteps { faults, room, claim, decompress, copy, after },
+        eviction: EvictionSteps { pages, scan_us, move_us, compress_us, store_us, empty_us },
+    })
 }
 
 /// Figures of tests, for the modules that turn them into reports.
@@ -348,9 +407,11 @@ pub mod samples {
             promoted_pages: 812_345,
             demoted_pages: 1_200_000,
             failed_moves: 17,
+            ahead_pages: 0,
             shared_pages: 512,
             stall_ns: 1_900_000_000,
             cpu_ns: 730_000_000,
+            steps: None,
             tiers: vec![tier("dram", 1 << 30, 1 << 30, 0), tier("lz4", 2_469_606_196, 751_619_276, 812_345)],
         }
     }

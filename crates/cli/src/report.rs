@@ -3,7 +3,7 @@
 //! Figures that nobody measured are `null`, never 0: a report full of zeros would look like success.
 
 use crate::child::End;
-use crate::figures::{self, Figures, Tier};
+use crate::figures::{self, Figures, Steps, Tier};
 use crate::tree::Together;
 use serde::Serialize;
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub struct Report {
     pub tiers: Vec<Tier>,
     /// Pages moved.
     pub moves: Moves,
+    /// Where the time of faults and evictions went (`TERRACE_TRACE_FAULTS=1`); `null` if that was not measured.
+    pub steps: Option<Steps>,
     /// Where accesses were learned from.
     pub sampler: Sampler,
     /// One entry for each program image that Terrace was in, by time of start.
@@ -92,6 +94,8 @@ pub struct All {
 pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
+    /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
+    pub ahead_pages: u64,
     /// Moved out of DRAM, or to a denser tier.
     pub demoted_pages: u64,
     /// Refused by the kernel.
@@ -235,6 +239,7 @@ impl Report {
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
+            steps: main.and_then(|page| page.steps),
             sampler: Sampler { kind: "faults", samples: 0, cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)) },
             processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
         }
@@ -266,7 +271,12 @@ fn process(page: &Figures, main: bool) -> Process {
 }
 
 fn moves(page: &Figures) -> Moves {
-    Moves { promoted_pages: page.promoted_pages, demoted_pages: page.demoted_pages, failed: page.failed_moves }
+    Moves {
+        promoted_pages: page.promoted_pages,
+        ahead_pages: page.ahead_pages,
+        demoted_pages: page.demoted_pages,
+        failed: page.failed_moves,
+    }
 }
 
 fn note(page: &Figures) -> Option<String> {

@@ -355,6 +355,7 @@ impl Measure {
                 field.pages.store(account.resident(), Relaxed);
             }
         }
+        pager.trace.publish(page);
         page.updated_ns.store(now_ns, Release);
     }
 

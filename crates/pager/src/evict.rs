@@ -10,6 +10,7 @@ use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
 use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION};
+use crate::trace::EvictionStep;
 use crate::word::{PageWord, Snapshot, State, tick_of};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -199,10 +200,12 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (claimed, next) = self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word| wish.judge(word, now_ms));
+            let (claimed, next) = pager.trace.evicting(EvictionStep::Scan, || {
+                self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, |word| wish.judge(word, now_ms))
+            });
             from = next;
             taken.eligible += claimed.len() as u32;
-            let staged = self.stage(pager, &entry, &claimed, 0, &mut taken);
+            let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, 0, &mut taken));
             let count = claimed.len();
             taken.evicted += self.store(pager, &entry, staged, 0, count, Some(wish));
             pager.tell_progress();
@@ -234,10 +237,12 @@ impl Evictor {
             if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let mut taken = Taken::default();
-                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| {
-                    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
+                let (claimed, _) = pager.trace.evicting(EvictionStep::Scan, || {
+                    self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| {
+                        if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
+                    })
                 });
-                let staged = self.stage(pager, &entry, &claimed, slot, &mut taken);
+                let staged = pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, slot, &mut taken));
                 slot += staged.len();
                 if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
@@ -250,7 +255,7 @@ impl Evictor {
             }
         }
         if slot > 0 {
-            pager.staging.empty(0, slot);
+            pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(0, slot));
         }
         pager.tell_progress();
     }
@@ -513,9 +518,10 @@ impl Evictor {
             }
         }
         if slots > 0 {
-            pager.staging.empty(slot, slots);
+            pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(slot, slots));
         }
         if stored > 0 {
+            pager.trace.evicted(stored);
             pager.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
             self.repack(pager, entry);
         }
@@ -536,7 +542,7 @@ impl Evictor {
             if incompressible && tier < wish.tier {
                 continue;
             }
-            let encoded = place.encode(contents, &mut self.tools.scratch);
+            let encoded = pager.trace.evicting(EvictionStep::Compress, || place.encode(contents, &mut self.tools.scratch));
             if tier == wish.tier {
                 self.encoded[tier].count(encoded.bytes.len());
             }
@@ -549,7 +555,7 @@ impl Evictor {
                 }
             }
             let mut store = entry.region.store.lock();
-            let location = match store.insert(&pager.tiers, tier as u8, encoded) {
+            let location = match pager.trace.evicting(EvictionStep::Store, || store.insert(&pager.tiers, tier as u8, encoded)) {
                 Ok(location) => location,
                 Err(refusal) => {
                     pager.note_refusal(tier, &refusal);

@@ -8,6 +8,7 @@ use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
 use crate::sys::{self, Errno, Fd, Message, PAGE};
 use crate::table::Entry;
+use crate::trace::{FaultStep, Laps};
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(crate) struct Tools {
     pub scratch: Scratch,
     pub page: Box<PageBuffer>,
     pub stored: ReadBuffer,
+    pub laps: Laps,
 }
 
 impl Tools {
@@ -30,7 +32,7 @@ impl Tools {
         let mut scratch = Scratch::new();
         // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
         let _ = scratch.prepare();
-        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new() }
+        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default() }
     }
 }
 
@@ -102,10 +104,15 @@ impl Pager {
 
     fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {
         let start_ns = sys::now_ns();
+        if self.trace.is_on() {
+            tools.laps.begin(start_ns);
+        }
         self.wait_for_room(PAGE as u64, ROOM_WAIT);
+        tools.laps.lap(FaultStep::Room);
         while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
             sys::yield_now();
         }
+        tools.laps = Laps::default();
         self.account.stall_ns.fetch_add(sys::now_ns() - start_ns + FAULT_OVERHEAD_NS, Relaxed);
     }
 
@@ -187,10 +194,13 @@ impl Pager {
             return Outcome::Busy;
         }
         let location = Location::from_bits(found.payload());
+        tools.laps.lap(FaultStep::Claim);
         let decoded = self.decode(&store, location, &mut tools.page.0, (&mut tools.scratch, &mut tools.stored));
         drop(store);
         let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
+        tools.laps.lap(FaultStep::Decode);
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
+        tools.laps.lap(FaultStep::Copy);
         let mut store = entry.region.store.lock();
         let removed = store.remove(&self.tiers, location);
         drop(store);
@@ -201,6 +211,8 @@ impl Pager {
         tier.stats.record_restore(now_ns - start_ns);
         let now_ms = now_ns / 1_000_000;
         self.back(entry, address, claim, now_ms, claim.age_ms(now_ms));
+        tools.laps.lap(FaultStep::After);
+        self.trace.fault(address, &mut tools.laps);
         Outcome::Done
     }
 

@@ -31,6 +31,7 @@ mod staging;
 pub mod stats;
 pub mod sys;
 pub mod table;
+pub mod trace;
 #[cfg(test)]
 mod verify_test;
 pub mod word;

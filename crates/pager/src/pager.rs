@@ -16,6 +16,7 @@ use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, State, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
+use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -75,6 +76,7 @@ pub struct Pager {
     pub(crate) descriptors: Descriptors,
     pub(crate) mover: MoverLine,
     pub(crate) probation: Probation,
+    pub(crate) trace: Trace,
     /// The keeper restores.
     pub(crate) service: RangeLine,
     mode: AtomicU32,
@@ -234,6 +236,7 @@ impl Pager {
             fork: ForkState::new().map_err(space)?,
             first: FirstThreads::new().map_err(space)?,
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
+            trace: Trace::new(settings.trace_faults),
             settings,
             host,
             tiers,

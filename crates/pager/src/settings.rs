@@ -188,6 +188,8 @@ pub struct Settings {
     pub stress: Stress,
     /// `TERRACE_INJECT`: see [`Injection`].
     pub inject: Option<Injection>,
+    /// `TERRACE_TRACE_FAULTS=1`: measure the steps of faults and evictions.
+    pub trace_faults: bool,
     /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics page.
     pub run_dir: Option<String>,
 }
@@ -205,6 +207,7 @@ impl Default for Settings {
             run_pid: None,
             stress: Stress::Off,
             inject: None,
+            trace_faults: false,
             run_dir: None,
         }
     }
@@ -242,12 +245,13 @@ impl Settings {
         if let Some(text) = get("TERRACE_INJECT").filter(|text| !text.is_empty()) {
             settings.inject = Some(text.parse()?);
         }
+        settings.trace_faults = flag("TERRACE_TRACE_FAULTS", get("TERRACE_TRACE_FAULTS"))?;
         settings.run_dir = get("TERRACE_RUN_DIR").filter(|dir| !dir.is_empty());
         Ok(settings)
     }
 
-    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS` and `TERRACE_INJECT` are not
-    /// among them: they are the caller's own variables and are inherited as they are.
+    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS`, `TERRACE_INJECT` and
+    /// `TERRACE_TRACE_FAULTS` are not among them: they are the caller's own variables and are inherited as they are.
     pub fn to_environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("TERRACE_DRAM", self.dram.to_string()),
@@ -306,6 +310,7 @@ mod tests {
             run_pid: Some(7),
             stress: Stress::Off,
             inject: None,
+            trace_faults: false,
             run_dir: Some("/x".into()),
         };
         let environment = settings.to_environment();
@@ -324,7 +329,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 11)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 12)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -337,6 +342,7 @@ mod tests {
                 "TERRACE_STRESS",
                 "TERRACE_INJECT",
                 "TERRACE_RUN_DIR",
+                "TERRACE_TRACE_FAULTS",
             ];
             let get = |name: &str| values[names.iter().position(|known| *known == name).expect("only these are asked for")].clone();
             match Settings::from_environment(get) {
@@ -344,7 +350,7 @@ mod tests {
                     // They are handed on as they were understood.
                     let environment = settings.to_environment();
                     let again = |name: &str| match name {
-                        "TERRACE_STRESS" | "TERRACE_INJECT" => get(name),
+                        "TERRACE_STRESS" | "TERRACE_INJECT" | "TERRACE_TRACE_FAULTS" => get(name),
                         _ => environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone()),
                     };
                     prop_assert_eq!(Settings::from_environment(again), Ok(settings));

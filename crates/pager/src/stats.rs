@@ -7,10 +7,11 @@
 //! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
 //! an update within microseconds, so the difference is below what the figures mean.
 
+use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x04");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -135,6 +136,16 @@ pub struct StatsPage {
     pub stall_ns: AtomicU64,
     /// CPU time of our own threads, ns.
     pub cpu_ns: AtomicU64,
+    /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
+    pub ahead_pages: AtomicU64,
+    /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
+    pub traced_faults: AtomicU64,
+    /// See there.
+    pub traced_evictions: AtomicU64,
+    /// Median and 99th percentile of a fault's steps: waiting for room, claim, decompression, copy, what comes after.
+    pub fault_step_ns: [[AtomicU64; 2]; FAULT_STEPS],
+    /// Mean for a page of an eviction's steps: scan, move, compress, store, empty.
+    pub eviction_step_ns: [AtomicU64; EVICTION_STEPS],
     /// Why the state is Unmanaged or Frozen, or a warning; zero-padded UTF-8.
     pub note: [AtomicU64; NOTE_BYTES / 8],
     /// The program (`argv[0]`'s last part), zero-padded UTF-8.

@@ -68,6 +68,16 @@ fn set_up() -> Result<(), String> {
     Ok(())
 }
 
+/// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last fault on the page at `address` was read by its
+/// handler, and when each of its steps was over. False if that is not known.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_fault_times(address: usize, times: *mut terrace_pager::trace::FaultTimes) -> bool {
+    let Some(found) = pager().and_then(|pager| pager.fault_times(address)) else { return false };
+    // SAFETY: the caller passes room for that many numbers.
+    unsafe { times.write(found) };
+    true
+}
+
 /// Starts the pager's threads; see [`terrace_alloc::call_soon`].
 fn start() {
     if PROCESS.load(Relaxed) == sys::process_id()

@@ -19,7 +19,7 @@ pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
-pub use stats::TierStats;
+pub use stats::{TierStats, Times};
 pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
 
 /// Bytes in a page, the unit that is compressed, stored and restored.

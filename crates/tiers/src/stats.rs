@@ -25,22 +25,59 @@ pub struct TierStats {
     physical_bytes: AtomicU64,
     faults: AtomicU64,
     rejected: AtomicU64,
-    restore_ns: Mutex<Histogram<u32>>,
+    restores: Times,
+}
+
+/// How long something took, each time.
+pub struct Times(Mutex<Histogram<u32>>);
+
+impl Times {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low, digits <= 5).
+        let histogram =
+            Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS).expect("constant histogram bounds are valid");
+        Times(Mutex::new(histogram))
+    }
+
+    /// It took so long, `count` times. More than 10 s counts as 10 s.
+    pub fn record(&self, ns: u64, count: u32) {
+        self.histogram().saturating_record_n(ns, count);
+    }
+
+    /// The time, in nanoseconds, that a share `q` (0..=1) did not exceed; 0 with no data. Right to 1 %.
+    pub fn quantile_ns(&self, q: f64) -> u64 {
+        let histogram = self.histogram();
+        if histogram.is_empty() { 0 } else { histogram.value_at_quantile(q.clamp(0.0, 1.0)) }
+    }
+
+    /// How many times.
+    pub fn count(&self) -> u64 {
+        self.histogram().len()
+    }
+
+    /// Counts are whole after every statement, so those of a thread that panicked are as good as any.
+    fn histogram(&self) -> MutexGuard<'_, Histogram<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Times::new()
+    }
 }
 
 impl TierStats {
     /// All zero.
     pub fn new() -> Self {
-        // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low, digits <= 5).
-        let restore_ns =
-            Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS).expect("constant histogram bounds are valid");
         TierStats {
             pages: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             physical_bytes: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            restore_ns: Mutex::new(restore_ns),
+            restores: Times::new(),
         }
     }
 
@@ -82,19 +119,13 @@ impl TierStats {
 
     /// Records how long one restore took. Times above 10 s count as 10 s. Counts no fault.
     pub fn record_restore(&self, ns: u64) {
-        self.restores().saturating_record(ns);
+        self.restores.record(ns, 1);
     }
 
     /// The restore time, in nanoseconds, that a share `q` (0..=1) of the restores did not exceed; 0 with no data. Right
     /// to 1 %.
     pub fn restore_quantile_ns(&self, q: f64) -> u64 {
-        let restores = self.restores();
-        if restores.is_empty() { 0 } else { restores.value_at_quantile(q.clamp(0.0, 1.0)) }
-    }
-
-    /// Counts are whole after every statement, so those of a thread that panicked are as good as any.
-    fn restores(&self) -> MutexGuard<'_, Histogram<u32>> {
-        self.restore_ns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.restores.quantile_ns(q)
     }
 
     pub(crate) fn count_rejected(&self) {

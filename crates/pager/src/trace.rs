@@ -1,0 +1,187 @@
+//! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it, one branch a step.
+
+use crate::pager::Pager;
+use crate::stats::StatsPage;
+use crate::sys::{self, PAGE};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use terrace_tiers::Times;
+
+/// The steps of a fault, in their order; each lasts until it is passed.
+#[derive(Clone, Copy)]
+pub(crate) enum FaultStep {
+    /// Waiting for room.
+    Room,
+    /// The gate, the store's lock, the claim.
+    Claim,
+    /// Decompressing.
+    Decode,
+    /// UFFDIO_COPY, which wakes who waits.
+    Copy,
+    /// The stored bytes go; counters; the claim ends.
+    After,
+}
+
+/// Their number.
+pub const FAULT_STEPS: usize = 5;
+
+/// The steps of an eviction.
+#[derive(Clone, Copy)]
+pub(crate) enum EvictionStep {
+    /// Finding and claiming pages, registering their range.
+    Scan,
+    /// Into staging.
+    Move,
+    /// Encoding.
+    Compress,
+    /// Into the region's store.
+    Store,
+    /// Emptying staging.
+    Empty,
+}
+
+/// Their number.
+pub const EVICTION_STEPS: usize = 5;
+
+/// When a fault was read, and when each of its steps was over; CLOCK_MONOTONIC, ns.
+pub type FaultTimes = [u64; 1 + FAULT_STEPS];
+
+/// The fault that a thread serves. Not traced until [`Laps::begin`].
+#[derive(Default)]
+pub(crate) struct Laps {
+    times: FaultTimes,
+}
+
+impl Laps {
+    /// A traced fault was read at `start_ns`.
+    pub fn begin(&mut self, start_ns: u64) {
+        self.times[0] = start_ns;
+    }
+
+    /// A step is over.
+    pub fn lap(&mut self, step: FaultStep) {
+        if self.times[0] != 0 {
+            self.times[1 + step as usize] = sys::now_ns();
+        }
+    }
+
+    /// The fault is over: its times, if it was traced.
+    fn end(&mut self) -> Option<FaultTimes> {
+        let times = std::mem::take(&mut self.times);
+        (times[0] != 0).then_some(times)
+    }
+}
+
+/// The last fault of every so-many-th page is remembered: 64 MiB without a gap.
+const RECENT: usize = 1 << 14;
+
+#[derive(Default)]
+struct Recent {
+    address: AtomicU64,
+    times: [AtomicU64; 1 + FAULT_STEPS],
+}
+
+struct Kept {
+    fault: [Times; FAULT_STEPS],
+    eviction_ns: [AtomicU64; EVICTION_STEPS],
+    evicted: AtomicU64,
+    recent: Box<[Recent]>,
+}
+
+/// What is traced, if anything is.
+pub(crate) struct Trace(Option<Box<Kept>>);
+
+impl Trace {
+    pub fn new(on: bool) -> Trace {
+        let kept = || {
+            Box::new(Kept {
+                fault: Default::default(),
+                eviction_ns: Default::default(),
+                evicted: AtomicU64::new(0),
+                recent: (0..RECENT).map(|_| Recent::default()).collect(),
+            })
+        };
+        Trace(on.then(kept))
+    }
+
+    /// Whether faults are traced.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A fault that brought a compressed page back is over.
+    pub fn fault(&self, address: usize, laps: &mut Laps) {
+        let Some(kept) = &self.0 else { return };
+        let Some(times) = laps.end() else { return };
+        for (step, ends) in kept.fault.iter().zip(times.windows(2)) {
+            step.record(ends[1].saturating_sub(ends[0]), 1);
+        }
+        let recent = &kept.recent[address / PAGE % RECENT];
+        // A reader that comes meanwhile finds no fault.
+        recent.address.store(0, SeqCst);
+        recent.times.iter().zip(times).for_each(|(field, time)| field.store(time, SeqCst));
+        recent.address.store(address as u64, SeqCst);
+    }
+
+    /// Runs a step of an eviction.
+    pub fn evicting<R>(&self, step: EvictionStep, act: impl FnOnce() -> R) -> R {
+        let Some(kept) = &self.0 else { return act() };
+        let start_ns = sys::now_ns();
+        let result = act();
+        kept.eviction_ns[step as usize].fetch_add(sys::now_ns() - start_ns, Relaxed);
+        result
+    }
+
+    /// So many pages were stored.
+    pub fn evicted(&self, pages: u32) {
+        if let Some(kept) = &self.0 {
+            kept.evicted.fetch_add(u64::from(pages), Relaxed);
+        }
+    }
+
+    /// Writes what was traced into the statistics page.
+    pub fn publish(&self, page: &StatsPage) {
+        let Some(kept) = &self.0 else { return };
+        for (field, step) in page.fault_step_ns.iter().zip(&kept.fault) {
+            field[0].store(step.quantile_ns(0.5), Relaxed);
+            field[1].store(step.quantile_ns(0.99), Relaxed);
+        }
+        let evicted = kept.evicted.load(Relaxed);
+        for (field, ns) in page.eviction_step_ns.iter().zip(&kept.eviction_ns) {
+            field.store(ns.load(Relaxed) / evicted.max(1), Relaxed);
+        }
+        page.traced_evictions.store(evicted, Relaxed);
+        page.traced_faults.store(kept.fault[0].count(), Relaxed);
+    }
+}
+
+impl Pager {
+    /// The times of the last fault on the page at `address`, if it was traced and no other has taken its place.
+    pub fn fault_times(&self, address: usize) -> Option<FaultTimes> {
+        let recent = &self.trace.0.as_ref()?.recent[address / PAGE % RECENT];
+        let known = recent.address.load(SeqCst) == (address & !(PAGE - 1)) as u64;
+        known.then(|| std::array::from_fn(|i| recent.times[i].load(SeqCst)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_that_was_not_begun_leaves_nothing() {
+        let (trace, mut laps) = (Trace::new(true), Laps::default());
+        laps.lap(FaultStep::Copy);
+        trace.fault(PAGE, &mut laps);
+        assert_eq!(trace.0.as_ref().map(|kept| kept.fault[0].count()), Some(0));
+        laps.begin(sys::now_ns());
+        for step in [FaultStep::Room, FaultStep::Claim, FaultStep::Decode, FaultStep::Copy, FaultStep::After] {
+            laps.lap(step);
+        }
+        trace.fault(PAGE, &mut laps);
+        trace.fault(PAGE, &mut laps);
+        assert_eq!(trace.0.as_ref().map(|kept| kept.fault[4].count()), Some(1));
+        let off = Trace::new(false);
+        off.fault(PAGE, &mut laps);
+        assert_eq!(off.evicting(EvictionStep::Move, || 7), 7);
+    }
+}
