@@ -29,6 +29,8 @@ pub(crate) struct Account {
     forked_ns: AtomicU64,
     pub promoted_pages: AtomicU64,
     pub demoted_pages: AtomicU64,
+    /// Of the promoted ones, those that the program asked for.
+    pub ahead_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
@@ -47,6 +49,7 @@ impl Account {
             forked_ns: AtomicU64::new(0),
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
+            ahead_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
@@ -82,7 +85,9 @@ impl Account {
         // SAFETY: the caller's promise.
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
-        for counter in [&self.promoted_pages, &self.demoted_pages, &self.failed_moves, &self.shared_tries, &self.stall_ns] {
+        for counter in
+            [&self.promoted_pages, &self.demoted_pages, &self.ahead_pages, &self.failed_moves, &self.shared_tries, &self.stall_ns]
+        {
             counter.store(0, Relaxed);
         }
     }
@@ -344,6 +349,7 @@ impl Measure {
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
+        page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);

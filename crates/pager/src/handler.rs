@@ -217,7 +217,7 @@ impl Pager {
     }
 
     /// Ends a claim whose page came back now, after `out_ms`: counts it and remembers when.
-    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, now_ms: u64, out_ms: u64) {
+    pub(crate) fn back(&self, entry: &Entry, address: usize, claim: Snapshot, now_ms: u64, out_ms: u64) {
         let page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
         let back = Snapshot::back(page, tick_of(now_ms));
         entry.region.restores.fetch_add(1, Relaxed);
