@@ -154,6 +154,8 @@ static void forked_children(void) {
         evict(memory, 4 * MIB);
         pid_t child = fork();
         if (child == 0) {
+            for (int fd = COPIES; fd < COPIES + 16; fd++)
+                MUST(!is_open(fd));
             TERRACE_TOUCH(memory + round * PAGE, 2 * MIB);
             check(memory, 4 * MIB, 9);
             fill(memory, 4 * MIB, 10);
@@ -200,6 +202,29 @@ static void a_child_made_without_the_c_library(void) {
 }
 #endif
 
+/* Its numbers may come to mean another process's memory, where the same addresses are out too. */
+static void descriptors_of_another_process(void) {
+    char *memory = cold_mapping(4 * MIB, 16);
+    TERRACE_TOUCH(memory, MIB);
+    evict(memory, 4 * MIB);
+    int parent = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    MUST(parent >= 0);
+    pid_t child = fork();
+    if (child == 0) {
+        TERRACE_TOUCH(memory, MIB);
+        for (int fd = COPIES; fd < COPIES + 16; fd++) {
+            int other = is_open(fd) ? (int)syscall(SYS_pidfd_getfd, parent, fd, 0) : -1;
+            if (other >= 0)
+                MUST(dup2(other, fd) == fd);
+        }
+        TERRACE_TOUCH(memory, 4 * MIB);
+        check(memory, 4 * MIB, 16);
+        _exit(0);
+    }
+    wait_for(child);
+    check(memory, 4 * MIB, 16);
+}
+
 static char *shared_area;
 enum { AREA = 4 << 20 };
 
@@ -231,7 +256,20 @@ static void in_signal_handlers(void) {
     check(shared_area, AREA, 12);
 }
 
+/* With so much of the stack in use, and what lies below evicted: at some depth the border is anywhere within what the call uses. */
+__attribute__((noinline)) static void touch_at_depth(char *stack, size_t depth) {
+    volatile char *used = __builtin_alloca(depth);
+    used[0] = 1;
+    if (evicts())
+        MUST(madvise(stack, 512 * KIB, MADV_PAGEOUT) == 0);
+    TERRACE_TOUCH(stack, 16 * PAGE);
+    used[depth - 1] = 1;
+}
+
 static void *touches_on_its_stack(void *stack) {
+    /* Below what is never evicted of it; each time where nothing came back just now, for that would stay. */
+    for (size_t depth = 80 * KIB; depth < 440 * KIB; depth += 2 * PAGE + 96)
+        touch_at_depth(stack, depth);
     for (int round = 0; round < 300; round++) {
         if (evicts())
             MUST(madvise(stack, 512 * KIB, MADV_PAGEOUT) == 0 && madvise(shared_area, AREA, MADV_PAGEOUT) == 0);
@@ -250,6 +288,7 @@ static void on_managed_stacks(void) {
         void *stack = NULL;
         pthread_attr_t attributes;
         MUST(posix_memalign(&stack, 2 * MIB, 512 * KIB) == 0 && pthread_attr_init(&attributes) == 0);
+        memset(stack, 1, 512 * KIB);
         MUST(pthread_attr_setstack(&attributes, stack, 512 * KIB) == 0);
         MUST(pthread_create(&threads[t], &attributes, touches_on_its_stack, stack) == 0);
     }
@@ -364,7 +403,7 @@ int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(without_faults),        CASE(parts_of_pages),     CASE(any_pointer),        CASE(prefetched),
         CASE(closed_descriptors),    CASE(no_descriptor_is_free), CASE(forked_children), CASE(in_signal_handlers),
-        CASE(on_managed_stacks),     CASE(after_a_privilege_drop), CASE(everything_at_once),
+        CASE(on_managed_stacks),     CASE(descriptors_of_another_process), CASE(after_a_privilege_drop), CASE(everything_at_once),
 #ifdef __x86_64__
         CASE(a_child_made_without_the_c_library),
 #endif

@@ -28,6 +28,7 @@ cases! { LINKED.hold:
     forked_children
     in_signal_handlers
     on_managed_stacks
+    descriptors_of_another_process
     everything_at_once
 }
 
