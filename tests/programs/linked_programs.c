@@ -17,26 +17,26 @@ enum { COPIES = 960 };
 /* Nothing but what the program does itself moves pages. */
 static bool quiet(void) { return evicts() && !getenv("TERRACE_STRESS"); }
 
-static long major_faults(void) {
+/* Of any kind: the kernel counts one that a handler serves as minor or as major, by where it came from. */
+static long faults_so_far(void) {
     struct rusage usage;
     MUST(getrusage(RUSAGE_THREAD, &usage) == 0);
-    return usage.ru_majflt;
+    return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* Touches a range that is out. Where nothing else is at work, it comes back without a single fault. */
+/* Touches a range that is out. Where nothing else is at work, it comes back without faults (but for a few of Terrace's own memory). */
 static void touch_without_faults(char *memory, size_t bytes) {
-    static char unmanaged[64 * KIB]; /* the same stack pages for all that follows */
-    memset(unmanaged, 1, sizeof unmanaged);
+    /* What a first call needs is there. */
+    TERRACE_TOUCH(memory, PAGE);
     size_t out = absent_pages(memory, bytes);
     MUST(!quiet() || out * 10 >= bytes / PAGE * 9);
-    long before = major_faults();
+    long before = faults_so_far();
     TERRACE_TOUCH(memory, bytes);
-    long faults = major_faults() - before;
+    long faults = faults_so_far() - before;
     if (quiet()) {
         MUST(absent_pages(memory, bytes) == 0);
-        if (faults != 0)
-            dprintf(2, "%ld faults for %zu pages\n", faults, out);
-        MUST(faults == 0);
+        dprintf(2, "%ld faults for %zu pages\n", faults, out);
+        MUST((size_t)faults < out / 20);
     }
 }
 
