@@ -62,6 +62,9 @@ enum What {
     /// (internal) the measured program of `pages`
     #[command(hide = true)]
     TouchPages,
+    /// (internal) another of `pages`: it says what it is about to touch
+    #[command(hide = true)]
+    TouchAhead,
     /// (internal) the measured program of `fault-steps`
     #[command(hide = true)]
     TimeTouches,
@@ -96,6 +99,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),
         Some(What::HoldThreads { threads }) => probe::hold_threads(threads),
         Some(What::TouchPages) => probe::touch_pages(),
+        Some(What::TouchAhead) => probe::touch_ahead(),
         Some(What::TimeTouches) => probe::time_touches(),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),
         None => {

@@ -1,5 +1,5 @@
-//! One page: eviction, fault as the program sees it, and the restore within it, against zram lz4. The same program on both sides, on CPU 0
-//! with Terrace's threads; interleaved.
+//! One page: eviction, fault as the program sees it, the restore within it, and the restore by a program that says what it is about to touch,
+//! against zram lz4. Everything on CPU 0, Terrace's threads too; interleaved.
 
 use crate::machine::pinned;
 use crate::results::{self, median};
@@ -18,14 +18,19 @@ struct Figures {
 /// One of them.
 type Get = fn(&Figures) -> f64;
 
-fn figures(flags: Option<&[&str]>) -> anyhow::Result<Figures> {
+/// What a measured program prints.
+fn measured(flags: Option<&[&str]>, program: &str) -> anyhow::Result<Value> {
     let own = std::env::current_exe()?;
-    let output = pinned(flags, &[&own.to_string_lossy(), "touch-pages"])?.output()?;
+    let output = pinned(flags, &[&own.to_string_lossy(), program])?.output()?;
     if !output.status.success() {
         bail!("the measured program failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     let line = String::from_utf8(output.stdout)?;
-    let value: Value = serde_json::from_str(line.lines().last().context("no figures")?)?;
+    Ok(serde_json::from_str(line.lines().last().context("no figures")?)?)
+}
+
+fn figures(flags: Option<&[&str]>) -> anyhow::Result<Figures> {
+    let value = measured(flags, "touch-pages")?;
     let get = |name: &str| value[name].as_f64().context("a figure is missing");
     Ok(Figures {
         fault_p50: get("fault_p50_us")?,
@@ -40,12 +45,13 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
     println!("One page, 64 MiB in random order, everything on CPU 0, medians of {repeats} interleaved runs (µs):\n");
     let report = tempfile::NamedTempFile::new()?;
     let path = report.path().to_string_lossy().into_owned();
-    let (mut ours, mut theirs, mut restores) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut restores, mut inline) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut missing = None;
     for _ in 0..repeats {
         ours.push(figures(Some(&["--dram", "16G", "--tiers", "dram,lz4", "--report", &path]))?);
         let json: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
         restores.push(json["tiers"][1]["fault_p50_us"].as_f64().unwrap_or(f64::NAN));
+        inline.push(measured(Some(&["--dram", "16G", "--tiers", "dram,lz4"]), "touch-ahead")?);
         if missing.is_none() {
             match Zram::swap_on(1 << 30, "lz4") {
                 Ok(_zram) => theirs.push(figures(None)?),
@@ -66,6 +72,22 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
     let restore = median(&restores);
     let fault = of(&theirs, |f| f.fault_p50);
     println!("{:28}{restore:>10.2}{fault:>10.2}{:>9.2}x", "restore within the fault", restore / fault);
+    let asked = |name: &str| median(&inline.iter().map(|run| run[name].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>());
+    for (row, name) in [("inline restore, one page", "inline_p50_us"), ("inline restore, of 16", "inline_range_p50_us")] {
+        let us = asked(name);
+        println!("{row:28}{us:>10.2}{fault:>10.2}{:>9.2}x", us / fault);
+        json[row] = json!({ "terrace_us": us, "zram_us": fault, "ratio": us / fault });
+    }
+    println!("terrace_touch where nothing is out:");
+    for (row, name) in [
+        ("one page", "resident_page_ns"),
+        ("a page of a range, others of its region out", "resident_among_evicted_ns"),
+        ("a page of a range, none out", "resident_region_ns"),
+    ] {
+        let ns = asked(name);
+        println!("  {row:46}{ns:>8.3} ns");
+        json[name] = json!(ns);
+    }
     println!("paged out when touched: Terrace {:.1} %, zram {:.1} %", of(&ours, |f| f.share) * 100.0, of(&theirs, |f| f.share) * 100.0);
     if let Some(why) = missing {
         println!("no zram side: {why}");

@@ -117,6 +117,70 @@ pub fn touch_pages() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Pages of one call where a whole range is restored.
+const RANGE_PAGES: usize = 16;
+
+/// The same by `terrace_touch`, page by page and in ranges, and what that costs where nothing is out; prints figures as JSON.
+pub fn touch_ahead() -> anyhow::Result<()> {
+    let ballast = map(REGION);
+    fill(ballast, REGION);
+    let memory = map(REGION);
+    fill(memory, REGION);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let pages = REGION / PAGE;
+    let mut single = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
+    let mut in_ranges = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
+    let (mut out_share, mut left) = (1.0f64, 0);
+    for round in 0..=2 * ROUNDS {
+        page_out(memory, REGION);
+        out_share = out_share.min(1.0 - present_pages(memory, REGION) as f64 / pages as f64);
+        let step = if round % 2 == 0 { 1 } else { RANGE_PAGES };
+        let histogram = if step == 1 { &mut single } else { &mut in_ranges };
+        for place in random_order(pages / step) {
+            let start = Instant::now();
+            // SAFETY: inside the mapping.
+            let first = unsafe { memory.add(place * step * PAGE) };
+            terrace_api::touch_at(first, step * PAGE);
+            for page in 0..step {
+                // SAFETY: inside the mapping.
+                unsafe { first.add(page * PAGE + 100).read_volatile() };
+            }
+            if round > 1 {
+                histogram.record(start.elapsed().as_nanos() as u64 / step as u64)?;
+            }
+        }
+        left = left.max(pages - present_pages(memory, REGION));
+    }
+    // The best of many short stretches: whoever else has the processor is in the others.
+    let best_ns = |calls: usize, call: &dyn Fn(usize)| {
+        let stretch = || {
+            let start = Instant::now();
+            (0..calls).for_each(call);
+            start.elapsed().as_nanos() as f64 / calls as f64
+        };
+        (0..200).map(|_| stretch()).fold(f64::INFINITY, f64::min)
+    };
+    // SAFETY: inside the mapping.
+    let touch = |offset: usize, len| terrace_api::touch_at(unsafe { memory.add(offset) }, len);
+    let one = best_ns(10_000, &|call| touch(call * 64 % REGION, 8));
+    let whole = best_ns(100, &|_| touch(0, REGION)) / pages as f64;
+    // With one page of each region out, every word is looked at.
+    for region in (0..REGION).step_by(2 * MIB) {
+        // SAFETY: inside the mapping.
+        page_out(unsafe { memory.add(region) }, PAGE);
+    }
+    let scanned = best_ns(100, &|call| touch(call % 16 * 2 * MIB + PAGE, 2 * MIB - PAGE)) / 511.0;
+    let us = |histogram: &Histogram<u64>, q| histogram.value_at_quantile(q) as f64 / 1e3;
+    let figures = json!({
+        "inline_p50_us": us(&single, 0.5), "inline_p99_us": us(&single, 0.99),
+        "inline_range_p50_us": us(&in_ranges, 0.5), "inline_range_p99_us": us(&in_ranges, 0.99),
+        "resident_page_ns": one, "resident_region_ns": whole, "resident_among_evicted_ns": scanned,
+        "paged_out_share": out_share, "left_out": left,
+    });
+    println!("{figures}");
+    Ok(())
+}
+
 /// What Terrace's handler remembers of a fault: read, and each of its steps over. CLOCK_MONOTONIC, ns.
 type FaultTimes = [u64; 6];
 

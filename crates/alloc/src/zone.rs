@@ -39,6 +39,7 @@ static ZONE: [Zone; ZONES] = [const {
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The pager, once there is one.
+#[inline]
 pub fn pager() -> Option<&'static Pager> {
     // SAFETY: null or a pager, which lives for ever.
     unsafe { PAGER.load(Acquire).as_ref() }

@@ -31,6 +31,8 @@ pub(crate) struct Account {
     pub demoted_pages: AtomicU64,
     /// Of those, such as left as they had come back: nothing was compressed.
     pub unchanged_pages: AtomicU64,
+    /// Of the promoted ones, those that the program asked for.
+    pub ahead_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
@@ -50,6 +52,7 @@ impl Account {
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
             unchanged_pages: AtomicU64::new(0),
+            ahead_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
@@ -85,7 +88,7 @@ impl Account {
         // SAFETY: the caller's promise.
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
-        let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.failed_moves];
+        let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
         moves.into_iter().chain([&self.shared_tries, &self.stall_ns]).for_each(|counter| counter.store(0, Relaxed));
     }
 }
@@ -359,6 +362,7 @@ impl Measure {
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
         page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
+        page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);

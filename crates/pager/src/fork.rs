@@ -261,6 +261,7 @@ impl Pager {
             self.mover.page_out.asking.reset_after_fork();
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
+            self.ahead.reset_after_fork();
         }
         if self.is_retired() {
             // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.

@@ -229,12 +229,12 @@ impl Pager {
     }
 
     /// What becomes of a page that comes back after `out_ms`.
-    fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
+    pub(crate) fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
         returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
     }
 
     /// Ends a claim whose page came back now: counts it and remembers when.
-    fn back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
+    pub(crate) fn back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
         let back = Snapshot::back(page, tick_of(now_ms));
         let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
         entry.region.restores.fetch_add(1, Relaxed);

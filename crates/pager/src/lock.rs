@@ -142,6 +142,16 @@ impl Gate {
         }
     }
 
+    /// Enters as a worker if no fork is about.
+    pub fn try_worker(&self) -> Option<WorkerGuard<'_>> {
+        self.workers.fetch_add(1, SeqCst);
+        if self.phase.load(SeqCst) == OPEN {
+            return Some(WorkerGuard { gate: self });
+        }
+        self.leave_worker();
+        None
+    }
+
     fn leave_worker(&self) {
         if self.workers.fetch_sub(1, SeqCst) == 1 && self.phase.load(SeqCst) != OPEN {
             sys::futex_wake(&self.workers, 1);

@@ -4,6 +4,7 @@
 //! it looks for victims is its *pressure*: up a step whenever a look at all regions was not enough, down again when things are easy.
 
 use crate::account::Measure;
+use crate::ahead::RUN_PAGES;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{DO, Mode, Pager};
@@ -150,6 +151,7 @@ pub(crate) fn run(pager: &'static Pager) {
             return;
         }
         mover.page_out();
+        mover.fetch_ahead();
         let sleep = mover.tick();
         if !sleep.is_zero() {
             sys::futex_wait(&pager.mover.calls, calls, Some(sleep));
@@ -192,6 +194,16 @@ impl Mover {
             address = region_end;
         }
         line.done();
+    }
+
+    /// Serves [`Pager::prefetch`] while no eviction would follow from it.
+    fn fetch_ahead(&mut self) {
+        let pager = self.pager;
+        pager.grant_wishes(|pager| {
+            let budget = pager.account.budget_bytes.load(Relaxed);
+            let room = budget.saturating_sub(self.headroom(budget, sys::now_ns()) / 2);
+            !self.pause_asked() && !pager.is_retired() && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
+        });
     }
 
     /// One look; returns how long to sleep after it.

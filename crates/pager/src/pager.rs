@@ -5,6 +5,7 @@
 //! userfaultfd, and the *mover*. No thread of ours touches or allocates managed memory, ever.
 
 use crate::account::Account;
+use crate::ahead::Ahead;
 use crate::child::FirstThreads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
@@ -40,7 +41,7 @@ pub struct Host {
 /// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never help.
 pub const SHARDS_MAX: usize = 8;
 /// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
-const SHARD_SHIFT: u32 = 26;
+pub(crate) const SHARD_SHIFT: u32 = 26;
 
 /// Less than this is not worth our threads, however small the process's share of the budget.
 const START_MIN_BYTES: usize = 8 << 20;
@@ -79,6 +80,7 @@ pub struct Pager {
     pub(crate) mover: MoverLine,
     pub(crate) probation: Probation,
     pub(crate) trace: Trace,
+    pub(crate) ahead: Ahead,
     /// The keeper restores.
     pub(crate) service: RangeLine,
     mode: AtomicU32,
@@ -240,6 +242,7 @@ impl Pager {
             fork: ForkState::new().map_err(space)?,
             first: FirstThreads::new().map_err(space)?,
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
+            ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),
             settings,
             host,

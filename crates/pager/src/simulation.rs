@@ -121,6 +121,9 @@ pub(crate) struct Kernel {
     moved: Cell<u64>,
     miscounts: Cell<u64>,
     restored: Cell<u64>,
+    /// Of these, by threads of the program that asked for them; and claims that these gave back.
+    ahead: Cell<u64>,
+    given_back: Cell<u64>,
     forks: Cell<u64>,
 }
 
@@ -171,6 +174,8 @@ impl Kernel {
             moved: Cell::new(0),
             miscounts: Cell::new(0),
             restored: Cell::new(0),
+            ahead: Cell::new(0),
+            given_back: Cell::new(0),
             forks: Cell::new(0),
         });
         KERNEL.set(Some(kernel.clone()));
@@ -436,7 +441,7 @@ impl Kernel {
                 self.wake(start, second);
                 Ok(())
             }
-            sys::UFFDIO_COPY => self.copy(fd, start, second, len),
+            sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
             sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
             sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
             sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
@@ -465,13 +470,20 @@ impl Kernel {
         Ok(())
     }
 
-    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize) -> Result<(), Errno> {
-        assert_eq!(len, PAGE);
-        if self.slot(src).is_some_and(|slot| !self.staged.borrow()[slot]) {
-            self.wrong("an empty staging slot is read");
+    /// In the kernel's order, page by page.
+    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize, copied: &mut u64) -> Result<(), Errno> {
+        for done in (0..len).step_by(PAGE) {
+            if self.slot(src + done).is_some_and(|slot| !self.staged.borrow()[slot]) {
+                self.wrong("an empty staging slot is read");
+            }
+            let bytes = *self.bytes(src + done);
+            if let Err(errno) = self.fill(Call::Copy, fd, dst + done, &bytes) {
+                *copied = if done > 0 { done as u64 } else { -(errno.into_raw() as i64) as u64 };
+                return Err(if done > 0 { Errno::EAGAIN } else { errno });
+            }
         }
-        let bytes = *self.bytes(src);
-        self.fill(Call::Copy, fd, dst, &bytes)
+        *copied = len as u64;
+        Ok(())
     }
 
     fn fill(&self, call: Call, fd: Fd, dst: usize, bytes: &PageBytes) -> Result<(), Errno> {
@@ -569,6 +581,7 @@ impl Kernel {
         for _ in 0..1 + self.below(3) {
             self.steps.set(self.steps.get() + 1);
             match self.below(8) {
+                0..4 if self.one_in(8) => self.ask_ahead(),
                 0..4 => self.touch(),
                 4..7 => self.serve_fault(),
                 _ => self.evict_elsewhere(),
@@ -615,6 +628,28 @@ impl Kernel {
             let mut table = self.table.borrow_mut();
             (table[page].zero, table[page].shared, table[page].watched) = (false, false, false);
             table[page].pinned = self.one_in(64);
+        }
+    }
+
+    /// A thread of the program says what it is about to touch, and brings it back itself. Its descriptor may have become another.
+    fn ask_ahead(&self) {
+        let address = self.address(self.below(PAGES));
+        let Some(entry) = self.pager.table.get(address) else { return };
+        let end = entry.region.address() + USED * PAGE;
+        let most = self.pager.pages_out(&entry, address, end);
+        let wrong = self.one_in(8);
+        let used = Cell::new(false);
+        let back = self.pager.restore_ahead(&entry, address, most, |pager, shard| {
+            used.set(true);
+            Some(if wrong { STAGING_FD } else { pager.descriptors.uffds[shard].load(Relaxed) })
+        });
+        self.ahead.set(self.ahead.get() + back as u64);
+        self.given_back.set(self.given_back.get() + u64::from(back == 0 && used.get()));
+        if wrong && back > 0 {
+            self.wrong("a copy by a descriptor that is no userfaultfd of this range was believed");
+        }
+        if back > 0 {
+            self.idle.set(0);
         }
     }
 
@@ -692,7 +727,8 @@ impl Kernel {
     fn step(&self) {
         self.steps.set(self.steps.get() + 1);
         match self.below(100) {
-            0..55 => self.touch(),
+            0..52 => self.touch(),
+            52..55 => self.ask_ahead(),
             55..75 => self.serve_fault(),
             75..85 => self.with_evictor(|evictor| self.evict(evictor, self.below(REGIONS))),
             85 => self.with_evictor(|evictor| {
@@ -933,6 +969,7 @@ fn every_byte_survives_every_failure() {
     let (mut done, mut seed) = (0, first);
     let mut failures: BTreeMap<(Call, i32), u64> = BTreeMap::new();
     let (mut moved, mut miscounts, mut restored, mut forks, mut unchanged) = (0, 0, 0, 0, 0);
+    let (mut ahead, mut given_back) = (0, 0);
     while done < steps {
         let kernel = Kernel::new(seed);
         while kernel.steps.get() < WORLD_STEPS.min(steps - done) {
@@ -945,6 +982,8 @@ fn every_byte_survives_every_failure() {
         moved += kernel.moved.get();
         miscounts += kernel.miscounts.get();
         restored += kernel.restored.get();
+        ahead += kernel.ahead.get();
+        given_back += kernel.given_back.get();
         forks += kernel.forks.get();
         unchanged += kernel.pager.account.unchanged_pages.load(Relaxed);
         done += kernel.steps.get();
@@ -955,6 +994,8 @@ fn every_byte_survives_every_failure() {
         "seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {unchanged} of them unchanged, {miscounts} miscounts, {forks} forks"
     );
     assert!(unchanged > 0, "no page left with its copy");
+    println!("  {ahead} brought back by threads of the program, {given_back} attempts of theirs came to nothing");
+    assert!(ahead > 0 && given_back > 0);
     for ((call, errno), count) in &failures {
         println!("  {call:?} failed with {} {count} times", Errno::new(*errno));
     }

@@ -82,6 +82,12 @@ pub unsafe fn empty(start: usize, len: usize) {
     }
 }
 
+/// Whether an own reservation reads as zeros in every forked child from now on.
+pub fn wipe_in_children(start: usize, len: usize) -> bool {
+    // SAFETY: an own reservation; its contents stay in this process.
+    unsafe { syscall!(Sysno::madvise, start, len, libc::MADV_WIPEONFORK) }.is_ok()
+}
+
 /// Undoes `mlockall` for an own reservation.
 pub fn unlock_memory(start: usize, len: usize) {
     // SAFETY: changes whether the range may leave memory, nothing else.
@@ -345,10 +351,37 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// While it lives, whatever becomes of this thread's `errno` is undone at its end: for code of ours that the program did not ask for an answer.
+pub struct ErrnoKept {
+    before: i32,
+}
+
+impl ErrnoKept {
+    /// Remembers it.
+    #[allow(clippy::new_without_default)] // Reason: a default that reads the thread's state would surprise.
+    pub fn new() -> Self {
+        // SAFETY: the C library's thread-local errno.
+        ErrnoKept { before: unsafe { *libc::__errno_location() } }
+    }
+}
+
+impl Drop for ErrnoKept {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.before };
+    }
+}
+
 /// A descriptor of another thread of this process (Linux 6.9 on: PIDFD_THREAD).
 pub fn descriptor_of_thread(thread: i32, fd: Fd) -> Result<Fd> {
     const PIDFD_THREAD: i32 = libc::O_EXCL;
     descriptor_of(thread, PIDFD_THREAD, fd)
+}
+
+/// A copy of a descriptor with the first free number from `first` on.
+pub fn duplicate_from(fd: Fd, first: Fd) -> Result<Fd> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::fcntl, fd, libc::F_DUPFD_CLOEXEC, first) }.map(|fd| fd as Fd)
 }
 
 fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
@@ -362,10 +395,9 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
         return Ok(fd);
     }
     // Not where somebody would take it for standard input or output.
-    // SAFETY: no memory is involved.
-    let above = unsafe { syscall!(Sysno::fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) };
+    let above = duplicate_from(fd, 3);
     close(fd);
-    above.map(|fd| fd as Fd)
+    above
 }
 
 /// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
@@ -577,6 +609,36 @@ pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
             result => return result,
         }
     }
+}
+
+/// Fills missing pages from `dst` on with copies of those at `src`, as far as that goes; returns how many bytes. Only what a userfaultfd counted
+/// as copied counts: `fd` may have become anything.
+///
+/// # Safety
+/// As for [`uffd_copy`], for every page.
+pub unsafe fn uffd_copy_run(fd: Fd, dst: usize, src: usize, len: usize) -> usize {
+    const TRIES: u32 = 100;
+    let mut done = 0;
+    for _ in 0..TRIES {
+        let part = injection::shorten(len - done);
+        let mut args = [(dst + done) as u64, (src + done) as u64, part as u64, 0, 0];
+        // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
+        let result = unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) };
+        let copied = args[4] as i64;
+        if copied > 0 {
+            done += (copied as usize).min(len - done) / PAGE * PAGE;
+        }
+        match result {
+            // A part of it, or busy.
+            Err(Errno::EAGAIN) => yield_now(),
+            Ok(()) if copied > 0 => {}
+            _ => break,
+        }
+        if done == len {
+            break;
+        }
+    }
+    done
 }
 
 /// Fills a missing page with the kernel's zero page and wakes the waiting.

@@ -48,6 +48,7 @@ pub struct Region {
 
 impl Region {
     /// First byte.
+    #[inline]
     pub fn address(&self) -> usize {
         (self.block as usize) << REGION_SHIFT
     }
@@ -71,6 +72,7 @@ impl<'a> Entry<'a> {
     }
 
     /// The word of the page at `address`, which must lie in the region.
+    #[inline]
     pub fn word(&self, address: usize) -> &'a PageWord {
         &self.words[(address - self.region.address()) / PAGE]
     }
@@ -102,6 +104,7 @@ impl Table {
         })
     }
 
+    #[inline]
     fn slot(&self, address: usize) -> Option<&AtomicU32> {
         let leaf = self.directory.get(address >> LEAF_SHIFT)?.load(Acquire);
         if leaf == 0 {
@@ -122,6 +125,7 @@ impl Table {
         Ok(())
     }
 
+    #[inline]
     fn entry(&self, number: u32) -> Entry<'_> {
         debug_assert!(number < self.capacity);
         // SAFETY: `number` came out of the directory or is below `grown`, so the record was written before it was published
@@ -136,6 +140,7 @@ impl Table {
     }
 
     /// The region at `address`, if it was ever used.
+    #[inline]
     pub fn get(&self, address: usize) -> Option<Entry<'_>> {
         match self.slot(address)?.load(Acquire) {
             0 => None,

@@ -2,8 +2,9 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
 //! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
-//! kernel must find in place, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
+//! kernel must find in place, [`ahead`] exports what linked programs call, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
 
+mod ahead;
 mod entry;
 mod kept;
 mod mappings;
