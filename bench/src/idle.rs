@@ -33,32 +33,32 @@ for _ in range(1500000):
 print(n)
 ";
 /// Holds so many MiB of strings, of so many repeats: up to 512 bytes they are in Python's own arenas, and of malloc from there on.
+/// Then it does next to nothing, as a server without requests.
 const HOLDS: &str = "
-import sys, random
+import sys, random, select
 random.seed(7)
 docs, size = {}, 0
 while size < int(sys.argv[1]) << 20:
     docs[len(docs)] = text = 'user-%d ' % len(docs) * random.randrange(*map(int, sys.argv[2:4]))
     size += len(text)
 print('ready', flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    bytes(3000)
 ";
 /// Debian's, not a wrapper of the user's: those start dozens of processes before the program.
 const PYTHON: &str = "/usr/bin/python3";
 const SETTLE: Duration = Duration::from_millis(2500);
-const MEMORY_REPEATS: usize = 3;
 
-/// Runs `pairs` rounds of the sides for CPU time, and the sizes for memory.
-pub fn run(pairs: usize, only: Option<Part>) -> anyhow::Result<()> {
+/// Runs `pairs` rounds of the sides for CPU time, and `repeats` for memory.
+pub fn run(pairs: usize, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
     let sides = Side::all();
-    let mut figures = serde_json::Map::new();
     if only != Some(Part::Cpu) {
-        figures.insert("memory".into(), memory(&sides)?);
+        results::write("idle-memory", memory(&sides, repeats)?)?;
     }
     if only != Some(Part::Memory) {
-        figures.insert("cpu".into(), cpu(&sides, pairs)?);
+        results::write("idle-cpu", cpu(&sides, pairs)?)?;
     }
-    results::write("idle", Value::Object(figures))
+    Ok(())
 }
 
 /// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
@@ -132,9 +132,9 @@ fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {
     Ok(json!({ "rounds": pairs, "ratios": rows, "cpu_s": samples, "run_itself_cpu_s": own, "run_itself_share": share }))
 }
 
-fn memory(sides: &[Side]) -> anyhow::Result<Value> {
+fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
     println!(
-        "Memory of a program (two python3, one not) that holds so many MiB and does nothing, MiB; medians of {MEMORY_REPEATS} interleaved repeats:\n"
+        "Memory of a program (two python3, one not) that holds so many MiB and does next to nothing, MiB; medians of {repeats} interleaved repeats:\n"
     );
     println!(
         "{:>18} {:>9} {:>8} {:>8} {:>8}   {:>7} {:>7}   text data  overhead  terrace run",
@@ -152,7 +152,7 @@ fn memory(sides: &[Side]) -> anyhow::Result<Value> {
             _ => &[&own, "hold-heap", &size],
         };
         let mut found: Vec<Vec<Footprint>> = vec![Vec::new(); sides.len()];
-        for _ in 0..MEMORY_REPEATS {
+        for _ in 0..repeats {
             for (side, found) in sides.iter().zip(&mut found) {
                 found.push(hold(*side, program, SETTLE)?);
             }

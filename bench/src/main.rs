@@ -42,9 +42,12 @@ enum What {
     },
     /// What Terrace costs a program of which nothing is evicted
     Idle {
-        /// Interleaved pairs
+        /// Interleaved rounds for CPU time
         #[arg(long, default_value_t = 30)]
         pairs: usize,
+        /// Interleaved repeats for memory
+        #[arg(long, default_value_t = 3)]
+        repeats: usize,
         /// Only one of the two
         #[arg(long)]
         only: Option<idle::Part>,
@@ -92,7 +95,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
         Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
-        Some(What::Idle { pairs, only }) => idle::run(pairs, only),
+        Some(What::Idle { pairs, repeats, only }) => idle::run(pairs, repeats, only),
         Some(What::Threads { repeats }) => threads::run(repeats),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
@@ -107,7 +110,7 @@ fn main() -> anyhow::Result<()> {
             fault_steps::run(5)?;
             metadata::run()?;
             threads::run(5)?;
-            idle::run(30, None)
+            idle::run(30, 3, None)
         }
     }
 }
