@@ -105,6 +105,8 @@ pub struct Comparison {
     pub version: String,
     pub cells: Vec<Cell>,
     pub failures: Vec<String>,
+    /// What Terrace's group takes beyond what the budget is about: page tables, sockets, texts, memory that is not managed. Bytes, once known.
+    pub beside: Option<u64>,
 }
 
 impl Options {
@@ -207,17 +209,31 @@ impl Comparison {
 
     /// Terrace's side at one share.
     fn terrace_side(&mut self, options: &Options, plan: &Plan, resident: u32, total: u64) -> anyhow::Result<()> {
-        let mut flags = vec!["--dram".to_owned(), format!("{}K", total / 1024)];
-        flags.extend(options.terrace_flags.split_whitespace().map(str::to_owned));
-        let mut running = Running::start(self.data, Some(&flags))?;
-        measure::fill(&mut running, self.data)?;
-        interrupt::sleep(SETTLE)?;
-        running.page.as_ref().context("it is under Terrace")?.expect_managed()?;
+        let beside = match self.beside {
+            Some(beside) => beside,
+            None => {
+                let running = self.start_filled(options, total)?;
+                let physical = running.page.as_ref().context("it is under Terrace")?.physical_bytes()?;
+                *self.beside.insert(running.group.meter().usage_bytes()?.saturating_sub(physical))
+            }
+        };
+        let mut running = self.start_filled(options, total.saturating_sub(beside))?;
         for load in &plan.loads {
             let sample = self.sample(options, plan, &mut running, None, resident, *load)?;
             self.cell(resident, *load).terrace.push(sample);
         }
         Ok(())
+    }
+
+    /// The server under Terrace with this budget, and its data.
+    fn start_filled(&self, options: &Options, budget: u64) -> anyhow::Result<Running> {
+        let mut flags = vec!["--dram".to_owned(), format!("{}K", budget / 1024)];
+        flags.extend(options.terrace_flags.split_whitespace().map(str::to_owned));
+        let mut running = Running::start(self.data, Some(&flags))?;
+        measure::fill(&mut running, self.data)?;
+        interrupt::sleep(SETTLE)?;
+        running.page.as_ref().context("it is under Terrace")?.expect_managed()?;
+        Ok(running)
     }
 
     fn cell(&mut self, resident: u32, load: Load) -> &mut Cell {
@@ -236,7 +252,7 @@ impl Comparison {
         json!({
             "server": self.data.server.name(), "server_version": self.version, "items": self.data.items,
             "value_bytes": self.data.value_bytes, "against": self.against.to_string(), "compressor": self.compressor,
-            "failures": self.failures,
+            "failures": self.failures, "beside_bytes": self.beside,
             "cells": self.cells.iter().map(table::json).collect::<Vec<_>>(),
         })
     }
@@ -256,7 +272,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 let data = Data { server: *server, items: options.items(*value_bytes), value_bytes: *value_bytes };
                 let cells = plan.resident.iter().flat_map(|resident| plan.loads.iter().map(|load| Cell::new(*resident, *load))).collect();
                 let mut comparison =
-                    Comparison { data, against: *against, compressor, version: version.clone(), cells, failures: Vec::new() };
+                    Comparison { data, against: *against, compressor, version: version.clone(), cells, failures: Vec::new(), beside: None };
                 for repeat in 1..=options.repeats {
                     // For whoever waits; the figures come on standard output.
                     eprintln!("{} of {} bytes against {against}: repeat {repeat} of {}", server.name(), value_bytes, options.repeats);

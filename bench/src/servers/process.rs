@@ -109,6 +109,11 @@ impl Page {
         Ok(words)
     }
 
+    /// What the budget is about, bytes: managed pages in DRAM, pools, overhead.
+    pub fn physical_bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.read()?.u64_at(offset_of!(StatsPage, physical_bytes)))
+    }
+
     /// The highest that Terrace's own tables, buffers and threads took, bytes; 0 before its threads run.
     pub fn overhead_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.read()?.u64_at(offset_of!(StatsPage, peak_overhead_bytes)))
