@@ -3,7 +3,8 @@
 //!
 //! One repeat: the server starts in a group without limit over an empty swap, is filled, and is measured; then the group's limit is
 //! lowered, by steps, to each share of what the server took, and it is measured again: T is what group and swap take together meanwhile.
-//! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured. Repeats follow one another, so both sides see
+//! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured (over a new swap of the same kind, if it is told
+//! to use one). Repeats follow one another, so both sides see
 //! the same machine. The server and all its threads have CPU 0, the client and the benchmark CPU 1.
 
 mod curve;
@@ -144,6 +145,12 @@ impl Options {
         Ok(Plan { against, value_bytes: list(&self.value_bytes, full, &[1000, 100], &[1000]), resident, loads })
     }
 
+    /// Whether Terrace is told to use the kernel's swap.
+    fn swaps(&self) -> bool {
+        let mut words = self.terrace_flags.split([' ', '=']).skip_while(|word| *word != "--tiers");
+        words.nth(1).is_some_and(|list| list.split(',').any(|tier| tier == "swap" || tier == "auto"))
+    }
+
     fn items(&self, value_bytes: usize) -> u64 {
         let target = if self.full { 2 << 30 } else { 400 << 20 };
         self.items.unwrap_or(target / (value_bytes as u64 + ITEM_OVERHEAD_BYTES))
@@ -209,12 +216,14 @@ impl Comparison {
     fn terrace_side(&mut self, options: &Options, plan: &Plan, resident: u32, total: u64) -> anyhow::Result<()> {
         let mut flags = vec!["--dram".to_owned(), format!("{}K", total / 1024)];
         flags.extend(options.terrace_flags.split_whitespace().map(str::to_owned));
+        // As new as the peer's was, and counted as the peer's.
+        let swap = options.swaps().then(|| self.against.swap_on(2 * self.data.bytes())).transpose()?;
         let mut running = Running::start(self.data, Some(&flags))?;
         measure::fill(&mut running, self.data)?;
         interrupt::sleep(SETTLE)?;
         running.page.as_ref().context("it is under Terrace")?.expect_managed()?;
         for load in &plan.loads {
-            let sample = self.sample(options, plan, &mut running, None, resident, *load)?;
+            let sample = self.sample(options, plan, &mut running, swap.as_ref(), resident, *load)?;
             self.cell(resident, *load).terrace.push(sample);
         }
         Ok(())

@@ -8,6 +8,7 @@ use crate::handler::{PageBuffer, Tools};
 use crate::pager::Pager;
 use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
+use crate::swapping::own_tier;
 use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State, tick_of};
@@ -35,7 +36,7 @@ pub(crate) struct Wish {
 
 impl Wish {
     /// What becomes of a resident page.
-    fn judge(&self, word: Snapshot, now_ms: u64) -> Verdict {
+    pub fn judge(&self, word: Snapshot, now_ms: u64) -> Verdict {
         if self.anything {
             return Verdict::Take;
         }
@@ -51,7 +52,7 @@ impl Wish {
 }
 
 /// What is to become of a resident page.
-enum Verdict {
+pub(crate) enum Verdict {
     Take,
     Leave,
     /// It stays, with another word.
@@ -105,7 +106,7 @@ pub(crate) struct Evictor {
     pub tools: Tools,
     /// What `--verify` decompresses into.
     read_back: Box<PageBuffer>,
-    runs: Box<[Run]>,
+    pub(crate) runs: Box<[Run]>,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
@@ -186,7 +187,10 @@ impl Evictor {
     }
 
     /// Evicts pages of a region.
-    pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
+    pub fn evict(&mut self, pager: &Pager, entry: Entry, mut wish: Wish) -> Taken {
+        if let Some(taken) = self.page_out(pager, entry, &mut wish) {
+            return taken;
+        }
         let mut taken = Taken::default();
         let mut from = wish.from;
         self.look_for_pins(pager);
@@ -222,7 +226,9 @@ impl Evictor {
         let _inside = pager.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
         let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
-        let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
+        let swap = pager.tiers[tier].swap().filter(|swap| swap.accepts());
+        let possible = !pager.is_frozen() && (swap.is_some() || pager.tiers[1..].iter().any(accepts));
+        let judge = |word: Snapshot| if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave };
         let mut slot = 0;
         for number in pages.iter().take(BATCH) {
             let (entry, address) = pager.table.page(*number);
@@ -231,12 +237,14 @@ impl Evictor {
                 continue;
             }
             let _region = entry.region.lock.lock();
-            if possible && !is_refused(&entry, now_ms) {
+            if possible && swap.is_some() && !is_refused(&entry, now_ms) {
+                if self.page_out_one(pager, &entry, address, judge) {
+                    report(entry.number);
+                }
+            } else if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let mut taken = Taken::default();
-                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| {
-                    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
-                });
+                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, judge);
                 let staged = self.stage(pager, &entry, &claimed, slot, &mut taken);
                 slot += staged.len();
                 if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
@@ -290,7 +298,8 @@ impl Evictor {
             let _region = entry.region.lock.lock();
             let staged = probe.staged.len() as u32;
             let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
-            let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier: 1, from: 0 };
+            let tier = own_tier(pager, 1);
+            let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
             let slot = pager.staging.probe_slot(probe.chunk);
             let evicted = self.store(pager, &entry, probe.staged, slot, PROBE, Some(wish));
             self.free_chunks.push(probe.chunk);
@@ -334,6 +343,7 @@ impl Evictor {
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let now_ms = sys::now_ns() / 1_000_000;
         for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
             let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
             let mut registered = piece.attributes.registered;
@@ -344,7 +354,7 @@ impl Evictor {
                     }
                     let word = entry.word(address);
                     let before = word.load();
-                    if !before.is(State::Resident) {
+                    if !before.is(State::Resident) || pager.see_return(entry, address, now_ms) {
                         continue;
                     }
                     match judge(before) {
@@ -612,10 +622,7 @@ impl Evictor {
 
     /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
     pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
-        let densest = pager.tiers.len() - 1;
-        if !accepts(&pager.tiers[densest]) {
-            return 0;
-        }
+        let Some(densest) = pager.densest_own().filter(|tier| accepts(&pager.tiers[*tier])) else { return 0 };
         let mut gained = 0;
         for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
             let word = entry.word(address);
@@ -685,7 +692,7 @@ enum Fate {
 
 /// Whether it is worth trying to store in a tier.
 fn accepts(tier: &Tier) -> bool {
-    tier.files().is_none_or(|files| files.accepts())
+    tier.swap().is_none() && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Pager {

@@ -29,6 +29,7 @@ pub mod settings;
 mod simulation;
 mod staging;
 pub mod stats;
+mod swapping;
 pub mod sys;
 pub mod table;
 #[cfg(test)]

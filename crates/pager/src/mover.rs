@@ -21,6 +21,10 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// Longest stretch of evicting before measuring again.
 const SLICE_NS: u64 = 10_000_000;
+/// Time until the mover knows what the kernel brought back from its swap, s.
+const RETURN_S: f64 = 0.02;
+/// How often it is looked at what is under the kernel's swap, ns.
+const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
 /// Bounds of the headroom.
 const HEADROOM_MIN: u64 = 2 << 20;
 const HEADROOM_MAX: u64 = 64 << 20;
@@ -95,6 +99,9 @@ struct Mover {
     stress_ns: u64,
     tidied_ns: u64,
     tried_again_ns: u64,
+    swap_looked_ns: u64,
+    /// See `hurry`.
+    hurries: bool,
 }
 
 /// The mover thread's life.
@@ -127,6 +134,8 @@ pub(crate) fn run(pager: &'static Pager) {
         stress_ns: now_ns,
         tidied_ns: now_ns,
         tried_again_ns: now_ns,
+        swap_looked_ns: 0,
+        hurries: false,
     };
     pager.mover.running.store(true, Release);
     loop {
@@ -172,7 +181,7 @@ impl Mover {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
-                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: 1, from: address % REGION / PAGE };
+                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: self.ends().0, from: address % REGION / PAGE };
                 self.evictor.evict(pager, entry, wish);
             }
             address = region_end;
@@ -198,6 +207,7 @@ impl Mover {
             return IDLE_TICK;
         }
         self.tidy_files(now_ns);
+        self.look_at_swap(now_ns);
         if pager.is_frozen() {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
@@ -214,6 +224,8 @@ impl Mover {
         }
         let headroom = self.headroom(budget, now_ns);
         let physical = pager.physical_bytes();
+        let swaps = pager.swap().is_some_and(|(tier, _)| tier.stats.pages() > 0);
+        self.hurry(swaps && physical > budget);
         // Beyond half of the budget no single demand is worth it.
         let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
         if physical + demand > budget - headroom / 2 {
@@ -234,12 +246,12 @@ impl Mover {
     }
 
     /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in
-    /// [`REACTION_S`] when it came fastest, of late.
+    /// [`REACTION_S`] when it came fastest, of late. And for what the kernel brings back from its swap, which waits for nobody either.
     fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;
         self.growth = (self.growth * (-seconds / BURST_HALF_LIFE_S).exp2()).max(self.measure.growth);
-        ((self.growth * REACTION_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
+        ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
     }
 
     fn tidy_files(&mut self, now_ns: u64) {
@@ -256,6 +268,33 @@ impl Mover {
                 files.try_again();
             }
         }
+    }
+
+    fn look_at_swap(&mut self, now_ns: u64) {
+        let Some((_, swap)) = self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS) else { return };
+        // Each second: as files that refused.
+        if self.swap_looked_ns / TRY_AGAIN_EVERY_NS != now_ns / TRY_AGAIN_EVERY_NS {
+            swap.try_again();
+        }
+        self.swap_looked_ns = now_ns;
+        swap.look();
+    }
+
+    /// Who brings a page back from the kernel's swap waits for no room: while memory is over the budget, the mover goes before everybody (where
+    /// it may), or it would fall behind for good where processors are scarce.
+    fn hurry(&mut self, hurries: bool) {
+        if hurries != self.hurries {
+            self.hurries = hurries;
+            sys::set_thread_nice(if hurries { -20 } else { 0 });
+        }
+    }
+
+    /// The first (fastest) of the tiers that take pages at present, and the last (densest).
+    fn ends(&self) -> (usize, usize) {
+        let takes = |tier: &usize| self.pager.tiers[*tier].swap().is_none_or(|swap| swap.accepts());
+        let mut all = (1..self.pager.tiers.len()).filter(takes);
+        let first = all.next().unwrap_or(1);
+        (first, all.last().unwrap_or(first))
     }
 
     /// Evicts until memory is down to `target` or the time slice is over. True if there is more to do at once.
@@ -357,7 +396,7 @@ impl Mover {
 
     /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is known.
     fn tier(&mut self) -> usize {
-        let densest = self.pager.tiers.len() - 1;
+        let (_, densest) = self.ends();
         self.choices = self.choices.wrapping_add(1);
         let trial = self.choices.is_multiple_of(TRY_DENSEST) && self.ratio(densest).is_none();
         if trial { densest } else { self.cheapest_tier() }
@@ -366,6 +405,7 @@ impl Mover {
     /// DRAM for each byte in a tier, if that is known.
     fn ratio(&self, tier: usize) -> Option<f64> {
         let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
+        let known = self.pager.tiers[tier].swap().map(|swap| swap.ratio()).or(known);
         if self.pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
     }
 
@@ -376,12 +416,12 @@ impl Mover {
     /// for a factor.
     fn cheapest_tier(&self) -> usize {
         let pager = self.pager;
-        let densest = pager.tiers.len() - 1;
+        let (fastest, densest) = self.ends();
         if self.pressure >= PRESSURE_DENSE {
             return densest;
         }
         let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
-        let first = self.ratio(1).unwrap_or(RATIO_ASSUMED);
+        let first = self.ratio(fastest).unwrap_or(RATIO_ASSUMED);
         let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
         let share_out = |ratio: f64| (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
         // The first cannot do it.
@@ -390,7 +430,7 @@ impl Mover {
         }
         let accesses = |ratio: f64| -(1.0 - share_out(ratio)).ln();
         let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
-        if accesses(dense) * cost < accesses(first) { densest } else { 1 }
+        if accesses(dense) * cost < accesses(first) { densest } else { fastest }
     }
 
     /// Memory is within the budget.
@@ -443,7 +483,7 @@ impl Mover {
     /// Recompresses what is out already; true if that gained something.
     fn densify(&mut self) -> bool {
         let pager = self.pager;
-        let densest = pager.tiers.len() - 1;
+        let Some(densest) = pager.densest_own() else { return false };
         if pager.tiers[1..densest].iter().all(|tier| tier.stats.pages() == 0) {
             return false;
         }

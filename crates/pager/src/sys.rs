@@ -144,6 +144,12 @@ pub fn populate_for_writing(page: usize) -> Result<()> {
     unsafe { advise_or_strike(Call::Populate, page, PAGE, libc::MADV_POPULATE_WRITE) }
 }
 
+/// Has the kernel put pages into its swap (Linux 5.4). What it does not take stays, without an error.
+pub fn page_out(start: usize, len: usize) -> Result<()> {
+    // SAFETY: contents stay.
+    unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }
+}
+
 /// Closes a descriptor of the calling thread's table.
 pub fn close(fd: Fd) {
     simulated!(kernel => kernel.close(fd));
@@ -684,33 +690,54 @@ pub struct Run {
     categories: u64,
 }
 
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+impl Run {
+    /// Whether these pages are in the kernel's swap; of runs of [`scan_held`].
+    pub fn is_swapped(&self) -> bool {
+        self.categories & PAGE_IS_SWAPPED != 0
+    }
+}
+
 /// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how many runs were written and
 /// where the walk ended; it ended early if the runs ran out.
 pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    scan(pagemap, start, end, runs, PAGE_IS_PRESENT)
+}
+
+/// The same with pages in the kernel's swap, in runs of their own.
+pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
+}
+
+fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> Result<(usize, usize)> {
     const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
-    const FILE: u64 = 1 << 2;
-    const PRESENT: u64 = 1 << 3;
-    const PFNZERO: u64 = 1 << 5;
     let mut args = [0u64; 12];
     args[0] = 96;
     args[2] = start as u64;
     args[3] = end as u64;
     args[5] = runs.as_mut_ptr() as u64;
     args[6] = runs.len() as u64;
-    args[8] = FILE | PFNZERO;
-    args[9] = FILE | PRESENT | PFNZERO;
+    // Neither of these, and one of those.
+    args[8] = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+    args[9] = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+    args[10] = kinds;
+    args[11] = kinds;
     if let Some(errno) = injection::strike(Call::Scan) {
         return Err(errno);
     }
     simulated!(kernel => kernel.scan_present(start, end, runs));
     if PLAIN_PAGEMAP.load(Relaxed) {
-        return read_present(pagemap, start, end, runs);
+        return read_entries(pagemap, start, end, runs, kinds);
     }
     // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
     match unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) } {
         Err(Errno::ENOTTY) => {
             PLAIN_PAGEMAP.store(true, Relaxed);
-            read_present(pagemap, start, end, runs)
+            read_entries(pagemap, start, end, runs, kinds)
         }
         count => Ok((count?, args[4] as usize)),
     }
@@ -719,10 +746,9 @@ pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
 /// The kernel has no PAGEMAP_SCAN (before Linux 6.7).
 static PLAIN_PAGEMAP: AtomicBool = AtomicBool::new(false);
 
-/// As [`scan_present`], entry by entry: slower, and the shared zero page looks like any other.
-fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+/// As [`scan`], entry by entry: slower, and the shared zero page looks like any other.
+fn read_entries(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> Result<(usize, usize)> {
     const FILE_OR_SHARED: u64 = 1 << 61;
-    const PRESENT: u64 = 1 << 63;
     let mut entries = [0u64; 512];
     let (mut count, mut address) = (0, start);
     while address < end {
@@ -736,15 +762,21 @@ fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Resu
         for entry in &entries[..read] {
             let at = address as u64;
             address += PAGE;
-            if entry & (PRESENT | FILE_OR_SHARED) != PRESENT {
+            // Bit 63: present; bit 62: swapped.
+            let categories = match entry >> 62 {
+                2 | 3 => PAGE_IS_PRESENT,
+                1 => PAGE_IS_SWAPPED,
+                _ => 0,
+            } & kinds;
+            if entry & FILE_OR_SHARED != 0 || categories == 0 {
                 continue;
             }
-            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at) {
+            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at && run.categories == categories) {
                 run.end += PAGE as u64;
                 continue;
             }
             let Some(run) = runs.get_mut(count) else { return Ok((count, at as usize)) };
-            *run = Run { start: at, end: at + PAGE as u64, categories: 0 };
+            *run = Run { start: at, end: at + PAGE as u64, categories };
             count += 1;
         }
     }
@@ -783,6 +815,15 @@ pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
             Err(_) => sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where the kernel has no swap.
+pub fn swapped_bytes(status: Fd) -> Option<u64> {
+    let mut text = [0u8; 2048];
+    let len = read_at(status, &mut text, 0).ok()?;
+    let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
+    let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.
