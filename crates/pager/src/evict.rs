@@ -9,7 +9,7 @@ use crate::pager::Pager;
 use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
 use crate::swapping::own_tier;
-use crate::sys::{self, Errno, PAGE, Run};
+use crate::sys::{self, Errno, Fd, PAGE, Run};
 use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State, tick_of};
 use std::collections::VecDeque;
@@ -66,6 +66,19 @@ fn stays(word: Snapshot, now_ms: u64) -> bool {
     word.age_ms(now_ms) < stay_ms && word != Snapshot(0)
 }
 
+/// What becomes of a page whose time on probation is over.
+pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
+    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
+}
+
+/// What could not leave is as the others are.
+pub(crate) fn end_of_probation(word: &PageWord) {
+    let left = word.load();
+    if left.is_on_probation() {
+        let _ = word.transition(left, left.with(State::Resident, 0));
+    }
+}
+
 /// What became of an attempt.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Taken {
@@ -107,6 +120,8 @@ pub(crate) struct Evictor {
     /// What `--verify` decompresses into.
     read_back: Box<PageBuffer>,
     pub(crate) runs: Box<[Run]>,
+    /// A descriptor of this process, for [`sys::page_out`]; −1 without a tier for it.
+    pub(crate) own_process: Fd,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
@@ -162,6 +177,7 @@ impl Evictor {
             tools: Tools::new(),
             read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
             runs: vec![Run::default(); REGION / PAGE].into(),
+            own_process: pager.swap().and_then(|_| sys::own_process().ok()).unwrap_or(-1),
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
@@ -222,13 +238,14 @@ impl Evictor {
     /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each that went. They lie scattered: one by one, but
     /// the staging slots are emptied together.
     pub fn end_probation(&mut self, pager: &Pager, pages: &[u32], tier: usize, mut report: impl FnMut(u32)) {
+        if pager.tiers[tier].swap().is_some_and(|swap| swap.accepts()) {
+            return self.page_out_leaving(pager, pages, report);
+        }
         self.look_for_pins(pager);
         let _inside = pager.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
-        let swap = pager.tiers[tier].swap().filter(|swap| swap.accepts());
-        let possible = !pager.is_frozen() && (swap.is_some() || pager.tiers[1..].iter().any(accepts));
-        let judge = |word: Snapshot| if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave };
+        let wish = Wish { pages: 1, pressure: 0, anything: false, tier: own_tier(pager, tier), from: 0 };
+        let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
         let mut slot = 0;
         for number in pages.iter().take(BATCH) {
             let (entry, address) = pager.table.page(*number);
@@ -237,25 +254,17 @@ impl Evictor {
                 continue;
             }
             let _region = entry.region.lock.lock();
-            if possible && swap.is_some() && !is_refused(&entry, now_ms) {
-                if self.page_out_one(pager, &entry, address, judge) {
-                    report(entry.number);
-                }
-            } else if possible && !is_refused(&entry, now_ms) {
+            if possible && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let mut taken = Taken::default();
-                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, judge);
+                let (claimed, _) = self.claim(pager, &entry, 1, page..page + 1, &mut taken, |word| leaves(word, now_ms));
                 let staged = self.stage(pager, &entry, &claimed, slot, &mut taken);
                 slot += staged.len();
                 if self.store(pager, &entry, staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
                 }
             }
-            // What could not leave is as the others are.
-            let left = word.load();
-            if left.is_on_probation() {
-                let _ = word.transition(left, left.with(State::Resident, 0));
-            }
+            end_of_probation(word);
         }
         if slot > 0 {
             pager.staging.empty(0, slot);

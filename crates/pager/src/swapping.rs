@@ -9,7 +9,7 @@
 //! The kernel refuses without a word (no room, a control group's limit, pages locked, pinned or shared with a child): so it is looked at
 //! afterwards what has left.
 
-use crate::evict::{Evictor, Taken, Verdict, Wish};
+use crate::evict::{Evictor, Taken, Verdict, Wish, end_of_probation, is_refused, leaves};
 use crate::pager::Pager;
 use crate::sys::{self, PAGE, Run};
 use crate::table::{Entry, REGION};
@@ -22,9 +22,17 @@ use terrace_tiers::{Swap, SwapKind, Tier};
 /// Pages paged out at a time, for which a region's lock is held: 0.6 ms with zram.
 const CHUNK: usize = 64;
 
-struct Marked {
+struct Marked<'a> {
+    entry: Entry<'a>,
     address: usize,
-    word: Snapshot,
+    /// The word as we left it.
+    marked: Snapshot,
+}
+
+impl Marked<'_> {
+    fn word(&self) -> Snapshot {
+        self.entry.word(self.address).load()
+    }
 }
 
 impl Pager {
@@ -117,7 +125,7 @@ impl Evictor {
             let limit = CHUNK.min(wish.pages - taken.evicted as usize);
             let (marked, next) = self.mark(pager, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| wish.judge(word, now_ms));
             taken.next = next;
-            self.send(pager, &entry, &marked, &mut taken);
+            self.send(pager, &marked, &mut taken);
             drop(region);
             drop(inside);
             pager.tell_progress();
@@ -129,25 +137,40 @@ impl Evictor {
         Some(taken)
     }
 
-    /// Pages out one page whose probation is over. The region is locked. True if it left.
-    pub fn page_out_one(&mut self, pager: &Pager, entry: &Entry, address: usize, judge: impl Fn(Snapshot) -> Verdict) -> bool {
-        let page = (address - entry.region.address()) / PAGE;
-        let mut taken = Taken::default();
-        let (marked, _) = self.mark(pager, entry, 1, page..page + 1, &mut taken, judge);
-        self.send(pager, entry, &marked, &mut taken);
-        taken.evicted > 0
+    /// As [`Evictor::end_probation`], into the kernel's swap.
+    pub fn page_out_leaving(&mut self, pager: &Pager, pages: &[u32], mut report: impl FnMut(u32)) {
+        let _inside = pager.gate.worker();
+        let now_ms = sys::now_ns() / 1_000_000;
+        let (mut taken, mut marked) = (Taken::default(), Vec::with_capacity(pages.len()));
+        for number in pages {
+            let (entry, address) = pager.table.page(*number);
+            if !entry.word(address).load().is_on_probation() {
+                continue;
+            }
+            if !pager.is_frozen() && !is_refused(&entry, now_ms) {
+                let page = (address - entry.region.address()) / PAGE;
+                let _region = entry.region.lock.lock();
+                marked.append(&mut self.mark(pager, &entry, 1, page..page + 1, &mut taken, |word| leaves(word, now_ms)).0);
+            }
+            end_of_probation(entry.word(address));
+        }
+        // They are scattered over regions, whose locks nobody holds any more: if one is unmapped now, or something else is there, the kernel
+        // pages that out, whose contents are safe with it whatever they are.
+        self.send(pager, &marked, &mut taken);
+        marked.iter().filter(|page| page.word() == page.marked).for_each(|page| report(page.entry.number));
+        pager.tell_progress();
     }
 
     /// Marks up to `limit` present pages among `pages` of the region as paged out, as `judge` says. Also returns where it stopped.
-    fn mark(
+    fn mark<'a>(
         &mut self,
         pager: &Pager,
-        entry: &Entry,
+        entry: &Entry<'a>,
         limit: usize,
         pages: Range<usize>,
         taken: &mut Taken,
         judge: impl Fn(Snapshot) -> Verdict,
-    ) -> (Vec<Marked>, usize) {
+    ) -> (Vec<Marked<'a>>, usize) {
         let mut marked = Vec::with_capacity(limit);
         let base = entry.region.address();
         let now_ms = sys::now_ns() / 1_000_000;
@@ -175,7 +198,7 @@ impl Evictor {
                 let to = before.swapped_at(tick_of(now_ms));
                 if word.transition(before, to).is_ok() {
                     entry.region.swapped.fetch_add(1, Relaxed);
-                    marked.push(Marked { address, word: to });
+                    marked.push(Marked { entry: *entry, address, marked: to });
                 }
             }
         }
@@ -183,27 +206,24 @@ impl Evictor {
     }
 
     /// Has the kernel page out what is marked, and takes the marks off what stayed.
-    fn send(&mut self, pager: &Pager, entry: &Entry, marked: &[Marked], taken: &mut Taken) {
-        let (Some((tier, swap)), [first, .., last] | [first @ last]) = (pager.swap(), marked) else { return };
+    fn send(&mut self, pager: &Pager, marked: &[Marked], taken: &mut Taken) {
+        let (Some((tier, swap)), Some(first)) = (pager.swap(), marked.first()) else { return };
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
-        let mut rest = marked;
-        let mut answered = true;
-        while let Some(start) = rest.first() {
-            let run = rest.iter().enumerate().take_while(|(i, page)| page.address == start.address + i * PAGE).count();
-            answered &= sys::page_out(start.address, run * PAGE).is_ok();
-            rest = &rest[run..];
-        }
-        // If the kernel does not say what has left, the next scan of everything will find what stayed.
-        let count = sys::scan_present(pagemap, first.address, last.address + PAGE, &mut self.runs).map_or(0, |(count, _)| count);
-        let present = |address: usize| is_in(&self.runs[..count], address);
-        let stayed = marked.iter().filter(|page| present(page.address));
+        let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
+        let runs: Vec<(usize, usize)> = runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
+        let answered = sys::page_out(self.own_process, &runs);
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
-        for page in stayed {
-            refused += 1;
-            let as_before = Snapshot::new(State::Resident, page.word.returns(), now, 0);
-            if entry.word(page.address).transition(page.word, as_before).is_ok() {
-                entry.region.swapped.fetch_sub(1, Relaxed);
+        for pages in marked.chunk_by(|page, next| page.entry.number == next.entry.number && page.address < next.address) {
+            let (start, end) = (pages[0].address, pages[pages.len() - 1].address + PAGE);
+            // If the kernel does not say what has left, the next scan of everything will find what stayed.
+            let count = sys::scan_present(pagemap, start, end, &mut self.runs).map_or(0, |(count, _)| count);
+            for page in pages.iter().filter(|page| is_in(&self.runs[..count], page.address)) {
+                refused += 1;
+                let as_before = Snapshot::new(State::Resident, page.marked.returns(), now, 0);
+                if page.entry.word(page.address).transition(page.marked, as_before).is_ok() {
+                    page.entry.region.swapped.fetch_sub(1, Relaxed);
+                }
             }
         }
         let gone = marked.len() - refused;

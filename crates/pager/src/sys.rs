@@ -144,10 +144,50 @@ pub fn populate_for_writing(page: usize) -> Result<()> {
     unsafe { advise_or_strike(Call::Populate, page, PAGE, libc::MADV_POPULATE_WRITE) }
 }
 
-/// Has the kernel put pages into its swap (Linux 5.4). What it does not take stays, without an error.
-pub fn page_out(start: usize, len: usize) -> Result<()> {
-    // SAFETY: contents stay.
-    unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }
+/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call if it takes that of `own_process`, which may
+/// be −1. What it does not take stays, mostly without an error; false if there was one.
+pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
+    let parts: Vec<libc::iovec> = runs.iter().map(|(start, len)| libc::iovec { iov_base: *start as *mut _, iov_len: *len }).collect();
+    let (mut rest, mut answered) = (&parts[..], true);
+    while !rest.is_empty() {
+        let all = match injection::strike(Call::PageOut) {
+            Some(errno) => Err(errno),
+            // SAFETY: contents stay, and the kernel reads the parts.
+            None => unsafe { syscall!(Sysno::process_madvise, own_process, rest.as_ptr(), rest.len(), libc::MADV_PAGEOUT, 0) },
+        };
+        let mut done = match all {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                // Not even the first: perhaps the call is forbidden (before Linux 6.13 without privilege), perhaps this part is.
+                let (start, len) = (rest[0].iov_base as usize, rest[0].iov_len);
+                // SAFETY: contents stay.
+                answered &= unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }.is_ok();
+                len
+            }
+        };
+        let whole = rest
+            .iter()
+            .take_while(|part| {
+                done >= part.iov_len && {
+                    done -= part.iov_len;
+                    true
+                }
+            })
+            .count();
+        rest = &rest[whole..];
+        if done > 0 {
+            // It stopped within a part.
+            answered = false;
+            rest = &rest[1..];
+        }
+    }
+    answered
+}
+
+/// A descriptor of this process, in the calling thread's table.
+pub fn own_process() -> Result<Fd> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::pidfd_open, process_id(), 0) }.map(|fd| fd as Fd)
 }
 
 /// Closes a descriptor of the calling thread's table.

@@ -16,6 +16,8 @@ use crate::PAGE_BYTES;
 pub const KEEP_FREE: u64 = 4;
 /// After so many pages the next look is due: 16 MiB.
 pub const PAGES_A_LOOK: u64 = 4096;
+/// Room for fewer pages is none: a look costs as much as some of them.
+const LEAST_ROOM: u64 = 64;
 /// If of so many pages in a row none left, the kernel takes none at present. Fewer may be on the way to its lists, on other processors.
 const TAKES_NONE: u64 = 256;
 /// What a page takes of memory, as a share of itself, where little is swapped or nothing can be read: zram with lz4 or lzo-rle.
@@ -154,12 +156,12 @@ impl Swap {
 
     /// What a look saw.
     pub fn seen(&self, view: &SwapView) {
-        let room = view.room_bytes() / PAGE_BYTES as u64;
+        let room = Some(view.room_bytes() / PAGE_BYTES as u64).filter(|room| *room >= LEAST_ROOM).unwrap_or(0);
         self.kind.store(view.kind as u32, Relaxed);
         self.ratio.store((view.ratio() * 65536.0) as u32, Relaxed);
         self.room_pages.store(room, Relaxed);
         // Others look at the same room: a quarter of it each, where it is small.
-        self.look_in.store(PAGES_A_LOOK.min(room / 4), Relaxed);
+        self.look_in.store(PAGES_A_LOOK.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
     }
 
     /// What is under it.
@@ -253,13 +255,13 @@ mod tests {
         let swap = Swap::default();
         assert!(!swap.accepts());
         let view = |free: u64| SwapView { kind: SwapKind::Zram, total_bytes: 1000 << 12, free_bytes: free << 12, ..SwapView::default() };
-        swap.seen(&view(290));
-        assert!(swap.accepts() && !swap.took(9) && swap.took(1), "10 of 40 may go before another look");
+        swap.seen(&view(330));
+        assert!(swap.accepts() && !swap.took(19) && swap.took(1), "20 of 80 may go before another look");
         assert!(swap.accepts());
-        assert!(swap.took(30) && !swap.accepts());
-        swap.seen(&view(250));
+        assert!(swap.took(60) && !swap.accepts());
+        swap.seen(&view(313));
         assert!(!swap.accepts());
-        swap.seen(&view(260));
+        swap.seen(&view(314));
         assert!(!swap.stayed(TAKES_NONE - 1) && swap.accepts());
         swap.took(1);
         assert!(!swap.stayed(1) && swap.accepts());
