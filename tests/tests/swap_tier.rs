@@ -161,7 +161,7 @@ fn swap_is_never_used_up() {
 #[test]
 fn swap_goes_away() {
     for (tiers, case, line) in
-        [("dram,swap", "keeps_changing", "changes"), ("dram,swap,lz4", "keeps_changing", "changes"), ("dram,swap", "holds", "holds")]
+        [("dram,swap", "keeps_changing", "changes"), ("dram,swap", "holds", "holds"), ("dram,swap,lz4", "holds", "holds")]
     {
         let Some(zram) = zram("swap_goes_away", 512 * MIB) else { return };
         let running = start(case, Terrace::within(if case == "holds" { "4G" } else { "24M" }).and("--tiers").and(tiers));
@@ -176,11 +176,29 @@ fn swap_goes_away() {
         signal(&running);
         let finished = running.wait();
         assert!(finished.status.success(), "{}", finished.account("failed"));
+        finished.report().expect_managed();
+    }
+}
+
+/// `auto` works with swap and without, keeps contents, and says what it used. What it chooses is the machine's to decide.
+#[test]
+fn auto_uses_what_there_is() {
+    let with = zram("auto_uses_what_there_is", 512 * MIB);
+    for swap in [with, None] {
+        let _alone = swap.is_none().then(without_swap);
+        let there_is_swap = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
+        let running = start("keeps_changing", Terrace::within("24M").and("--tiers=auto"));
+        wait_for_line(&running, "changes");
+        std::thread::sleep(Duration::from_secs(2));
+        signal(&running);
+        let finished = running.wait();
+        assert!(finished.status.success() && !finished.stderr.contains("no swap"), "{}", finished.account("failed"));
         let report = finished.report();
-        report.expect_managed();
-        if tiers.ends_with("lz4") {
-            assert!(report.number("/tiers/2/faults") > 0.0, "{report}");
-        }
+        report.expect_moves(1000, 1000);
+        let names: Vec<&str> = (0..4).filter_map(|n| report.at(&format!("/tiers/{n}/name")).as_str()).collect();
+        assert_eq!(names, ["dram", "swap", "lz4", "zstd:1"], "{report}");
+        assert!(there_is_swap || report.number("/tiers/1/faults") == 0.0, "{report}");
+        assert!(report.number("/tiers/2/faults") > 0.0, "what things cost is learned from these: {report}");
     }
 }
 

@@ -4,6 +4,7 @@
 //! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
 //! that is touched while it is staged goes straight back.
 
+use crate::auto::Auto;
 use crate::handler::{PageBuffer, Tools};
 use crate::pager::Pager;
 use crate::settings::Eviction;
@@ -94,13 +95,13 @@ pub(crate) struct Taken {
     pub next: usize,
 }
 
-struct Claimed {
+pub(crate) struct Claimed {
     address: usize,
     /// The word before the claim.
     before: Snapshot,
 }
 
-struct Staged {
+pub(crate) struct Staged {
     address: usize,
     /// The word as we left it.
     word: Snapshot,
@@ -127,6 +128,8 @@ pub(crate) struct Evictor {
     locations: Vec<Location>,
     /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
     pub encoded: Vec<Ratio>,
+    /// Of `--tiers auto`.
+    pub auto: Option<Auto>,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
 }
@@ -182,6 +185,7 @@ impl Evictor {
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
             encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
+            auto: Auto::new(pager),
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }
@@ -339,7 +343,7 @@ impl Evictor {
 
     /// Claims up to `limit` present pages among `pages` of the region, as `judge` says. Registers their range if need be. Also returns where
     /// it stopped.
-    fn claim(
+    pub(crate) fn claim(
         &mut self,
         pager: &Pager,
         entry: &Entry,
@@ -391,7 +395,7 @@ impl Evictor {
     }
 
     /// Moves claimed pages into staging slots from `slot` on, run by run.
-    fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken) -> Vec<Staged> {
+    pub(crate) fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken) -> Vec<Staged> {
         let mut staged = Vec::with_capacity(claimed.len());
         let mut index = 0;
         while index < claimed.len() {
@@ -498,7 +502,15 @@ impl Evictor {
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
     /// compression does not pay, pages go back. Returns how many were stored.
-    fn store(&mut self, pager: &Pager, entry: &Entry, staged: Vec<Staged>, slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
+    pub(crate) fn store(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        staged: Vec<Staged>,
+        slot: usize,
+        slots: usize,
+        wish: Option<Wish>,
+    ) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for page in &staged {
@@ -544,6 +556,9 @@ impl Evictor {
     fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> Fate {
         // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
         let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        if let Some(auto) = &mut self.auto {
+            auto.offer(contents);
+        }
         let (mut refused, mut incompressible) = (false, false);
         // Denser tiers where it does not compress, and any other that takes it where one refuses.
         for tier in (wish.tier..pager.tiers.len()).chain((1..wish.tier).rev()) {

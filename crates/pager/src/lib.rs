@@ -8,6 +8,7 @@
 //! missing, the program runs on.
 
 mod account;
+mod auto;
 mod child;
 mod dma;
 mod evict;

@@ -4,17 +4,19 @@
 //! it looks for victims is its *pressure*: up a step whenever a look at all regions was not enough, down again when things are easy.
 
 use crate::account::Measure;
+use crate::auto::faults;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{DO, Mode, Pager};
 use crate::settings::Stress;
+use crate::swapping::own_tier;
 use crate::sys::{self, PAGE};
 use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
 use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
-use terrace_tiers::Tier;
+use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
 const IDLE_TICK: Duration = Duration::from_millis(50);
@@ -278,6 +280,9 @@ impl Mover {
         }
         self.swap_looked_ns = now_ns;
         swap.look();
+        if let Some(auto) = &mut self.evictor.auto {
+            auto.measure(self.pager, &mut self.evictor.tools.scratch, now_ns);
+        }
     }
 
     /// Who brings a page back from the kernel's swap waits for no room: while memory is over the budget, the mover goes before everybody (where
@@ -289,10 +294,16 @@ impl Mover {
         }
     }
 
+    /// The tiers that take pages at present. A disk is asked for by name only.
+    fn takers(&self) -> impl Iterator<Item = usize> {
+        let auto = self.evictor.auto.is_some();
+        let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
+        (1..self.pager.tiers.len()).filter(move |tier| self.pager.tiers[*tier].swap().is_none_or(|swap| takes(swap)))
+    }
+
     /// The first (fastest) of the tiers that take pages at present, and the last (densest).
     fn ends(&self) -> (usize, usize) {
-        let takes = |tier: &usize| self.pager.tiers[*tier].swap().is_none_or(|swap| swap.accepts());
-        let mut all = (1..self.pager.tiers.len()).filter(takes);
+        let mut all = self.takers();
         let first = all.next().unwrap_or(1);
         (first, all.last().unwrap_or(first))
     }
@@ -399,7 +410,27 @@ impl Mover {
         let (_, densest) = self.ends();
         self.choices = self.choices.wrapping_add(1);
         let trial = self.choices.is_multiple_of(TRY_DENSEST) && self.ratio(densest).is_none();
-        if trial { densest } else { self.cheapest_tier() }
+        if trial {
+            densest
+        } else if self.evictor.auto.is_some() && self.pressure < PRESSURE_DENSE {
+            self.measured_tier()
+        } else {
+            self.cheapest_tier()
+        }
+    }
+
+    /// Of `--tiers auto`: see [`Auto`](crate::auto::Auto).
+    fn measured_tier(&mut self) -> usize {
+        let first_own = own_tier(self.pager, 1);
+        let assumed = |tier: usize| if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED };
+        let takes: Vec<(usize, f64)> = self.takers().map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
+        let must_go = self.must_go();
+        self.evictor.auto.as_mut().map_or(first_own, |auto| auto.choose(must_go, &takes, first_own))
+    }
+
+    /// The share of the data that cannot stay in DRAM as it is.
+    fn must_go(&self) -> f64 {
+        1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / self.pager.touched_bytes().max(1) as f64
     }
 
     /// DRAM for each byte in a tier, if that is known.
@@ -420,17 +451,14 @@ impl Mover {
         if self.pressure >= PRESSURE_DENSE {
             return densest;
         }
-        let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
+        let must_go = self.must_go();
         let first = self.ratio(fastest).unwrap_or(RATIO_ASSUMED);
         let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
-        let share_out = |ratio: f64| (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
         // The first cannot do it.
-        if share_out(first) >= 0.999 {
-            return densest;
-        }
-        let accesses = |ratio: f64| -(1.0 - share_out(ratio)).ln();
+        let Some(faults_first) = faults(must_go, first) else { return densest };
+        let faults_dense = faults(must_go, dense).unwrap_or(faults_first);
         let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
-        if accesses(dense) * cost < accesses(first) { densest } else { fastest }
+        if faults_dense * cost < faults_first { densest } else { fastest }
     }
 
     /// Memory is within the budget.
@@ -454,6 +482,10 @@ impl Mover {
         let now_ns = sys::now_ns();
         let excess = pager.physical_bytes().saturating_sub(budget);
         let found = self.walk_moved_bytes > excess / 4 || excess == 0 && self.walk_changed;
+        if found && excess == 0 {
+            // Or it would never go down while memory is always at the budget.
+            self.ease(now_ns);
+        }
         let looked_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
         if !found && looked_ns + FRESH_NS < ranked_ns {
@@ -487,6 +519,10 @@ impl Mover {
         if pager.tiers[1..densest].iter().all(|tier| tier.stats.pages() == 0) {
             return false;
         }
+        let swap = pager.tiers[..densest].iter().position(|tier| tier.swap().is_some());
+        // Moving for less than an eighth is not worth a slower fault.
+        let swap_is_sparser =
+            swap.is_some_and(|swap| self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875);
         let deadline = sys::now_ns() + SLICE_NS;
         let before: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let regions = pager.table.len();
@@ -496,6 +532,9 @@ impl Mover {
             let entry = pager.table.by_number((first + step) % regions);
             if entry.region.evicted.load(Relaxed) > 0 {
                 gained += self.evictor.densify(pager, entry);
+            }
+            if swap_is_sparser {
+                gained += u64::from(self.evictor.densify_swapped(pager, entry, densest));
             }
             if self.pause_asked() || sys::now_ns() > deadline {
                 break;
@@ -569,6 +608,9 @@ impl Mover {
             };
             if random >> 56 & 15 == 1 {
                 self.evictor.densify(pager, entry);
+            }
+            if let Some(densest) = pager.densest_own().filter(|_| random >> 56 & 15 == 2) {
+                self.evictor.densify_swapped(pager, entry, densest);
             }
             note_refusals(&entry, &taken);
             left -= (taken.evicted as usize).min(left);

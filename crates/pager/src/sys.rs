@@ -846,6 +846,11 @@ pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).is_ok_and(|entry| entry >> 56 & 1 == 1)
 }
 
+/// Whether there is a page at `address`, in memory (bit 63 of its pagemap entry). True if that cannot be known now.
+pub fn is_present(pagemap: Fd, address: usize) -> bool {
+    pagemap_entry(pagemap, address).map_or(true, |entry| entry >> 63 == 1)
+}
+
 /// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
 /// Waits until the kernel answers: with a guess, a page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
