@@ -9,12 +9,14 @@ mod cases;
 mod compiled;
 mod program;
 mod report;
+mod zram;
 
 pub use built::{target_directory, terrace_command, terrace_library};
 pub use cases::Cases;
 pub use compiled::compiled;
 pub use program::{Finished, Program, Running, Terrace};
 pub use report::Report;
+pub use zram::{Zram, without_swap};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,7 +3,8 @@
 //!
 //! One repeat: the server starts in a group without limit over an empty swap, is filled, and is measured; then the group's limit is
 //! lowered, by steps, to each share of what the server took, and it is measured again: T is what group and swap take together meanwhile.
-//! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured. Repeats follow one another, so both sides see
+//! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured (over a new swap of the same kind, if it is told
+//! to use one). Repeats follow one another, so both sides see
 //! the same machine. The server and all its threads have CPU 0, the client and the benchmark CPU 1.
 
 mod curve;
@@ -146,6 +147,12 @@ impl Options {
         Ok(Plan { against, value_bytes: list(&self.value_bytes, full, &[1000, 100], &[1000]), resident, loads })
     }
 
+    /// Whether Terrace is told to use the kernel's swap.
+    fn swaps(&self) -> bool {
+        let mut words = self.terrace_flags.split([' ', '=']).skip_while(|word| *word != "--tiers");
+        words.nth(1).is_some_and(|list| list.split(',').any(|tier| tier == "swap" || tier == "auto"))
+    }
+
     fn items(&self, value_bytes: usize) -> u64 {
         let target = if self.full { 2 << 30 } else { 400 << 20 };
         self.items.unwrap_or(target / (value_bytes as u64 + ITEM_OVERHEAD_BYTES))
@@ -209,17 +216,23 @@ impl Comparison {
 
     /// Terrace's side at one share.
     fn terrace_side(&mut self, options: &Options, plan: &Plan, resident: u32, total: u64) -> anyhow::Result<()> {
+        // As new as the peer's was, and counted as the peer's.
+        let make_swap = || options.swaps().then(|| self.against.swap_on(2 * self.data.bytes())).transpose();
         let beside = match self.beside {
             Some(beside) => beside,
             None => {
+                let swap = make_swap()?;
                 let running = self.start_filled(options, total)?;
                 let physical = running.page.as_ref().context("it is under Terrace")?.physical_bytes()?;
-                *self.beside.insert(running.group.meter().usage_bytes()?.saturating_sub(physical))
+                let swapped = swap.as_ref().map_or(Ok(0), peer::Swap::used_bytes)?;
+                (running.group.meter().usage_bytes()? + swapped).saturating_sub(physical)
             }
         };
+        let swap = make_swap()?;
+        self.beside = Some(beside);
         let mut running = self.start_filled(options, total.saturating_sub(beside))?;
         for load in &plan.loads {
-            let sample = self.sample(options, plan, &mut running, None, resident, *load)?;
+            let sample = self.sample(options, plan, &mut running, swap.as_ref(), resident, *load)?;
             self.cell(resident, *load).terrace.push(sample);
         }
         Ok(())

@@ -310,7 +310,8 @@ fn figures_of(page: &StatsPage) -> Figures {
     let tiers = page.tiers[..tier_count].iter().map(|tier| {
         let faults = long(&tier.faults);
         let in_files = |field: &AtomicU64| (long(&tier.file_bytes) != u64::MAX).then(|| long(field));
-        let us = |field: &AtomicU64| (faults > 0).then(|| long(field) as f64 / 1e3);
+        // The kernel's own faults are not timed.
+        let us = |field: &AtomicU64| Some(long(field)).filter(|ns| faults > 0 && *ns > 0).map(|ns| ns as f64 / 1e3);
         Tier {
             name: text_of(&tier.name),
             logical_bytes: long(&tier.mean_logical_bytes),

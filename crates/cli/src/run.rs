@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::Command;
 use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Dram, Settings, Stress};
+use terrace_tiers::{SwapKind, SwapView, TierKind, parse_tiers};
 
 /// Set for every process of a run, and so the sign of being inside one.
 const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
@@ -51,6 +52,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let out_of_reach = reach::out_of_reach(&program);
     if let Some(found) = &out_of_reach {
         announce(name, found, settings.strict)?;
+    }
+
+    if out_of_reach.is_none() {
+        announce_lack_of_swap(&settings.tiers);
     }
 
     let run_dir = RunDir::create()?;
@@ -109,6 +114,21 @@ fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
     }
     say(&format!("{name} {cause}, so its memory cannot be managed and it runs as without terrace; {remedy}"));
     Ok(())
+}
+
+/// A tier `swap` where the kernel swaps nowhere costs only itself.
+fn announce_lack_of_swap(list: &str) {
+    let tiers = parse_tiers(list).unwrap_or_default();
+    let asked = list.trim() != "auto" && tiers.iter().any(|tier| tier.kind == TierKind::Swap);
+    if !asked || SwapView::of_machine().kind != SwapKind::None {
+        return;
+    }
+    let rest: Vec<&str> = tiers.iter().filter(|tier| tier.kind != TierKind::Swap).map(|tier| tier.name.as_str()).collect();
+    say(&format!(
+        "this machine has no swap, so of --tiers {list} only {} is used until there is some; zram makes it: \
+         modprobe zram, zramctl --find --size 4G --algorithm lz4, then mkswap and swapon of the device that it names",
+        rest.join(",")
+    ));
 }
 
 /// What the library in the program reads: the preload itself, before any that the user has, and the settings.

@@ -37,6 +37,8 @@ pub(crate) struct Account {
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     pub stall_ns: AtomicU64,
+    /// When all pages were looked at last, ms.
+    pub scanned_ms: AtomicU64,
     threads: Lock<Vec<i32>>,
 }
 
@@ -56,6 +58,7 @@ impl Account {
             failed_moves: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
+            scanned_ms: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
         }
     }
@@ -160,6 +163,13 @@ pub(crate) struct Measure {
     pub growth: f64,
     /// From when on `growth` is measured, and the bytes touched then.
     grown_from: (u64, u64),
+    /// What came back from the kernel's swap in that time, bytes per second.
+    pub returning: f64,
+    /// /proc/thread-self/status, where there is a tier `swap`.
+    status: Fd,
+    /// Pages of the process in the kernel's swap that are not managed, at the last scan.
+    swapped_unmanaged: u64,
+    swapped_ns: u64,
     scan_cost_ns: u64,
     shared_pages: u64,
     /// Anonymous bytes that are neither managed nor ours, at the last scan.
@@ -188,6 +198,8 @@ const SCAN_EVERY_NS: u64 = 200_000_000;
 /// The same two while the budget is far: then scans only correct what is estimated between them.
 const IDLE_SCAN_SHARE: u64 = 1024;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
+/// Shortest time between readings of how much is swapped, ns.
+const SWAPPED_EVERY_NS: u64 = 4_000_000;
 /// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
@@ -198,6 +210,10 @@ impl Measure {
             scanned_ns: 0,
             growth: 0.0,
             grown_from: (0, 0),
+            returning: 0.0,
+            status: pager.swap().and_then(|_| sys::open("/proc/thread-self/status\0", libc::O_RDONLY, 0).ok()).unwrap_or(-1),
+            swapped_unmanaged: 0,
+            swapped_ns: 0,
             scan_cost_ns: 0,
             shared_pages: 0,
             unmanaged_bytes: 0,
@@ -234,16 +250,22 @@ impl Measure {
         let ranges = pager.ranges.lock().all();
         self.views.clear();
         self.shared_pages = pager.account.shared_tries.swap(0, Relaxed);
-        let mut resident_pages = 0;
+        let (mut resident_pages, mut swapped_pages, mut returned) = (0, 0, 0);
+        let scan = if pager.swap().is_some() { sys::scan_held } else { sys::scan_present };
         let mut runs = std::mem::take(&mut self.runs);
         for range in ranges {
             let mut start = range.start;
             while start < range.end {
-                let Ok((count, walked)) = sys::scan_present(pagemap, start, range.end, &mut runs) else { break };
+                let Ok((count, walked)) = scan(pagemap, start, range.end, &mut runs) else { break };
                 for run in &runs[..count] {
-                    resident_pages += (run.end - run.start) as usize / PAGE;
+                    let pages = (run.end - run.start) as usize / PAGE;
+                    if run.is_swapped() {
+                        swapped_pages += pages;
+                        continue;
+                    }
+                    resident_pages += pages;
                     if range.attributes.evictable {
-                        self.view_run(pager, run.start as usize, run.end as usize);
+                        returned += self.view_run(pager, run.start as usize, run.end as usize);
                     }
                 }
                 start = walked.max(start + PAGE);
@@ -255,32 +277,51 @@ impl Measure {
             pager.table.footprint().into_iter().map(own).sum::<u64>() + own(pager.staging.range()) + own((pager.host.unmanaged_range)());
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64, Relaxed);
+        pager.set_swapped(swapped_pages as u64);
+        self.swapped_unmanaged = (sys::swapped_bytes(self.status).unwrap_or(0) / PAGE as u64).saturating_sub(swapped_pages as u64);
         let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
         self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         let touched_bytes = pager.touched_bytes();
         let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
         self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(from_bytes) as f64 / seconds.max(1e-3) };
+        self.returning = if self.scanned_ns == 0 { 0.0 } else { (returned * PAGE as u64) as f64 / seconds.max(1e-3) };
         self.scanned_ns = sys::now_ns();
+        pager.account.scanned_ms.store(self.scanned_ns / 1_000_000, Relaxed);
         self.scan_cost_ns = self.scanned_ns - start_ns;
     }
 
-    fn view_run(&mut self, pager: &Pager, start: usize, end: usize) {
+    /// Returns how many of the pages came back from the kernel's swap.
+    fn view_run(&mut self, pager: &Pager, start: usize, end: usize) -> u64 {
+        let mut returned = 0;
         let mut address = start;
         while address < end {
             let next = end.min((address / REGION + 1) * REGION);
             if let Some(entry) = pager.table.get_or_create(address) {
+                returned += pager.see_returns(&entry, address, next);
                 let pages = ((next - address) / PAGE) as u32;
                 match self.views.last_mut() {
                     Some(view) if view.region == entry.number => view.resident_pages += pages,
                     _ => self.views.push(RegionView {
                         region: entry.number,
                         resident_pages: pages,
-                        evicted_pages: entry.region.evicted.load(Relaxed),
+                        evicted_pages: entry.region.evicted.load(Relaxed) + entry.region.swapped.load(Relaxed),
                     }),
                 }
             }
             address = next;
+        }
+        returned
+    }
+
+    /// The kernel's faults tell us nothing: between scans, how much of the process is in its swap does.
+    fn count_swapped(&mut self, pager: &Pager, now_ns: u64) {
+        if self.status < 0 || self.scanned_ns == 0 || now_ns - self.swapped_ns < SWAPPED_EVERY_NS {
+            return;
+        }
+        self.swapped_ns = now_ns;
+        if let Some(bytes) = sys::swapped_bytes(self.status) {
+            pager.set_swapped((bytes / PAGE as u64).saturating_sub(self.swapped_unmanaged));
         }
     }
 
@@ -299,6 +340,7 @@ impl Measure {
     /// Brings the estimates and averages up to `now_ns`.
     pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let account = &pager.account;
+        self.count_swapped(pager, now_ns);
         let pools: Vec<u64> = pager.tiers.iter().map(Tier::dram_bytes).collect();
         let pools_total: u64 = pools.iter().sum();
         let overhead = account.overhead_bytes.load(Relaxed);

@@ -4,11 +4,13 @@
 //! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
 //! that is touched while it is staged goes straight back.
 
+use crate::auto::Auto;
 use crate::handler::{PageBuffer, Tools};
 use crate::pager::Pager;
 use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
-use crate::sys::{self, Errno, PAGE, Run};
+use crate::swapping::own_tier;
+use crate::sys::{self, Errno, Fd, PAGE, Run};
 use crate::table::{Entry, REGION};
 use crate::trace::EvictionStep;
 use crate::word::{PageWord, Snapshot, State, tick_of};
@@ -36,7 +38,7 @@ pub(crate) struct Wish {
 
 impl Wish {
     /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that cannot be known.
-    fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
+    pub fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
         if self.anything {
             return Verdict::Take;
         }
@@ -59,7 +61,7 @@ impl Wish {
 }
 
 /// What is to become of a resident page.
-enum Verdict {
+pub(crate) enum Verdict {
     Take,
     Leave,
     /// It stays, with another word.
@@ -73,6 +75,11 @@ enum Verdict {
 fn stays(word: Snapshot, now_ms: u64) -> bool {
     let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS } else { FLOOR_MS };
     word.age_ms(now_ms) < stay_ms && word != Snapshot(0)
+}
+
+/// What becomes of a page whose time on probation is over.
+pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
+    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
 }
 
 /// What became of an attempt.
@@ -90,13 +97,13 @@ pub(crate) struct Taken {
     pub next: usize,
 }
 
-struct Claimed {
+pub(crate) struct Claimed {
     address: usize,
     /// The word before the claim.
     before: Snapshot,
 }
 
-struct Staged {
+pub(crate) struct Staged {
     address: usize,
     /// The word as we left it.
     word: Snapshot,
@@ -117,12 +124,14 @@ pub(crate) struct Evictor {
     pub tools: Tools,
     /// What `--verify` decompresses into.
     read_back: Box<PageBuffer>,
-    runs: Box<[Run]>,
+    pub(crate) runs: Box<[Run]>,
     /// Pages that the hand wants to watch from now on.
     watch: Vec<usize>,
     /// Those of the batch under way: an allocation is four system calls (see `terrace_unmanaged_malloc`).
     claimed: Vec<Claimed>,
     staged: Vec<Staged>,
+    /// A descriptor of this process, for [`sys::page_out`]; −1 without a tier for it.
+    pub(crate) own_process: Fd,
     probes: VecDeque<Probe>,
     free_chunks: Vec<usize>,
     locations: Vec<Location>,
@@ -130,6 +139,8 @@ pub(crate) struct Evictor {
     packed: Vec<(u64, u64)>,
     /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
     pub encoded: Vec<Ratio>,
+    /// Of `--tiers auto`.
+    pub auto: Option<Auto>,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
 }
@@ -183,11 +194,13 @@ impl Evictor {
             watch: Vec::with_capacity(REGION / PAGE),
             claimed: Vec::with_capacity(BATCH),
             staged: Vec::with_capacity(BATCH),
+            own_process: pager.swap().and_then(|_| sys::own_process().ok()).unwrap_or(-1),
             probes: VecDeque::new(),
             free_chunks: (0..pager.staging.probe_chunks()).collect(),
             locations: Vec::new(),
             packed: Vec::new(),
             encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
+            auto: Auto::new(pager),
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }
@@ -209,7 +222,10 @@ impl Evictor {
     }
 
     /// Evicts pages of a region.
-    pub fn evict(&mut self, pager: &Pager, entry: Entry, wish: Wish) -> Taken {
+    pub fn evict(&mut self, pager: &Pager, entry: Entry, mut wish: Wish) -> Taken {
+        if let Some(taken) = self.page_out(pager, entry, &mut wish) {
+            return taken;
+        }
         let mut taken = Taken::default();
         let mut from = wish.from;
         self.look_for_pins(pager);
@@ -246,10 +262,13 @@ impl Evictor {
     /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each that went. They lie scattered: one by one, but
     /// the staging slots are emptied together.
     pub fn end_probation(&mut self, pager: &Pager, pages: &[u32], tier: usize, mut report: impl FnMut(u32)) {
+        if pager.tiers[tier].swap().is_some_and(|swap| swap.accepts()) {
+            return self.page_out_leaving(pager, pages, report);
+        }
         self.look_for_pins(pager);
         let _inside = pager.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let wish = Wish { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let wish = Wish { pages: 1, pressure: 0, anything: false, tier: own_tier(pager, tier), from: 0 };
         let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
         let mut slot = 0;
         let mut staged = std::mem::take(&mut self.staged);
@@ -318,7 +337,8 @@ impl Evictor {
             let _region = entry.region.lock.lock();
             let staged = probe.staged.len() as u32;
             let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
-            let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier: 1, from: 0 };
+            let tier = own_tier(pager, 1);
+            let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
             let slot = pager.staging.probe_slot(probe.chunk);
             let evicted = self.store(pager, &entry, &probe.staged, slot, PROBE, Some(wish));
             self.free_chunks.push(probe.chunk);
@@ -349,7 +369,7 @@ impl Evictor {
     /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds them to `claimed`. Registers their range if need
     /// be. Returns where it stopped.
     #[allow(clippy::too_many_arguments)] // Reason: what it works on, what it looks for, and where to put it.
-    fn claim(
+    pub(crate) fn claim(
         &mut self,
         pager: &Pager,
         entry: &Entry,
@@ -384,6 +404,7 @@ impl Evictor {
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let now_ms = sys::now_ns() / 1_000_000;
         for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
             let scan = if watches { sys::scan_watched } else { sys::scan_present };
             let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
@@ -395,7 +416,7 @@ impl Evictor {
                     }
                     let word = entry.word(address);
                     let before = word.load();
-                    if !before.is_present() {
+                    if !before.is_present() || pager.see_return(entry, address, now_ms) {
                         continue;
                     }
                     let verdict = judge(before, watches.then(|| run.is_written()));
@@ -431,7 +452,15 @@ impl Evictor {
     }
 
     /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of those is in `slot`.
-    fn stage(&mut self, pager: &Pager, entry: &Entry, claimed: &[Claimed], slot: usize, taken: &mut Taken, staged: &mut Vec<Staged>) {
+    pub(crate) fn stage(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        claimed: &[Claimed],
+        slot: usize,
+        taken: &mut Taken,
+        staged: &mut Vec<Staged>,
+    ) {
         let mut index = 0;
         while index < claimed.len() {
             let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();
@@ -536,7 +565,7 @@ impl Evictor {
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
     /// compression does not pay, pages go back. Returns how many were stored.
-    fn store(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
+    pub(crate) fn store(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for page in staged {
@@ -616,6 +645,9 @@ impl Evictor {
     fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> Fate {
         // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
         let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        if let Some(auto) = &mut self.auto {
+            auto.offer(contents);
+        }
         let (mut refused, mut incompressible) = (false, false);
         // Denser tiers where it does not compress, and any other that takes it where one refuses.
         for tier in (wish.tier..pager.tiers.len()).chain((1..wish.tier).rev()) {
@@ -704,10 +736,7 @@ impl Evictor {
 
     /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
     pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
-        let densest = pager.tiers.len() - 1;
-        if !accepts(&pager.tiers[densest]) {
-            return 0;
-        }
+        let Some(densest) = pager.densest_own().filter(|tier| accepts(&pager.tiers[*tier])) else { return 0 };
         let mut gained = 0;
         for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
             let word = entry.word(address);
@@ -777,7 +806,7 @@ enum Fate {
 
 /// Whether it is worth trying to store in a tier.
 fn accepts(tier: &Tier) -> bool {
-    tier.files().is_none_or(|files| files.accepts())
+    tier.swap().is_none() && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Pager {
@@ -826,8 +855,7 @@ fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, now_ms: u6
     pager.ranges.lock().at(address).filter(|range| range.evictable && range.registered)?;
     let word = entry.word(address);
     let before = word.load();
-    let leaves = before.is_on_probation() && !stays(before, now_ms);
-    let claimed = leaves && word.transition(before, before.with(State::Moving, 0)).is_ok();
+    let claimed = matches!(leaves(before, now_ms), Verdict::Take) && word.transition(before, before.with(State::Moving, 0)).is_ok();
     claimed.then_some(Claimed { address, before })
 }
 

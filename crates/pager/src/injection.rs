@@ -32,6 +32,8 @@ pub enum Call {
     Populate,
     /// MADV_DONTNEED of staging slots.
     Empty,
+    /// MADV_PAGEOUT.
+    PageOut,
     /// PAGEMAP_SCAN.
     Scan,
     /// A page's entry in /proc/self/pagemap.
@@ -54,6 +56,7 @@ impl Call {
             Call::Register | Call::Unregister => &[Errno::ENOMEM],
             Call::Populate => &[Errno::ENOMEM, Errno::EAGAIN, Errno::EFAULT],
             Call::Empty => &[Errno::EAGAIN, Errno::ENOMEM],
+            Call::PageOut => &[Errno::EAGAIN, Errno::EINVAL, Errno::EINTR],
             Call::Scan => &[Errno::ENOMEM, Errno::EFAULT],
             Call::Entry => &[Errno::ENOMEM, Errno::EINTR],
         }

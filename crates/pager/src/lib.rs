@@ -9,6 +9,7 @@
 
 mod account;
 mod ahead;
+mod auto;
 mod child;
 mod dma;
 mod evict;
@@ -30,6 +31,7 @@ pub mod settings;
 mod simulation;
 mod staging;
 pub mod stats;
+mod swapping;
 pub mod sys;
 pub mod table;
 pub mod trace;

@@ -57,6 +57,7 @@ impl Pager {
         self.with_regions(start, len, |entries| {
             let out = entries.iter().any(|entry| self.has_pages_out(entry, start, start + len));
             let result = act(start, len);
+            self.forget_swapped(entries, start, start + len);
             if out {
                 self.discard_stored(entries, start, start + len, len, &result, &act);
             }
@@ -108,6 +109,7 @@ impl Pager {
             match result {
                 Ok(_) => {
                     self.drop_pages(entries, start, end);
+                    self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
                 }
                 Err(_) => self.reinsert(pieces),
@@ -136,6 +138,7 @@ impl Pager {
             }
             match act() {
                 Ok(done) => {
+                    self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
                     Ok((done, pieces))
                 }

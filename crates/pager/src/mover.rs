@@ -5,17 +5,19 @@
 
 use crate::account::Measure;
 use crate::ahead::RUN_PAGES;
+use crate::auto::faults;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{DO, Mode, Pager};
 use crate::settings::Stress;
+use crate::swapping::own_tier;
 use crate::sys::{self, PAGE};
 use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
 use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
-use terrace_tiers::Tier;
+use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
 const IDLE_TICK: Duration = Duration::from_millis(50);
@@ -27,6 +29,10 @@ const FILLED_PER_S: u64 = 8 << 30;
 const QUIET_BYTES: u64 = 1 << 20;
 /// Longest stretch of evicting before measuring again.
 const SLICE_NS: u64 = 10_000_000;
+/// Time until the mover knows what the kernel brought back from its swap, s.
+const RETURN_S: f64 = 0.02;
+/// How often it is looked at what is under the kernel's swap, ns.
+const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
 /// Bounds of the headroom.
 const HEADROOM_MIN: u64 = 2 << 20;
 const HEADROOM_MAX: u64 = 64 << 20;
@@ -107,6 +113,9 @@ struct Mover {
     tidied_ns: u64,
     tried_again_ns: u64,
     gave_back_ns: u64,
+    swap_looked_ns: u64,
+    /// See `hurry`.
+    hurries: bool,
 }
 
 /// The mover thread's life.
@@ -142,6 +151,8 @@ pub(crate) fn run(pager: &'static Pager) {
         tidied_ns: now_ns,
         tried_again_ns: now_ns,
         gave_back_ns: now_ns,
+        swap_looked_ns: 0,
+        hurries: false,
     };
     pager.mover.running.store(true, Release);
     loop {
@@ -188,7 +199,7 @@ impl Mover {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
-                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: 1, from: address % REGION / PAGE };
+                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: self.ends().0, from: address % REGION / PAGE };
                 self.evictor.evict(pager, entry, wish);
             }
             address = region_end;
@@ -229,6 +240,7 @@ impl Mover {
             return self.idle_tick(u64::MAX);
         }
         self.tidy_files(now_ns);
+        self.look_at_swap(now_ns);
         if pager.is_frozen() {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
@@ -248,6 +260,8 @@ impl Mover {
         if physical <= budget {
             self.ease(now_ns);
         }
+        let swaps = pager.swap().is_some_and(|(tier, _)| tier.stats.pages() > 0);
+        self.hurry(swaps && physical > budget);
         // Beyond half of the budget no single demand is worth it.
         let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
         if physical + demand > budget - headroom / 2 {
@@ -277,12 +291,12 @@ impl Mover {
     }
 
     /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in
-    /// [`REACTION_S`] when it came fastest, of late.
+    /// [`REACTION_S`] when it came fastest, of late. And for what the kernel brings back from its swap, which waits for nobody either.
     fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;
         self.growth = (self.growth * (-seconds / BURST_HALF_LIFE_S).exp2()).max(self.measure.growth);
-        ((self.growth * REACTION_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
+        ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
     }
 
     fn tidy_files(&mut self, now_ns: u64) {
@@ -299,6 +313,42 @@ impl Mover {
                 files.try_again();
             }
         }
+    }
+
+    fn look_at_swap(&mut self, now_ns: u64) {
+        let Some((_, swap)) = self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS) else { return };
+        // Each second: as files that refused.
+        if self.swap_looked_ns / TRY_AGAIN_EVERY_NS != now_ns / TRY_AGAIN_EVERY_NS {
+            swap.try_again();
+        }
+        self.swap_looked_ns = now_ns;
+        swap.look();
+        if let Some(auto) = &mut self.evictor.auto {
+            auto.measure(self.pager, &mut self.evictor.tools.scratch, now_ns);
+        }
+    }
+
+    /// Who brings a page back from the kernel's swap waits for no room: while memory is over the budget, the mover goes before everybody (where
+    /// it may), or it would fall behind for good where processors are scarce.
+    fn hurry(&mut self, hurries: bool) {
+        if hurries != self.hurries {
+            self.hurries = hurries;
+            sys::set_thread_nice(if hurries { -20 } else { 0 });
+        }
+    }
+
+    /// The tiers that take pages at present. A disk is asked for by name only.
+    fn takers(&self) -> impl Iterator<Item = usize> {
+        let auto = self.evictor.auto.is_some();
+        let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
+        (1..self.pager.tiers.len()).filter(move |tier| self.pager.tiers[*tier].swap().is_none_or(|swap| takes(swap)))
+    }
+
+    /// The first (fastest) of the tiers that take pages at present, and the last (densest).
+    fn ends(&self) -> (usize, usize) {
+        let mut all = self.takers();
+        let first = all.next().unwrap_or(1);
+        (first, all.last().unwrap_or(first))
     }
 
     /// Evicts until memory is down to `target` or the time slice is over. True if there is more to do at once.
@@ -399,15 +449,36 @@ impl Mover {
 
     /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is known.
     fn tier(&mut self) -> usize {
-        let densest = self.pager.tiers.len() - 1;
+        let (_, densest) = self.ends();
         self.choices = self.choices.wrapping_add(1);
         let trial = self.choices.is_multiple_of(TRY_DENSEST) && self.ratio(densest).is_none();
-        if trial { densest } else { self.cheapest_tier() }
+        if trial {
+            densest
+        } else if self.evictor.auto.is_some() && self.pressure < PRESSURE_DENSE {
+            self.measured_tier()
+        } else {
+            self.cheapest_tier()
+        }
+    }
+
+    /// Of `--tiers auto`: see [`Auto`](crate::auto::Auto).
+    fn measured_tier(&mut self) -> usize {
+        let first_own = own_tier(self.pager, 1);
+        let assumed = |tier: usize| if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED };
+        let takes: Vec<(usize, f64)> = self.takers().map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
+        let must_go = self.must_go();
+        self.evictor.auto.as_mut().map_or(first_own, |auto| auto.choose(must_go, &takes, first_own))
+    }
+
+    /// The share of the data that cannot stay in DRAM as it is.
+    fn must_go(&self) -> f64 {
+        1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / self.pager.touched_bytes().max(1) as f64
     }
 
     /// DRAM for each byte in a tier, if that is known.
     fn ratio(&self, tier: usize) -> Option<f64> {
         let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
+        let known = self.pager.tiers[tier].swap().map(|swap| swap.ratio()).or(known);
         if self.pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
     }
 
@@ -418,21 +489,18 @@ impl Mover {
     /// for a factor.
     fn cheapest_tier(&self) -> usize {
         let pager = self.pager;
-        let densest = pager.tiers.len() - 1;
+        let (fastest, densest) = self.ends();
         if self.pressure >= PRESSURE_DENSE {
             return densest;
         }
-        let must_go = 1.0 - pager.account.budget_bytes.load(Relaxed) as f64 / pager.touched_bytes().max(1) as f64;
-        let first = self.ratio(1).unwrap_or(RATIO_ASSUMED);
+        let must_go = self.must_go();
+        let first = self.ratio(fastest).unwrap_or(RATIO_ASSUMED);
         let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
-        let share_out = |ratio: f64| (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
         // The first cannot do it.
-        if share_out(first) >= 0.999 {
-            return densest;
-        }
-        let accesses = |ratio: f64| -(1.0 - share_out(ratio)).ln();
+        let Some(faults_first) = faults(must_go, first) else { return densest };
+        let faults_dense = faults(must_go, dense).unwrap_or(faults_first);
         let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
-        if accesses(dense) * cost < accesses(first) { densest } else { 1 }
+        if faults_dense * cost < faults_first { densest } else { fastest }
     }
 
     /// Memory is within the budget.
@@ -456,6 +524,10 @@ impl Mover {
         let now_ns = sys::now_ns();
         let excess = pager.physical_bytes().saturating_sub(budget);
         let found = self.walk_moved_bytes > excess / 4 || excess == 0 && self.walk_changed;
+        if found && excess == 0 {
+            // Or it would never go down while memory is always at the budget.
+            self.ease(now_ns);
+        }
         let looked_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
         if !found && looked_ns + FRESH_NS < ranked_ns {
@@ -485,10 +557,14 @@ impl Mover {
     /// Recompresses what is out already; true if that gained something.
     fn densify(&mut self) -> bool {
         let pager = self.pager;
-        let densest = pager.tiers.len() - 1;
+        let Some(densest) = pager.densest_own() else { return false };
         if pager.tiers[1..densest].iter().all(|tier| tier.stats.pages() == 0) {
             return false;
         }
+        let swap = pager.tiers[..densest].iter().position(|tier| tier.swap().is_some());
+        // Moving for less than an eighth is not worth a slower fault.
+        let swap_is_sparser =
+            swap.is_some_and(|swap| self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875);
         let deadline = sys::now_ns() + SLICE_NS;
         let before: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let regions = pager.table.len();
@@ -498,6 +574,9 @@ impl Mover {
             let entry = pager.table.by_number((first + step) % regions);
             if entry.region.evicted.load(Relaxed) > 0 {
                 gained += self.evictor.densify(pager, entry);
+            }
+            if swap_is_sparser {
+                gained += u64::from(self.evictor.densify_swapped(pager, entry, densest));
             }
             if self.pause_asked() || sys::now_ns() > deadline {
                 break;
@@ -571,6 +650,9 @@ impl Mover {
             };
             if random >> 56 & 15 == 1 {
                 self.evictor.densify(pager, entry);
+            }
+            if let Some(densest) = pager.densest_own().filter(|_| random >> 56 & 15 == 2) {
+                self.evictor.densify_swapped(pager, entry, densest);
             }
             note_refusals(&entry, &taken);
             left -= (taken.evicted as usize).min(left);

@@ -111,6 +111,8 @@ pub(crate) struct Said {
     pub restore_waits: AtomicBool,
     /// There is no memory for compressed pages.
     pub no_room: AtomicBool,
+    /// The kernel takes no pages into its swap.
+    pub swap_refuses: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -751,6 +753,7 @@ fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
             let files = FileMedium::new(directory);
             Tier::in_files(spec, files)
         }
+        TierKind::Swap => Tier::in_swap(spec),
         TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => Tier::new(spec, memory),
     }
 }

@@ -56,6 +56,7 @@ fn make_seldom_calls(directories: &[&str]) {
         let _ = sys::advise(memory, PAGE, libc::MADV_DONTNEED);
         let _ = sys::advise(source, PAGE, libc::MADV_POPULATE_WRITE);
     }
+    sys::page_out(sys::own_process().unwrap_or(-1), &[(source, PAGE)]);
     if let Ok(pagemap) = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0) {
         let _ = sys::scan_present(pagemap, memory, memory + PAGE, &mut [sys::Run::default()]);
         // A move that fails is looked into until the pagemap answers.

@@ -150,6 +150,52 @@ pub fn populate_for_writing(page: usize) -> Result<()> {
     unsafe { advise_or_strike(Call::Populate, page, PAGE, libc::MADV_POPULATE_WRITE) }
 }
 
+/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call if it takes that of `own_process`, which may
+/// be −1. What it does not take stays, mostly without an error; false if there was one.
+pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
+    let parts: Vec<libc::iovec> = runs.iter().map(|(start, len)| libc::iovec { iov_base: *start as *mut _, iov_len: *len }).collect();
+    let (mut rest, mut answered) = (&parts[..], true);
+    while !rest.is_empty() {
+        let all = match injection::strike(Call::PageOut) {
+            Some(errno) => Err(errno),
+            // SAFETY: contents stay, and the kernel reads the parts.
+            None => unsafe { syscall!(Sysno::process_madvise, own_process, rest.as_ptr(), rest.len(), libc::MADV_PAGEOUT, 0) },
+        };
+        let mut done = match all {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                // Not even the first: perhaps the call is forbidden (before Linux 6.13 without privilege), perhaps this part is.
+                let (start, len) = (rest[0].iov_base as usize, rest[0].iov_len);
+                // SAFETY: contents stay.
+                answered &= unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }.is_ok();
+                len
+            }
+        };
+        let whole = rest
+            .iter()
+            .take_while(|part| {
+                done >= part.iov_len && {
+                    done -= part.iov_len;
+                    true
+                }
+            })
+            .count();
+        rest = &rest[whole..];
+        if done > 0 {
+            // It stopped within a part.
+            answered = false;
+            rest = &rest[1..];
+        }
+    }
+    answered
+}
+
+/// A descriptor of this process, in the calling thread's table.
+pub fn own_process() -> Result<Fd> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::pidfd_open, process_id(), 0) }.map(|fd| fd as Fd)
+}
+
 /// Closes a descriptor of the calling thread's table.
 pub fn close(fd: Fd) {
     simulated!(kernel => kernel.close(fd));
@@ -749,58 +795,70 @@ pub struct Run {
     categories: u64,
 }
 
-impl Run {
-    const WRITTEN: u64 = 1 << 1;
+const PAGE_IS_WRITTEN: u64 = 1 << 1;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
+impl Run {
     /// A run of one page.
     pub fn of(address: usize, written: bool) -> Run {
-        Run { start: address as u64, end: (address + PAGE) as u64, categories: if written { Run::WRITTEN } else { 0 } }
+        Run { start: address as u64, end: (address + PAGE) as u64, categories: if written { PAGE_IS_WRITTEN } else { 0 } }
     }
 
     /// After [`scan_watched`]: the pages have been written since they were last write-protected, or never were.
     pub fn is_written(&self) -> bool {
-        self.categories & Run::WRITTEN != 0
+        self.categories & PAGE_IS_WRITTEN != 0
+    }
+
+    /// Whether these pages are in the kernel's swap; of runs of [`scan_held`].
+    pub fn is_swapped(&self) -> bool {
+        self.categories & PAGE_IS_SWAPPED != 0
     }
 }
 
 /// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how many runs were written and
 /// where the walk ended; it ended early if the runs ran out.
 pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
-    scan(pagemap, start, end, runs, 0)
+    scan(pagemap, start, end, runs, PAGE_IS_PRESENT, 0)
 }
 
 /// The same, and tells of each run whether it was [written](Run::is_written). Where there is no PAGEMAP_SCAN all seem to be.
 pub fn scan_watched(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
-    scan(pagemap, start, end, runs, Run::WRITTEN)
+    scan(pagemap, start, end, runs, PAGE_IS_PRESENT, PAGE_IS_WRITTEN)
 }
 
-fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], tell: u64) -> Result<(usize, usize)> {
+/// The same as [`scan_present`] with pages in the kernel's swap, in runs of their own.
+pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
+}
+
+fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {
     const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
-    const PRESENT: u64 = 1 << 3;
-    const PFNZERO: u64 = 1 << 5;
     let mut args = [0u64; 12];
     args[0] = 96;
     args[2] = start as u64;
     args[3] = end as u64;
     args[5] = runs.as_mut_ptr() as u64;
     args[6] = runs.len() as u64;
-    // Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns instead of 8. Managed memory has
-    // none, and what a program maps there past the C library is not registered: nothing is moved out of it.
-    args[8] = PFNZERO;
-    args[9] = PRESENT | PFNZERO;
-    args[11] = tell;
+    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns
+    // instead of 8. Managed memory has none, and what a program maps there past the C library is not registered: nothing is moved out of it.
+    args[8] = PAGE_IS_PFNZERO;
+    args[9] = PAGE_IS_PFNZERO;
+    args[10] = kinds;
+    args[11] = kinds | tell;
     if let Some(errno) = injection::strike(Call::Scan) {
         return Err(errno);
     }
     simulated!(kernel => kernel.scan_present(start, end, runs, tell != 0));
     if PLAIN_PAGEMAP.load(Relaxed) {
-        return read_present(pagemap, start, end, runs);
+        return read_entries(pagemap, start, end, runs, kinds);
     }
     // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
     match unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) } {
         Err(Errno::ENOTTY) => {
             PLAIN_PAGEMAP.store(true, Relaxed);
-            read_present(pagemap, start, end, runs)
+            read_entries(pagemap, start, end, runs, kinds)
         }
         count => Ok((count?, args[4] as usize)),
     }
@@ -809,10 +867,9 @@ fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], tell: u64) -> R
 /// The kernel has no PAGEMAP_SCAN (before Linux 6.7).
 static PLAIN_PAGEMAP: AtomicBool = AtomicBool::new(false);
 
-/// As [`scan_present`], entry by entry: slower, and the shared zero page looks like any other.
-fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+/// As [`scan`], entry by entry: slower, and the shared zero page looks like any other.
+fn read_entries(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> Result<(usize, usize)> {
     const FILE_OR_SHARED: u64 = 1 << 61;
-    const PRESENT: u64 = 1 << 63;
     let mut entries = [0u64; 512];
     let (mut count, mut address) = (0, start);
     while address < end {
@@ -826,15 +883,21 @@ fn read_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Resu
         for entry in &entries[..read] {
             let at = address as u64;
             address += PAGE;
-            if entry & (PRESENT | FILE_OR_SHARED) != PRESENT {
+            // Bit 63: present; bit 62: swapped.
+            let categories = match entry >> 62 {
+                2 | 3 => PAGE_IS_PRESENT,
+                1 => PAGE_IS_SWAPPED,
+                _ => 0,
+            } & kinds;
+            if entry & FILE_OR_SHARED != 0 || categories == 0 {
                 continue;
             }
-            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at) {
+            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at && run.categories == categories) {
                 run.end += PAGE as u64;
                 continue;
             }
             let Some(run) = runs.get_mut(count) else { return Ok((count, at as usize)) };
-            *run = Run::of(at as usize, true);
+            *run = Run { start: at, end: at + PAGE as u64, categories: categories | PAGE_IS_WRITTEN };
             count += 1;
         }
     }
@@ -864,6 +927,11 @@ pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).is_ok_and(|entry| entry >> 56 & 1 == 1)
 }
 
+/// Whether there is a page at `address`, in memory (bit 63 of its pagemap entry). True if that cannot be known now.
+pub fn is_present(pagemap: Fd, address: usize) -> bool {
+    pagemap_entry(pagemap, address).map_or(true, |entry| entry >> 63 == 1)
+}
+
 /// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
 /// Waits until the kernel answers: with a guess, a page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
@@ -873,6 +941,15 @@ pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
             Err(_) => sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where the kernel has no swap.
+pub fn swapped_bytes(status: Fd) -> Option<u64> {
+    let mut text = [0u8; 2048];
+    let len = read_at(status, &mut text, 0).ok()?;
+    let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
+    let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.

@@ -38,6 +38,8 @@ pub struct Region {
     pub restores: AtomicU32,
     /// Pages in state Evicted.
     pub evicted: AtomicU32,
+    /// Pages whose word says that they were paged out.
+    pub swapped: AtomicU32,
     /// Address divided by [`REGION`].
     pub block: u32,
     /// Do not try to evict before this time (ms / 16): the kernel refused (pages shared with a child, pinned, locked).
@@ -169,6 +171,7 @@ impl Table {
                 store: Lock::new(RegionStore::new()),
                 restores: AtomicU32::new(0),
                 evicted: AtomicU32::new(0),
+                swapped: AtomicU32::new(0),
                 block: (address >> REGION_SHIFT) as u32,
                 refused_until: AtomicU32::new(0),
                 refusals: AtomicU32::new(0),

@@ -6,7 +6,8 @@
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
 //!              or to be back soon, which only delays its eviction)
 //! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
-//!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written
+//!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
+//!              the highest bit if paged out (`swapping.rs`), which is a hint
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
@@ -72,6 +73,8 @@ const INCOMPRESSIBLE: u64 = 1 << 59;
 const PROBATION: u64 = 1;
 const WATCHED: u64 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
+/// In a Resident page's payload: it was paged out by us.
+const SWAPPED: u64 = 1 << 36;
 const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.
 pub const TICK_MS_SHIFT: u32 = 4;
@@ -154,6 +157,11 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & PROBATION != 0 || self.is(State::Kept)
     }
 
+    /// A page on probation, without its copy.
+    pub fn without_copy(self) -> Self {
+        self.with(State::Resident, PROBATION)
+    }
+
     /// Where the stored copy of a present page is.
     pub fn copy(self) -> Option<Location> {
         self.is(State::Kept).then(|| Location::from_bits(self.payload()))
@@ -162,6 +170,16 @@ impl Snapshot {
     /// Whether the page is watched.
     pub fn is_watched(self) -> bool {
         self.is(State::Resident) && self.payload() & WATCHED != 0
+    }
+
+    /// The same history, paged out at `tick` into the kernel's swap.
+    pub fn swapped_at(self, tick: u16) -> Self {
+        Snapshot::new(State::Resident, self.returns(), tick, SWAPPED)
+    }
+
+    /// Whether we paged it out and have not seen it since.
+    pub fn is_swapped(self) -> bool {
+        self.is(State::Resident) && self.payload() & SWAPPED != 0
     }
 
     /// Whether the page did not compress when it was last tried.
@@ -252,6 +270,15 @@ mod tests {
         assert_eq!((word.state(), word.returns(), word.tick(), word.payload()), (Some(State::Evicted), 5, 0xBEEF, PAYLOAD_MAX - 7));
         assert_eq!(Snapshot(0).state(), Some(State::Resident));
         assert_eq!(size_of::<PageWord>(), 8);
+    }
+
+    #[test]
+    fn a_page_that_was_paged_out_is_resident_and_remembers() {
+        let word = Snapshot::new(State::Resident, 3, 7, 1).swapped_at(9);
+        assert!(word.is_swapped() && word.is(State::Resident) && !word.is_on_probation());
+        assert_eq!((word.returns(), word.tick()), (3, 9));
+        assert!(!word.with(State::Resident, 0).is_swapped() && !Snapshot(0).is_swapped());
+        assert!(!Snapshot::new(State::Evicted, 0, 0, PAYLOAD_MAX).is_swapped());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics.
+//! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics; or what is known of
+//! the kernel's swap.
 //!
 //! Invariants: a page comes back byte for byte or with an error (each is stored with a checksum of itself); a failed call changes nothing; memory is taken only
 //! from a [`Medium`] or a [`FileMedium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
@@ -11,6 +12,7 @@ pub mod medium;
 pub mod pool;
 pub mod spec;
 pub mod stats;
+pub mod swap;
 pub mod tier;
 
 pub use codec::{Codec, CodecError, Scratch};
@@ -18,8 +20,9 @@ pub use encode::{Encoded, Encoding, checksum};
 pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
-pub use spec::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
+pub use spec::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::{TierStats, Times};
+pub use swap::{Swap, SwapKind, SwapView};
 pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
 
 /// Bytes in a page, the unit that is compressed, stored and restored.

@@ -466,6 +466,7 @@ impl RegionStore {
         let data = match tier.backing() {
             Backing::Memory(medium) => Data::Memory { base: medium.allocate().map_err(refused)?, medium: Arc::clone(medium) },
             Backing::File(files) => Data::File(Box::new(files.allocate().map_err(refused)?)),
+            Backing::Swap(_) => return Err(PoolError::NoPool { tier_index }),
         };
         let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
         if index == self.extents.len() {

@@ -1,6 +1,6 @@
 //! How a user writes tiers: `dram,lz4,zstd:1/extent@dram`.
 //!
-//! A tier is `dram` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
+//! A tier is `dram`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
 //! this version has not built is told apart from what is misspelt, because the remedies differ.
 
 /// Tiers in one list, DRAM included, at most.
@@ -27,6 +27,8 @@ pub struct TierSpec {
 pub enum TierKind {
     /// Ordinary memory: pages as they are.
     Dram,
+    /// What the kernel swaps to: zram, zswap, a disk.
+    Swap,
     /// Compressed pages.
     Compressed {
         /// What compresses a page.
@@ -132,6 +134,15 @@ pub enum SpecError {
         /// What to write.
         remedy: &'static str,
     },
+    /// `swap` with a level, pool or medium.
+    #[error("`{tier}`: what the kernel swaps to is its own to say: write swap")]
+    SwapWithParts {
+        /// The tier.
+        tier: String,
+    },
+    /// `auto` beside other tiers.
+    #[error("`auto` is a whole list, of which Terrace chooses: write auto alone")]
+    AutoAmongOthers,
     /// A file medium without a usable directory.
     #[error("`{tier}`: `{directory}` is no absolute path: write a directory such as lz4@file:/var/tmp")]
     Directory {
@@ -154,10 +165,10 @@ pub enum SpecError {
 
 fn what_there_is(part: &str) -> &'static str {
     match part {
-        "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tier dram",
+        "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram and swap",
         "pool" => "there is extent, as in lz4/extent",
         "medium" => "there are dram and file:/DIRECTORY, as in lz4@dram and lz4@file:/var/tmp",
-        _ => "there are dram, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
+        _ => "there are dram, swap, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
     }
 }
 
@@ -169,16 +180,20 @@ fn did_you_mean(nearest: &Option<&'static str>) -> String {
 const CODECS_NOT_BUILT: [&str; 11] =
     ["lzo", "lzo-rle", "lz4hc", "842", "deflate", "zlib", "libdeflate", "snappy", "snap", "wkdm", "lz4_flex"];
 const POOLS_NOT_BUILT: [&str; 3] = ["zsmalloc", "zbud", "z3fold"];
-const MEDIA_NOT_BUILT: [&str; 2] = ["node", "swap"];
-const TIERS_NOT_BUILT: [&str; 2] = ["node", "swap"];
+const MEDIA_NOT_BUILT: [&str; 1] = ["node"];
+const TIERS_NOT_BUILT: [&str; 1] = ["node"];
 
-/// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven compressed tiers, no two the
-/// same. `dram` alone is legal: nothing is evicted then. Spaces around tiers are ignored. A directory may contain anything
+/// What `auto` stands for; which of them a page goes to is then chosen by what each costs here.
+pub const AUTO: &str = "dram,swap,lz4,zstd:1";
+
+/// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no two the
+/// same; or `auto`, which is [`AUTO`]. `dram` alone is legal: nothing is evicted then. Spaces around tiers are ignored. A directory may contain anything
 /// but a comma. Whether it is there and fit for use is not looked at: see [`crate::FileMedium::check`].
 ///
 /// # Errors
 /// [`SpecError`], for the first thing that is wrong.
 pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
+    let list = if list.trim() == "auto" { AUTO } else { list };
     let words: Vec<&str> = list.split(',').map(str::trim).collect();
     if words.iter().any(|word| word.is_empty()) {
         return Err(SpecError::Empty { list: list.to_owned() });
@@ -210,9 +225,18 @@ fn parse_kind(tier: &str) -> Result<TierKind, SpecError> {
     if tier == "dram" {
         return Ok(TierKind::Dram);
     }
+    if tier == "swap" {
+        return Ok(TierKind::Swap);
+    }
     let (packed, medium) = split(tier, '@');
     let (coded, pool) = split(packed, '/');
     let (codec, level) = split(coded, ':');
+    if codec == "swap" {
+        return Err(SpecError::SwapWithParts { tier: tier.to_owned() });
+    }
+    if tier == "auto" {
+        return Err(SpecError::AutoAmongOthers);
+    }
     if TIERS_NOT_BUILT.contains(&codec) {
         return Err(SpecError::NotBuilt { tier: tier.to_owned(), part: "tier", word: codec.to_owned() });
     }
@@ -241,7 +265,7 @@ fn parse_codec(tier: &str, codec: &str, level: Option<&str>) -> Result<CodecKind
             Ok(level @ ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX) if level != 0 => Ok(CodecKind::Zstd { level }),
             _ => bad_level("zstd", text, "write -5 to 19 without 0, such as zstd:1"),
         },
-        _ => Err(refuse(tier, "codec", codec, &["lz4", "zstd", "dram"], &CODECS_NOT_BUILT)),
+        _ => Err(refuse(tier, "codec", codec, &["lz4", "zstd", "dram", "swap"], &CODECS_NOT_BUILT)),
     }
 }
 

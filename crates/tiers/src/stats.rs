@@ -17,7 +17,7 @@ const RESTORE_MAX_NS: u64 = 10_000_000_000;
 /// Quantiles are right to this many significant digits (1 %), for about 14 KB of counters.
 const RESTORE_DIGITS: u8 = 2;
 
-/// What a tier holds and what it has done. The pool keeps `pages`, `stored_bytes` and `physical_bytes`; the tier counts
+/// What a tier holds and what it has done. The pool (or whoever knows, where there is none) keeps `pages`, `stored_bytes` and `physical_bytes`; the tier counts
 /// `rejected`; faults and restore times come from whoever restores.
 pub struct TierStats {
     pages: AtomicU64,
@@ -138,6 +138,12 @@ impl TierStats {
     /// to 1 %.
     pub fn restore_quantile_ns(&self, q: f64) -> u64 {
         self.restores.quantile_ns(q)
+    }
+
+    /// Of a tier whose pages are not in a pool of ours: what is there now, and what that takes.
+    pub fn set_held(&self, pages: u64, physical_bytes: u64) {
+        self.pages.store(pages, Relaxed);
+        self.physical_bytes.store(physical_bytes, Relaxed);
     }
 
     pub(crate) fn count_rejected(&self) {

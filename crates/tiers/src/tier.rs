@@ -11,6 +11,7 @@ use crate::file::FileMedium;
 use crate::medium::Medium;
 use crate::spec::{TierKind, TierSpec};
 use crate::stats::TierStats;
+use crate::swap::Swap;
 use crate::{PAGE_BYTES, Page};
 
 /// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy, a few times faster.
@@ -36,6 +37,8 @@ pub enum Backing {
     Memory(Arc<dyn Medium>),
     /// Files.
     File(Arc<FileMedium>),
+    /// Nothing of ours: the kernel has the pages.
+    Swap(Arc<Swap>),
 }
 
 /// Why stored bytes do not give a page.
@@ -95,9 +98,15 @@ impl Tier {
         Tier::over(spec, Backing::File(Arc::new(files)))
     }
 
+    /// A tier whose pages the kernel keeps in its swap. Nothing is encoded for it or stored in it; how many pages are there is what its
+    /// [statistics](TierStats::set_held) are told.
+    pub fn in_swap(spec: TierSpec) -> Self {
+        Tier::over(spec, Backing::Swap(Arc::default()))
+    }
+
     fn over(spec: TierSpec, backing: Backing) -> Self {
         let codec = match &spec.kind {
-            TierKind::Dram => None,
+            TierKind::Dram | TierKind::Swap => None,
             TierKind::Compressed { codec, .. } => Some(codec_for(*codec)),
         };
         Tier { spec, stats: TierStats::new(), codec, backing }
@@ -121,20 +130,32 @@ impl Tier {
     /// The files under the tier's pool, if it is in files.
     pub fn files(&self) -> Option<&Arc<FileMedium>> {
         match &self.backing {
-            Backing::Memory(_) => None,
             Backing::File(files) => Some(files),
+            Backing::Memory(_) | Backing::Swap(_) => None,
+        }
+    }
+
+    /// The kernel's swap, if that is what the tier is.
+    pub fn swap(&self) -> Option<&Arc<Swap>> {
+        match &self.backing {
+            Backing::Swap(swap) => Some(swap),
+            Backing::Memory(_) | Backing::File(_) => None,
         }
     }
 
     /// Whether what is stored here leaves DRAM.
     pub fn leaves_dram(&self) -> bool {
-        self.files().is_some_and(|files| !files.is_in_dram())
+        match &self.backing {
+            Backing::Memory(_) => false,
+            Backing::File(files) => !files.is_in_dram(),
+            Backing::Swap(swap) => !swap.kind().is_memory(),
+        }
     }
 
-    /// Bytes of DRAM that hold what is stored here. (Partly filled blocks of a file are elsewhere: on the heap.)
+    /// Bytes of DRAM that hold what is here. (Partly filled blocks of a file are elsewhere: on the heap.)
     pub fn dram_bytes(&self) -> u64 {
         match &self.backing {
-            Backing::Memory(_) => self.stats.physical_bytes(),
+            Backing::Memory(_) | Backing::Swap(_) => self.stats.physical_bytes(),
             Backing::File(files) if files.is_in_dram() => self.stats.physical_bytes() + files.held_bytes(),
             Backing::File(_) => 0,
         }
@@ -142,7 +163,7 @@ impl Tier {
 
     /// Those of [`Tier::dram_bytes`] that are in anonymous memory of this process.
     pub fn anonymous_bytes(&self) -> u64 {
-        if self.files().is_some() { 0 } else { self.stats.physical_bytes() }
+        if matches!(self.backing, Backing::Memory(_)) { self.stats.physical_bytes() } else { 0 }
     }
 
     /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`] if the codec saves

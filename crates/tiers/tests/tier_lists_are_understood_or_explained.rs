@@ -1,7 +1,7 @@
 //! A list of tiers is parsed as the design says, or refused with the cause and the remedy.
 
 use proptest::prelude::*;
-use terrace_tiers::{CodecKind, MediumKind, PoolKind, SpecError, TierKind, parse_tiers};
+use terrace_tiers::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, parse_tiers};
 
 fn compressed(codec: CodecKind) -> TierKind {
     TierKind::Compressed { codec, pool: PoolKind::Extent, medium: MediumKind::Dram }
@@ -41,7 +41,6 @@ fn lists_of_the_wrong_shape() {
 fn what_is_designed_but_not_built() {
     for (tier, part, word) in [
         ("node:1", "tier", "node"),
-        ("swap", "tier", "swap"),
         ("lzo", "codec", "lzo"),
         ("deflate:6", "codec", "deflate"),
         ("lz4/zsmalloc", "pool", "zsmalloc"),
@@ -66,6 +65,7 @@ fn slips_get_the_word_that_was_meant() {
         ("ztsd:3", "zstd"),
         ("LZ4", ""),
         ("drm", "dram"),
+        ("swp", "swap"),
         ("lz4/extents", "extent"),
         ("lz4/zmalloc", "zsmalloc"),
         ("lz4@dran", "dram"),
@@ -87,7 +87,7 @@ fn slips_get_the_word_that_was_meant() {
 fn directories_of_files() {
     let medium = |tier: &str| match parse_tiers(&format!("dram,{tier}")).unwrap().remove(1).kind {
         TierKind::Compressed { medium, .. } => medium,
-        TierKind::Dram => panic!("{tier} is no DRAM"),
+        TierKind::Dram | TierKind::Swap => panic!("{tier} is no such tier"),
     };
     let directory = |directory: &str| MediumKind::File { directory: directory.to_owned() };
     assert_eq!(medium("lz4@file:/var/tmp"), directory("/var/tmp"));
@@ -101,6 +101,24 @@ fn directories_of_files() {
     let cut = refusal("dram,lz4@file:/a,b,zstd");
     assert!(cut.contains("there is no codec `b`") && cut.contains("cannot contain a comma"), "{cut}");
     assert!(refusal("dram,lz4@fil").contains("did you mean `file`?"));
+}
+
+#[test]
+fn the_kernels_swap_is_one_tier() {
+    let kinds = |list: &str| parse_tiers(list).unwrap().into_iter().map(|tier| tier.kind).collect::<Vec<_>>();
+    assert_eq!(kinds("dram,swap"), [TierKind::Dram, TierKind::Swap]);
+    assert_eq!(kinds("dram,lz4,swap")[2], TierKind::Swap);
+    assert!(matches!(parse_tiers("dram,swap,lz4,swap"), Err(SpecError::Duplicate { .. })));
+    assert!(matches!(parse_tiers("swap"), Err(SpecError::DramNotFirst { .. })));
+    for tier in ["swap:1", "swap/extent", "swap@dram", "lz4@swap"] {
+        assert!(parse_tiers(&format!("dram,{tier}")).is_err(), "{tier}");
+    }
+}
+
+#[test]
+fn auto_is_a_list_of_its_own() {
+    assert_eq!(parse_tiers(" auto "), parse_tiers(AUTO));
+    assert!(refusal("dram,auto").contains("auto alone"), "{}", refusal("dram,auto"));
 }
 
 #[test]
@@ -120,7 +138,7 @@ proptest! {
         text in prop_oneof![
             any::<String>(),
             prop::collection::vec(
-                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "@", "node", ",", "dram,", " ", "é"][..]), 0..12)
+                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "@", "node", "swap", "auto", ",", "dram,", " ", "é"][..]), 0..12)
                 .prop_map(|parts| parts.concat()),
         ],
     ) {

@@ -1,12 +1,13 @@
 //! What the kernel itself does with cold pages: swap devices, zram, zswap. Terrace needs none of them; they work beside it,
-//! and may compress a second time what Terrace has compressed.
+//! and may compress a second time what Terrace has compressed. Where they are, they can be a tier of Terrace's.
 
 use super::{Row, Status, chosen, read};
 use crate::quantity::bytes;
 use std::fs;
 use std::path::Path;
+use terrace_tiers::{SwapKind, SwapView};
 
-/// Rows: swap, zram, zswap.
+/// Rows: swap, zram, zswap, and the tier over them.
 pub fn rows() -> Vec<Row> {
     let swaps = read("/proc/swaps");
     vec![
@@ -18,6 +19,7 @@ pub fn rows() -> Vec<Row> {
         },
         zram(Path::new("/sys/block"), swaps.as_deref().unwrap_or("")),
         zswap(Path::new("/sys/module/zswap/parameters")),
+        tier(&SwapView::of_machine()),
     ]
 }
 
@@ -39,6 +41,34 @@ fn swap(swaps: &str) -> Row {
         return Row::ok(name, "none", "the kernel itself moves no anonymous memory out; Terrace's compressed tiers need no swap");
     }
     Row::ok(name, all.join(", "), "under pressure the kernel swaps on its own, beside Terrace")
+}
+
+/// Whether `--tiers dram,swap` would do anything here.
+fn tier(view: &SwapView) -> Row {
+    let name = "swap tier";
+    let room = format!("over {}: {} of {} free", view.name, bytes(view.free_bytes), bytes(view.total_bytes));
+    let more = "make more swap, or end what uses it";
+    match view.kind {
+        SwapKind::None => Row::new(
+            name,
+            Status::Warn,
+            "no swap to put pages into",
+            "--tiers dram,swap moves nothing, and --tiers auto uses Terrace's own tiers",
+            "only if you want that tier: modprobe zram, zramctl --find --size 4G --algorithm lz4, then mkswap and swapon of the device it names",
+        ),
+        _ if view.room_bytes() == 0 => {
+            Row::new(name, Status::Warn, room, "Terrace leaves a quarter of all swap free, so it puts nothing there", more)
+        }
+        SwapKind::Zram => Row::ok(name, room, "--tiers dram,swap puts cold pages there; the kernel brings them back itself"),
+        SwapKind::Zswap => {
+            Row::ok(name, room, "--tiers dram,swap puts cold pages there; what zswap's pool has no room for goes on to the disk")
+        }
+        SwapKind::Disk => Row::ok(
+            name,
+            room,
+            "--tiers dram,swap puts cold pages on that disk: for what is hardly ever touched; --tiers auto leaves it alone",
+        ),
+    }
 }
 
 fn zram(block: &Path, swaps: &str) -> Row {
@@ -100,6 +130,23 @@ mod tests {
     fn swap_devices_are_listed() {
         assert_eq!(swap(SWAPS).found, "/dev/zram0 1.0G (2.0M used), /my 1.0M (0B used)");
         assert_eq!(swap("Filename\n").found, "none");
+    }
+
+    #[test]
+    fn the_tier_says_over_what_it_is() {
+        let view = |kind, free: u64| SwapView {
+            kind,
+            name: "/dev/x (lz4)".into(),
+            total_bytes: 4 << 20,
+            free_bytes: free << 20,
+            memory_bytes: None,
+        };
+        let row = tier(&view(SwapKind::Zram, 3));
+        assert_eq!((row.status, row.found.as_str()), (Status::Ok, "over /dev/x (lz4): 3.0M of 4.0M free"));
+        assert!(tier(&view(SwapKind::Disk, 4)).consequence.contains("disk"));
+        let full = tier(&view(SwapKind::Zswap, 1));
+        assert!(full.status == Status::Warn && !full.fix.is_empty());
+        assert!(tier(&SwapView::default()).fix.contains("swapon"));
     }
 
     #[test]

@@ -1,0 +1,191 @@
+//! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this program.
+
+use crate::handler::FAULT_OVERHEAD_NS;
+use crate::pager::Pager;
+use crate::sys::{self, PAGE};
+use terrace_tiers::{Page, Scratch, Tier};
+
+/// Pages on which costs are measured: a few milliseconds each time.
+const SAMPLE: usize = 64;
+/// Of what leaves, one page in so many is taken into the sample.
+const ONE_IN: u32 = 16;
+/// Paged out at a time, as the mover does on the average.
+const RUN: usize = 16;
+/// Between measurements, ns.
+const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+/// What an eviction into a tier of ours takes beside the codec, ns: UFFDIO_MOVE, the pool, emptying the slot (`facts/end-to-end.md` §2).
+const MOVE_NS: u64 = 3_000;
+/// A rival must be cheaper by this factor than what is in use: measurements are not that good.
+const CLEARLY: f64 = 0.9;
+
+/// What is measured, and what was chosen.
+///
+/// The rule: a tier's cost is the processor time that a page's way out and back takes. For the kernel's swap both are measured on
+/// pages that left lately, copied into memory of our own: MADV_PAGEOUT, and a touch. For tiers of ours it is the codec's time on the same pages
+/// one way, the median restore the other, and what lies around them. Of a denser tier less is out for the same budget, so fewer faults are
+/// made ([`faults`]); the tier where cost × faults is least takes the victims. Swap on a disk never does: its cost is not processor time. Under
+/// pressure the densest of ours takes all, and what has been in swap for long (`Mover::densify`): so the coldest are there.
+///
+/// Until the sample is full, which takes evictions into a tier of ours, the first of these is used.
+pub(crate) struct Auto {
+    sample: Vec<Page>,
+    seen: u32,
+    /// Of each tier; 0 where it is not known.
+    costs_ns: Vec<u64>,
+    measured_ns: u64,
+    chosen: usize,
+}
+
+/// How many faults there are if a share of the data must leave memory and a page that is out takes `ratio` of itself: how many accesses go to
+/// the least popular share, from Zipf's law, but for a factor. `None` if that is not enough.
+pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
+    let share_out = (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
+    (share_out < 0.999).then(|| -(1.0 - share_out).ln())
+}
+
+impl Auto {
+    /// For a list that is `auto`.
+    pub fn new(pager: &Pager) -> Option<Auto> {
+        let auto = pager.settings.tiers.trim() == "auto";
+        auto.then(|| Auto { sample: Vec::new(), seen: 0, costs_ns: vec![0; pager.tiers.len()], measured_ns: 0, chosen: 0 })
+    }
+
+    /// A page is about to be stored.
+    pub fn offer(&mut self, page: &Page) {
+        self.seen = self.seen.wrapping_add(1);
+        if !self.seen.is_multiple_of(ONE_IN) {
+            return;
+        }
+        if self.sample.len() < SAMPLE {
+            self.sample.push(*page);
+        } else {
+            self.sample[(self.seen / ONE_IN) as usize % SAMPLE] = *page;
+        }
+    }
+
+    /// Measures, if that is due.
+    pub fn measure(&mut self, pager: &Pager, scratch: &mut Scratch, now_ns: u64) {
+        let Some((_, swap)) = pager.swap().filter(|_| self.sample.len() == SAMPLE) else { return };
+        if self.measured_ns > 0 && now_ns - self.measured_ns < MEASURE_EVERY_NS {
+            return;
+        }
+        self.measured_ns = now_ns;
+        for (index, tier) in pager.tiers.iter().enumerate().skip(1) {
+            let cost = match tier.swap() {
+                Some(_) if swap.accepts() => self.cost_of_swap(pager),
+                Some(_) => None,
+                None => Some(self.cost_of(tier, scratch)),
+            };
+            self.costs_ns[index] = cost.unwrap_or(0);
+        }
+    }
+
+    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch) -> u64 {
+        let mut back = [0; PAGE];
+        let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
+        for page in &self.sample {
+            let begun = sys::thread_cpu_ns();
+            let encoded = tier.encode(page, scratch);
+            out.push(sys::thread_cpu_ns() - begun);
+            let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            let begun = sys::thread_cpu_ns();
+            let _ = tier.decode(terrace_tiers::Encoded { encoding, checksum, bytes: &bytes }, &mut back, scratch);
+            home.push(sys::thread_cpu_ns() - begun);
+        }
+        // The real ones, where there are some: with all that copying a page takes.
+        let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
+        median(out) + restore + MOVE_NS + FAULT_OVERHEAD_NS
+    }
+
+    /// `None` if the kernel does not take the pages.
+    fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
+        let bytes = SAMPLE * PAGE;
+        let memory = sys::reserve(bytes).ok()?;
+        // SAFETY: a new reservation of this function's, of `SAMPLE` pages; the advice changes no contents.
+        unsafe {
+            let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
+            std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), memory as *mut u8, bytes);
+        }
+        let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
+        for run in (memory..memory + bytes).step_by(RUN * PAGE) {
+            let begun = sys::thread_cpu_ns();
+            sys::page_out(-1, &[(run, RUN * PAGE)]);
+            out.push((sys::thread_cpu_ns() - begun) / RUN as u64);
+        }
+        let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
+        for page in (memory..memory + bytes).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
+            let begun = sys::thread_cpu_ns();
+            // SAFETY: a byte of the reservation, which is readable.
+            unsafe { (page as *const u8).read_volatile() };
+            home.push(sys::thread_cpu_ns() - begun);
+        }
+        // SAFETY: nobody else knows it.
+        unsafe { sys::unmap(memory, bytes) };
+        (home.len() * 2 > SAMPLE).then(|| median(out) + median(home))
+    }
+
+    /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes in each, as a share of itself.
+    pub fn choose(&mut self, must_go: f64, takes: &[(usize, f64)], first_own: usize) -> usize {
+        let cost = |tier: usize| {
+            let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
+            Some(self.costs_ns[tier]).filter(|ns| *ns > 0).map(|ns| ns as f64).zip(faults(must_go, ratio)).map(|(ns, faults)| ns * faults)
+        };
+        let best = takes.iter().filter_map(|(tier, _)| Some((*tier, cost(*tier)?))).min_by(|a, b| a.1.total_cmp(&b.1));
+        self.chosen = match (best, cost(self.chosen)) {
+            (None, _) => first_own,
+            (Some((_, least)), Some(now)) if least > now * CLEARLY => self.chosen,
+            (Some((tier, _)), _) => tier,
+        };
+        self.chosen
+    }
+}
+
+fn median(mut of: Vec<u64>) -> u64 {
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auto(costs_ns: &[u64]) -> Auto {
+        Auto { sample: Vec::new(), seen: 0, costs_ns: costs_ns.to_vec(), measured_ns: 0, chosen: 0 }
+    }
+
+    #[test]
+    fn the_cheapest_in_all_takes_the_pages() {
+        let all = [(1, 0.45), (2, 0.45), (3, 0.3)];
+        // Nothing is known.
+        assert_eq!(auto(&[0; 4]).choose(0.3, &all, 2), 2);
+        // As dense and cheaper.
+        assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all, 2), 1);
+        assert_eq!(auto(&[0, 16_000, 12_000, 30_000]).choose(0.3, &all, 2), 2);
+        // So much must go that the denser one makes up for its cost, and where the others are not enough.
+        assert_eq!(auto(&[0, 12_000, 16_000, 18_000]).choose(0.5, &all, 2), 3);
+        assert_eq!(auto(&[0, 12_000, 16_000, 90_000]).choose(0.6, &all, 2), 3);
+        // Swap takes nothing at present.
+        assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all[1..], 2), 2);
+    }
+
+    #[test]
+    fn a_choice_stays_while_nothing_is_clearly_better() {
+        let all = [(1, 0.45), (2, 0.45)];
+        let mut auto = auto(&[0, 10_000, 10_500]);
+        assert_eq!(auto.choose(0.3, &all, 2), 1);
+        auto.costs_ns = vec![0, 10_500, 10_000];
+        assert_eq!(auto.choose(0.3, &all, 2), 1);
+        auto.costs_ns = vec![0, 15_000, 10_000];
+        assert_eq!(auto.choose(0.3, &all, 2), 2);
+    }
+
+    #[test]
+    fn a_sample_is_of_what_left_lately() {
+        let mut auto = auto(&[0]);
+        for n in 0..(SAMPLE as u32 + 1) * ONE_IN {
+            auto.offer(&[(n / ONE_IN) as u8; PAGE]);
+        }
+        assert_eq!(auto.sample.len(), SAMPLE);
+        assert!(auto.sample.iter().any(|page| page[0] == SAMPLE as u8));
+    }
+}

@@ -1,0 +1,272 @@
+//! What the kernel swaps to: how much of it is free, what of it is memory all the same, and what a process may still put there.
+//!
+//! Nothing is stored through here: pages leave by `madvise(MADV_PAGEOUT)` and come back by the kernel's own faults. A [`Swap`] is what a tier
+//! over it must know: whether there is one, whether it has room, and how much memory a page takes in it.
+//!
+//! Swap belongs to the whole machine. A quarter of it is left to others, whoever fills the rest ([`KEEP_FREE`]); how much is free is looked up
+//! again after [`PAGES_A_LOOK`] pages at the latest, so each process is wrong by no more than that.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::PAGE_BYTES;
+
+/// One part of so many of all swap stays free.
+pub const KEEP_FREE: u64 = 4;
+/// After so many pages the next look is due: 16 MiB.
+pub const PAGES_A_LOOK: u64 = 4096;
+/// Room for fewer pages is none: a look costs as much as some of them.
+const LEAST_ROOM: u64 = 64;
+/// If of so many pages in a row none left, the kernel takes none at present. Fewer may be on the way to its lists, on other processors.
+const TAKES_NONE: u64 = 256;
+/// What a page takes of memory, as a share of itself, where little is swapped or nothing can be read: zram with lz4 or lzo-rle.
+pub const RATIO_ASSUMED: f64 = 0.45;
+/// Measured from so many swapped bytes on: below, zram's own tables and half empty blocks are most of what it takes.
+const MEASURED_FROM: u64 = 4 << 20;
+
+/// What is under the kernel's swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SwapKind {
+    /// There is none.
+    #[default]
+    None = 0,
+    /// Compressed memory: the zram device that is filled first.
+    Zram = 1,
+    /// Compressed memory in front of a device or file.
+    Zswap = 2,
+    /// A disk: what is there takes no memory, and who needs it waits for the disk.
+    Disk = 3,
+}
+
+impl SwapKind {
+    /// Whether a page comes back from there without a disk.
+    pub fn is_memory(self) -> bool {
+        matches!(self, SwapKind::Zram | SwapKind::Zswap)
+    }
+
+    fn from_number(number: u32) -> SwapKind {
+        [SwapKind::Zram, SwapKind::Zswap, SwapKind::Disk].into_iter().find(|kind| *kind as u32 == number).unwrap_or(SwapKind::None)
+    }
+}
+
+/// The machine's swap at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SwapView {
+    /// What the kernel fills first.
+    pub kind: SwapKind,
+    /// Its device or file, and what compresses there, such as `/dev/zram0 (lz4)`.
+    pub name: String,
+    /// Bytes of all swap.
+    pub total_bytes: u64,
+    /// Those that are free.
+    pub free_bytes: u64,
+    /// Memory that the used ones take: of zram devices and of zswap's pool. `None` if that cannot be read.
+    pub memory_bytes: Option<u64>,
+}
+
+impl SwapView {
+    /// Looks at this machine.
+    pub fn of_machine() -> SwapView {
+        SwapView::below(Path::new("/"))
+    }
+
+    /// The same of a tree that has `proc` and `sys` in it. What cannot be read is taken for absent.
+    pub fn below(root: &Path) -> SwapView {
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let swaps = read("proc/swaps");
+        let meminfo = read("proc/meminfo");
+        let kib = |name: &str| {
+            let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
+        };
+        let devices: Vec<(&str, i64)> = swaps.lines().skip(1).filter_map(device).collect();
+        // The kernel fills the highest priority first.
+        let Some((first, _)) = devices.iter().copied().max_by_key(|(_, priority)| *priority) else { return SwapView::default() };
+        let zram_of = |path: &str| {
+            let name = path.rsplit('/').next().filter(|name| name.starts_with("zram"))?;
+            root.join("sys/block").join(name).is_dir().then(|| format!("sys/block/{name}"))
+        };
+        let zswap = read("sys/module/zswap/parameters/enabled").trim() == "Y";
+        let chosen = |text: String| text.split_whitespace().find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()));
+        let (kind, codec) = match zram_of(first) {
+            Some(directory) => (SwapKind::Zram, chosen(read(&format!("{directory}/comp_algorithm"))).unwrap_or_default()),
+            None if zswap => (SwapKind::Zswap, format!("zswap, {}", read("sys/module/zswap/parameters/compressor").trim())),
+            None => (SwapKind::Disk, String::new()),
+        };
+        // mm_stat: original size, compressed size, memory used in all, …
+        let zrams = devices.iter().filter_map(|(path, _)| zram_of(path));
+        let used: Option<u64> =
+            zrams.map(|directory| read(&format!("{directory}/mm_stat")).split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
+        SwapView {
+            kind,
+            name: if codec.is_empty() { first.to_owned() } else { format!("{first} ({codec})") },
+            total_bytes: kib("SwapTotal").unwrap_or(0),
+            free_bytes: kib("SwapFree").unwrap_or(0),
+            memory_bytes: used.map(|used| used + kib("Zswap").unwrap_or(0)),
+        }
+    }
+
+    /// What may still be put there.
+    pub fn room_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.total_bytes.div_ceil(KEEP_FREE))
+    }
+
+    /// What a swapped page takes of memory, as a share of itself. Whose pages they are is not told apart: all are taken to compress alike.
+    pub fn ratio(&self) -> f64 {
+        let used = self.total_bytes.saturating_sub(self.free_bytes);
+        match self.memory_bytes {
+            Some(memory) if used >= MEASURED_FROM => (memory as f64 / used as f64).min(1.25),
+            _ if self.kind.is_memory() => RATIO_ASSUMED,
+            _ => 0.0,
+        }
+    }
+}
+
+/// Path and priority of a line of /proc/swaps.
+fn device(line: &str) -> Option<(&str, i64)> {
+    // From the right: a file's name may have blanks (as \040).
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [path, .., _size, _used, priority] = fields[..] else { return None };
+    Some((path, priority.parse().ok()?))
+}
+
+/// What a tier over the kernel's swap knows of it. Looked up by one thread; any may read.
+#[derive(Default)]
+pub struct Swap {
+    kind: AtomicU32,
+    /// See [`SwapView::ratio`]; times 2^16.
+    ratio: AtomicU32,
+    /// Pages that may still be put there, at the last look, less those that were since.
+    room_pages: AtomicU64,
+    /// Pages after which the next look is due.
+    look_in: AtomicU64,
+    /// Pages that stayed, since the last that left.
+    stayed: AtomicU64,
+    /// The kernel takes none at present.
+    refused: AtomicBool,
+}
+
+impl Swap {
+    /// Looks at the machine's swap. Some 0.1 ms.
+    pub fn look(&self) {
+        self.seen(&SwapView::of_machine());
+    }
+
+    /// What a look saw.
+    pub fn seen(&self, view: &SwapView) {
+        let room = Some(view.room_bytes() / PAGE_BYTES as u64).filter(|room| *room >= LEAST_ROOM).unwrap_or(0);
+        self.kind.store(view.kind as u32, Relaxed);
+        self.ratio.store((view.ratio() * 65536.0) as u32, Relaxed);
+        self.room_pages.store(room, Relaxed);
+        // Others look at the same room: a quarter of it each, where it is small.
+        self.look_in.store(PAGES_A_LOOK.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
+    }
+
+    /// What is under it.
+    pub fn kind(&self) -> SwapKind {
+        SwapKind::from_number(self.kind.load(Relaxed))
+    }
+
+    /// What a page takes of memory, as a share of itself.
+    pub fn ratio(&self) -> f64 {
+        f64::from(self.ratio.load(Relaxed)) / 65536.0
+    }
+
+    /// Whether it is worth trying to put pages there.
+    pub fn accepts(&self) -> bool {
+        self.room_pages.load(Relaxed) > 0 && !self.refused.load(Relaxed)
+    }
+
+    /// Pages were put there. True if it is time to look again.
+    pub fn took(&self, pages: u64) -> bool {
+        let less = |field: &AtomicU64| field.store(field.load(Relaxed).saturating_sub(pages), Relaxed);
+        less(&self.room_pages);
+        less(&self.look_in);
+        self.stayed.store(0, Relaxed);
+        self.look_in.load(Relaxed) == 0
+    }
+
+    /// The kernel left all of so many pages where they were, though there is room: a control group's limit, perhaps. True if it is not to be
+    /// asked again for a while.
+    pub fn stayed(&self, pages: u64) -> bool {
+        let refuses = self.stayed.fetch_add(pages, Relaxed) + pages >= TAKES_NONE;
+        if refuses {
+            self.refused.store(true, Relaxed);
+        }
+        refuses
+    }
+
+    /// Another attempt may be made.
+    pub fn try_again(&self) {
+        self.stayed.store(0, Relaxed);
+        self.refused.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(swaps: &str, meminfo: &str, zswap: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/swaps", &format!("Filename\tType\tSize\tUsed\tPriority\n{swaps}"));
+        write("proc/meminfo", meminfo);
+        write("sys/block/zram3/comp_algorithm", "lzo [lz4] zstd\n");
+        write("sys/block/zram3/mm_stat", " 8192 100 12582912 0 0 0 0 0 0\n");
+        write("sys/module/zswap/parameters/enabled", zswap);
+        write("sys/module/zswap/parameters/compressor", "lzo\n");
+        root
+    }
+
+    const MEMINFO: &str = "MemTotal: 99 kB\nSwapCached: 0 kB\nSwapTotal: 131072 kB\nSwapFree: 98304 kB\nZswap: 4096 kB\n";
+
+    #[test]
+    fn the_device_that_is_filled_first_says_what_it_is() {
+        let zram = "/dev/zram3 partition 131072 0 100\n";
+        let disk = "/a\\040file file 1048576 0 -2\n";
+        let both = machine(&format!("{disk}{zram}"), MEMINFO, "Y\n");
+        let view = SwapView::below(both.path());
+        assert_eq!((view.kind, view.name.as_str()), (SwapKind::Zram, "/dev/zram3 (lz4)"));
+        // 12 MiB and 4 MiB for 32 MiB.
+        assert_eq!((view.ratio(), view.room_bytes()), (0.5, 64 << 20));
+        let zswap = SwapView::below(machine(disk, MEMINFO, "Y\n").path());
+        assert_eq!((zswap.kind, zswap.name.as_str(), zswap.ratio()), (SwapKind::Zswap, "/a\\040file (zswap, lzo)", 0.125));
+        let plain = SwapView::below(machine(disk, "SwapTotal: 131072 kB\nSwapFree: 0 kB\n", "N\n").path());
+        assert_eq!((plain.kind, plain.ratio(), plain.room_bytes()), (SwapKind::Disk, 0.0, 0));
+        assert_eq!(SwapView::below(machine("", MEMINFO, "Y\n").path()), SwapView::default());
+        assert_eq!(SwapView::below(Path::new("/nowhere")).kind, SwapKind::None);
+    }
+
+    #[test]
+    fn little_in_it_says_nothing_of_its_ratio() {
+        let root = machine("/dev/zram3 partition 131072 0 100\n", "SwapTotal: 131072 kB\nSwapFree: 131000 kB\n", "N\n");
+        assert_eq!(SwapView::below(root.path()).ratio(), RATIO_ASSUMED);
+    }
+
+    #[test]
+    fn a_quarter_is_left_to_others() {
+        let swap = Swap::default();
+        assert!(!swap.accepts());
+        let view = |free: u64| SwapView { kind: SwapKind::Zram, total_bytes: 1000 << 12, free_bytes: free << 12, ..SwapView::default() };
+        swap.seen(&view(330));
+        assert!(swap.accepts() && !swap.took(19) && swap.took(1), "20 of 80 may go before another look");
+        assert!(swap.accepts());
+        assert!(swap.took(60) && !swap.accepts());
+        swap.seen(&view(313));
+        assert!(!swap.accepts());
+        swap.seen(&view(314));
+        assert!(!swap.stayed(TAKES_NONE - 1) && swap.accepts());
+        swap.took(1);
+        assert!(!swap.stayed(1) && swap.accepts());
+        assert!(swap.stayed(TAKES_NONE) && !swap.accepts());
+        swap.try_again();
+        assert!(swap.accepts());
+    }
+}

@@ -1,0 +1,225 @@
+//! The tier `swap`: pages that Terrace chooses are as safe in the kernel's swap as anywhere, the report says what the kernel says of them,
+//! and nobody else's swap is used up.
+
+use std::fs;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use terrace_tests::{Cases, Program, Running, Terrace, Zram, compiled, skip, without_swap};
+
+const MIB: u64 = 1 << 20;
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions, swap and others
+/// in turn.
+static CASES: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("swap_tier.c", &[]),
+    arguments: Vec::new(),
+    ways: vec![
+        Terrace::within("4G").and("--tiers=dram,swap"),
+        Terrace::stressed().and("--tiers=dram,swap"),
+        Terrace::stressed().and("--tiers=dram,swap,lz4"),
+        Terrace::within("16M").and("--tiers=dram,lz4,swap"),
+        Terrace::failing().and("--tiers=dram,swap,zstd:1"),
+    ],
+});
+
+/// A zram device of so many bytes, or the test is skipped.
+fn zram(test: &str, bytes: u64) -> Option<Zram> {
+    Zram::swap_on(bytes).map_err(|reason| skip(test, &reason)).ok()
+}
+
+fn holds(case: &str) {
+    if let Some(_zram) = zram(case, 512 * MIB) {
+        CASES.hold(case);
+    }
+}
+
+#[test]
+fn memory_calls_on_swapped_pages() {
+    holds("memory_calls_on_swapped_pages");
+}
+
+#[test]
+fn forks_while_swapped() {
+    holds("forks_while_swapped");
+}
+
+#[test]
+fn threads_touch_swapped_pages() {
+    holds("threads_touch_swapped_pages");
+}
+
+/// The stress test for lost updates, with pages going to the kernel's swap, and there and elsewhere.
+#[test]
+fn no_update_is_lost_in_swap() {
+    let Some(_zram) = zram("no_update_is_lost_in_swap", 1024 * MIB) else { return };
+    for terrace in [Terrace::stressed().and("--tiers=dram,swap"), Terrace::failing().and("--tiers=dram,swap,zstd:1")] {
+        let finished = Program::new(compiled("no_update_is_lost.c", &[])).arg("8").under(terrace).succeed();
+        let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+        assert!(stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
+        let report = finished.report();
+        report.expect_moves(1000, 1000);
+        assert!(report.at("/tiers/1/name") == "swap" && report.number("/tiers/1/faults") > 100.0, "{report}");
+    }
+}
+
+fn start(case: &str, terrace: Terrace) -> Running {
+    Program::new(&CASES.program).arg(case).under(terrace).start()
+}
+
+fn wait_for_line(running: &Running, line: &str) {
+    let begun = Instant::now();
+    while !running.stdout_so_far().contains(line) {
+        assert!(begun.elapsed() < WITHIN, "it did not say {line:?}: {}", running.stderr_so_far());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Has the program go on to its checks.
+fn signal(running: &Running) {
+    // SAFETY: no memory is involved; the process is one that this test started.
+    unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
+}
+
+fn kib_of(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_else(|| panic!("{file} has no {name}"));
+    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+/// What the kernel says is swapped of the process is what the report says, and so is what it takes of memory.
+#[test]
+fn the_report_says_what_the_kernel_says() {
+    let Some(_zram) = zram("the_report_says_what_the_kernel_says", 512 * MIB) else { return };
+    let running = start("holds", Terrace::within("4G").and("--tiers=dram,swap"));
+    wait_for_line(&running, "holds");
+    let swapped = kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
+    assert!(swapped > 28 * MIB, "{swapped} bytes are swapped");
+    // Figures are written ten times a second, and there must be some after the last page left: then the averages are of that.
+    std::thread::sleep(Duration::from_secs(2));
+    signal(&running);
+    let finished = running.wait();
+    assert!(finished.status.success(), "{}", finished.account("failed"));
+    let report = finished.report();
+    assert_eq!(report.at("/tiers/1/name"), "swap", "{report}");
+    let (logical, physical) = (report.number("/tiers/1/logical_bytes"), report.number("/tiers/1/physical_bytes"));
+    // On the average of the whole run, its begin and end included.
+    assert!(logical > 0.4 * swapped as f64 && logical <= 1.01 * swapped as f64, "{swapped} were swapped: {report}");
+    assert!(physical > 0.0 && physical < 0.5 * logical, "{report}");
+    // All came back, at its end perhaps too late to be seen.
+    assert!(report.number("/tiers/1/faults") <= 1.1 * swapped as f64 / 4096.0, "{report}");
+    assert!(report.at("/tiers/1/fault_p50_us").is_null(), "the kernel's faults are not timed: {report}");
+}
+
+/// Memory stays within the budget by the kernel's swap alone, and returns are seen.
+#[test]
+fn a_budget_is_kept_by_swap_alone() {
+    let Some(_zram) = zram("a_budget_is_kept_by_swap_alone", 512 * MIB) else { return };
+    let running = start("keeps_changing", Terrace::within("24M").and("--tiers=dram,swap"));
+    wait_for_line(&running, "changes");
+    let begun = Instant::now();
+    let swapped = || kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
+    while swapped() < 4 * MIB {
+        assert!(begun.elapsed() < WITHIN, "only {} bytes were swapped", swapped());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&running);
+    let finished = running.wait();
+    assert!(finished.status.success(), "{}", finished.account("failed"));
+    finished.report().expect_moves(1000, 1000);
+}
+
+/// A quarter of all swap is left to others, and what does not go there goes to the next tier.
+#[test]
+fn swap_is_never_used_up() {
+    let Some(_zram) = zram("swap_is_never_used_up", 16 * MIB) else { return };
+    for (tiers, compressed) in [("dram,swap", false), ("dram,swap,lz4", true)] {
+        let running = start("keeps_changing", Terrace::within("8M").and("--tiers").and(tiers));
+        wait_for_line(&running, "changes");
+        let begun = Instant::now();
+        let mut most = 0;
+        while begun.elapsed() < Duration::from_secs(2) {
+            let (total, free) = (kib_of("/proc/meminfo", "SwapTotal"), kib_of("/proc/meminfo", "SwapFree"));
+            // What one look may be wrong by.
+            assert!(free >= total / 4 - total / 16, "{free} of {total} KiB are free with {tiers}");
+            most = most.max(total - free);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(compressed || most > 4096, "only {most} KiB were ever used");
+        signal(&running);
+        let finished = running.wait();
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        finished.report().expect_managed();
+        if compressed {
+            assert!(finished.report().number("/tiers/2/faults") > 0.0, "{}", finished.report());
+        }
+    }
+}
+
+/// The swap is taken away while pages are in it, and more are on their way.
+#[test]
+fn swap_goes_away() {
+    for (tiers, case, line) in
+        [("dram,swap", "keeps_changing", "changes"), ("dram,swap", "holds", "holds"), ("dram,swap,lz4", "holds", "holds")]
+    {
+        let Some(zram) = zram("swap_goes_away", 512 * MIB) else { return };
+        let running = start(case, Terrace::within(if case == "holds" { "4G" } else { "24M" }).and("--tiers").and(tiers));
+        wait_for_line(&running, line);
+        let begun = Instant::now();
+        while kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") < 1024 {
+            assert!(begun.elapsed() < WITHIN, "nothing was swapped");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        zram.swap_off();
+        std::thread::sleep(Duration::from_millis(500));
+        signal(&running);
+        let finished = running.wait();
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        finished.report().expect_managed();
+    }
+}
+
+/// `auto` works with swap and without, keeps contents, and says what it used. What it chooses is the machine's to decide.
+#[test]
+fn auto_uses_what_there_is() {
+    let with = zram("auto_uses_what_there_is", 512 * MIB);
+    for swap in [with, None] {
+        let _alone = swap.is_none().then(without_swap);
+        let there_is_swap = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
+        let running = start("keeps_changing", Terrace::within("24M").and("--tiers=auto"));
+        wait_for_line(&running, "changes");
+        std::thread::sleep(Duration::from_secs(2));
+        signal(&running);
+        let finished = running.wait();
+        assert!(finished.status.success() && !finished.stderr.contains("no swap"), "{}", finished.account("failed"));
+        let report = finished.report();
+        report.expect_moves(1000, 1000);
+        let names: Vec<&str> = (0..4).filter_map(|n| report.at(&format!("/tiers/{n}/name")).as_str()).collect();
+        assert_eq!(names, ["dram", "swap", "lz4", "zstd:1"], "{report}");
+        assert!(there_is_swap || report.number("/tiers/1/faults") == 0.0, "{report}");
+        assert!(report.number("/tiers/2/faults") > 0.0, "what things cost is learned from these: {report}");
+    }
+}
+
+/// One line says that there is no swap, and what is left of the list is used.
+#[test]
+fn without_swap_the_rest_of_the_list_is_used() {
+    let _alone = without_swap();
+    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+        return skip("without_swap_the_rest_of_the_list_is_used", "there is swap");
+    }
+    for (tiers, moved) in [("dram,swap", false), ("dram,swap,lz4", true), ("dram,lz4,swap", true)] {
+        let running = start("keeps_changing", Terrace::within("24M").and("--tiers").and(tiers));
+        wait_for_line(&running, "changes");
+        std::thread::sleep(Duration::from_millis(500));
+        signal(&running);
+        let finished = running.wait();
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        let lines: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("no swap")).collect();
+        assert!(lines.len() == 1 && lines[0].contains("swapon"), "{}", finished.stderr);
+        let report = finished.report();
+        report.expect_managed();
+        assert_eq!(report.demoted_pages() > 0, moved, "{tiers}: {report}");
+    }
+}
