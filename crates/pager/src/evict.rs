@@ -47,6 +47,8 @@ impl Wish {
         }
         let writes = match written {
             None => Writes::Unknowable,
+            // It was left alone for long enough.
+            Some(_) if word.is_incompressible() => Writes::Unknowable,
             Some(_) if !word.is_watched() => Writes::Unwatched,
             Some(false) => Writes::None,
             Some(true) => Writes::Some,
@@ -73,7 +75,7 @@ pub(crate) enum Verdict {
 /// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
 /// in use. (A page of which nothing is known has no time.)
 fn stays(word: Snapshot, now_ms: u64) -> bool {
-    let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS } else { FLOOR_MS };
+    let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
     word.age_ms(now_ms) < stay_ms && word != Snapshot(0)
 }
 
@@ -176,8 +178,8 @@ const LOOK_EVERY_NS: u64 = 5_000_000;
 const LOOK_SHARE: u64 = 20;
 /// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
 const PROBE_NS: u64 = 100_000_000;
-/// How long a page that did not compress is left alone, ms.
-const INCOMPRESSIBLE_MS: u64 = 10_000;
+/// How long a page that did not compress is left alone, ms; doubles each time, as far as a tick can tell.
+const INCOMPRESSIBLE_MS: u64 = 5_000;
 /// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
 const REFUSED_MS: u64 = 100;
 /// Beyond this share of `vm.max_map_count`, ranges are registered in long runs (`facts/traps.md`, Scale). Each of ours may be two of the

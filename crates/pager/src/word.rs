@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! bits  0..3   state
-//! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7)
+//! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7). Of one that did not
+//!              compress: how often that was tried again
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
 //!              or to be back soon, which only delays its eviction)
 //! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
@@ -106,9 +107,18 @@ impl Snapshot {
         self.0 & 7 == state as u64
     }
 
+    fn count(self) -> u32 {
+        (self.0 >> RETURNS_SHIFT & 7) as u32
+    }
+
     /// See the module's drawing.
     pub fn returns(self) -> u32 {
-        (self.0 >> RETURNS_SHIFT & 7) as u32
+        if self.is_incompressible() { 0 } else { self.count() }
+    }
+
+    /// See the module's drawing.
+    pub fn tries(self) -> u32 {
+        if self.is_incompressible() { self.count() } else { 0 }
     }
 
     /// See the module's drawing.
@@ -123,12 +133,13 @@ impl Snapshot {
 
     /// The same history in another state.
     pub fn with(self, state: State, payload: u64) -> Self {
-        Snapshot(Snapshot::new(state, self.returns(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE)
+        Snapshot(Snapshot::new(state, self.count(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE)
     }
 
-    /// The same, marked as incompressible at `tick`.
+    /// A resident page that did not compress at `tick`, once more if it is marked so already.
     pub fn incompressible_at(self, tick: u16) -> Self {
-        Snapshot(Snapshot::new(State::Resident, self.returns(), tick, 0).0 | INCOMPRESSIBLE)
+        let tries = if self.is_incompressible() { (self.count() + 1).min(7) } else { 0 };
+        Snapshot(Snapshot::new(State::Resident, tries, tick, 0).0 | INCOMPRESSIBLE)
     }
 
     /// A page that came back at `tick`.
@@ -279,6 +290,15 @@ mod tests {
         assert_eq!((word.returns(), word.tick()), (3, 9));
         assert!(!word.with(State::Resident, 0).is_swapped() && !Snapshot(0).is_swapped());
         assert!(!Snapshot::new(State::Evicted, 0, 0, PAYLOAD_MAX).is_swapped());
+    }
+
+    #[test]
+    fn tries_are_counted_while_a_page_does_not_compress() {
+        let word = Snapshot::new(State::Resident, 5, 7, 0).incompressible_at(8);
+        assert_eq!((word.returns(), word.tries(), word.tick()), (0, 0, 8));
+        let word = word.with(State::Staged, 3).incompressible_at(9);
+        assert_eq!((word.returns(), word.tries(), word.state()), (0, 1, Some(State::Resident)));
+        assert_eq!((0..20).fold(word, |word, _| word.incompressible_at(9)).tries(), 7);
     }
 
     #[test]
