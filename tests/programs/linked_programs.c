@@ -399,11 +399,40 @@ static void everything_at_once(void) {
     MUST(pthread_join(closing, NULL) == 0);
 }
 
+/* A child's copy is taken while no page is halfway back. */
+enum { FORKED = 24 << 20 };
+
+static void *touches_all(void *area) {
+    TERRACE_TOUCH(area, FORKED);
+    return NULL;
+}
+
+static void forks_while_a_thread_touches(void) {
+    char *area = cold_mapping(FORKED, 20);
+    for (useconds_t round = 0; round < 12; round++) {
+        pthread_t thread;
+        evict(area, FORKED);
+        MUST(pthread_create(&thread, NULL, touches_all, area) == 0);
+        usleep(round * 500);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(300);
+            check(area, FORKED, 20);
+            _exit(0);
+        }
+        MUST(pthread_join(thread, NULL) == 0);
+        check(area, FORKED, 20);
+        wait_for(child);
+        /* What a child shared cannot leave until it is written to. */
+        fill(area, FORKED, 20);
+    }
+}
+
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(without_faults),        CASE(parts_of_pages),     CASE(any_pointer),        CASE(prefetched),
         CASE(closed_descriptors),    CASE(no_descriptor_is_free), CASE(forked_children), CASE(in_signal_handlers),
-        CASE(on_managed_stacks),     CASE(descriptors_of_another_process), CASE(after_a_privilege_drop), CASE(everything_at_once),
+        CASE(forks_while_a_thread_touches), CASE(on_managed_stacks),     CASE(descriptors_of_another_process), CASE(after_a_privilege_drop), CASE(everything_at_once),
 #ifdef __x86_64__
         CASE(a_child_made_without_the_c_library),
 #endif
