@@ -17,6 +17,30 @@ enum { COPIES = 960 };
 /* Nothing but what the program does itself moves pages. */
 static bool quiet(void) { return evicts() && !getenv("TERRACE_STRESS"); }
 
+static long swapped_kib(void) {
+    char line[200];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    MUST(status);
+    while (fgets(line, sizeof line, status))
+        sscanf(line, "VmSwap: %ld", &kib);
+    fclose(status);
+    return kib;
+}
+
+/* Until its mover is at work, MADV_PAGEOUT is the kernel's: where there is swap, pages go there, and are not Terrace's to bring back. */
+static void await_terrace(void) {
+    mapping(64 * MIB);
+    char *area = mapping(2 * MIB);
+    long before;
+    do {
+        before = swapped_kib();
+        fill(area, 2 * MIB, 99);
+        evict(area, 2 * MIB);
+    } while (evicts() && swapped_kib() > before);
+    munmap(area, 2 * MIB);
+}
+
 /* Of any kind: the kernel counts one that a handler serves as minor or as major, by where it came from. */
 static long faults_so_far(void) {
     struct rusage usage;
@@ -437,5 +461,6 @@ int main(int count, char **words) {
         CASE(a_child_made_without_the_c_library),
 #endif
     };
+    await_terrace();
     return run_case(count, words, cases, COUNT(cases));
 }
