@@ -17,6 +17,30 @@ enum { COPIES = 960 };
 /* Nothing but what the program does itself moves pages. */
 static bool quiet(void) { return evicts() && !getenv("TERRACE_STRESS"); }
 
+static long swapped_kib(void) {
+    char line[200];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    MUST(status);
+    while (fgets(line, sizeof line, status))
+        sscanf(line, "VmSwap: %ld", &kib);
+    fclose(status);
+    return kib;
+}
+
+/* Until its mover is at work, MADV_PAGEOUT is the kernel's: where there is swap, pages go there, and are not Terrace's to bring back. */
+static void await_terrace(void) {
+    mapping(64 * MIB);
+    char *area = mapping(2 * MIB);
+    long before;
+    do {
+        before = swapped_kib();
+        fill(area, 2 * MIB, 99);
+        evict(area, 2 * MIB);
+    } while (evicts() && swapped_kib() > before);
+    munmap(area, 2 * MIB);
+}
+
 /* Of any kind: the kernel counts one that a handler serves as minor or as major, by where it came from. */
 static long faults_so_far(void) {
     struct rusage usage;
@@ -399,14 +423,44 @@ static void everything_at_once(void) {
     MUST(pthread_join(closing, NULL) == 0);
 }
 
+/* A child's copy is taken while no page is halfway back. */
+enum { FORKED = 24 << 20 };
+
+static void *touches_all(void *area) {
+    TERRACE_TOUCH(area, FORKED);
+    return NULL;
+}
+
+static void forks_while_a_thread_touches(void) {
+    char *area = cold_mapping(FORKED, 20);
+    for (useconds_t round = 0; round < 12; round++) {
+        pthread_t thread;
+        evict(area, FORKED);
+        MUST(pthread_create(&thread, NULL, touches_all, area) == 0);
+        usleep(round * 500);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(300);
+            check(area, FORKED, 20);
+            _exit(0);
+        }
+        MUST(pthread_join(thread, NULL) == 0);
+        check(area, FORKED, 20);
+        wait_for(child);
+        /* What a child shared cannot leave until it is written to. */
+        fill(area, FORKED, 20);
+    }
+}
+
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(without_faults),        CASE(parts_of_pages),     CASE(any_pointer),        CASE(prefetched),
         CASE(closed_descriptors),    CASE(no_descriptor_is_free), CASE(forked_children), CASE(in_signal_handlers),
-        CASE(on_managed_stacks),     CASE(descriptors_of_another_process), CASE(after_a_privilege_drop), CASE(everything_at_once),
+        CASE(forks_while_a_thread_touches), CASE(on_managed_stacks),     CASE(descriptors_of_another_process), CASE(after_a_privilege_drop), CASE(everything_at_once),
 #ifdef __x86_64__
         CASE(a_child_made_without_the_c_library),
 #endif
     };
+    await_terrace();
     return run_case(count, words, cases, COUNT(cases));
 }

@@ -26,6 +26,7 @@ cases! { LINKED.hold:
     closed_descriptors
     no_descriptor_is_free
     forked_children
+    forks_while_a_thread_touches
     in_signal_handlers
     on_managed_stacks
     descriptors_of_another_process

@@ -44,6 +44,7 @@ fn make_seldom_calls(directories: &[&str]) {
         let _ = sys::descriptor_of_thread(sys::thread_id(), 0);
     }
     let (Ok(fd), Ok(memory)) = (sys::userfaultfd(None), sys::reserve(3 * PAGE)) else { return };
+    let _ = sys::duplicate_from(fd, 3);
     let _ = sys::uffd_api(fd, 0);
     let _ = sys::uffd_register(fd, memory, 2 * PAGE, false);
     let _ = sys::uffd_write_protect(fd, memory, PAGE, true);
