@@ -3,6 +3,7 @@
 //! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/. Figures are medians of interleaved
 //! repeats; nothing here passes or fails, it only tells.
 
+mod faulters;
 mod idle;
 mod interrupt;
 mod machine;
@@ -31,6 +32,18 @@ enum What {
         #[arg(long, default_value_t = 5)]
         repeats: usize,
     },
+    /// 1 to 64 threads that touch evicted memory, on one CPU and on two, against zram lz4
+    Faulters {
+        /// Interleaved repeats of each side
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+        /// Numbers of threads
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8, 64])]
+        threads: Vec<usize>,
+        /// More flags for `terrace run`
+        #[arg(long, default_value = "", allow_hyphen_values = true)]
+        terrace_flags: String,
+    },
     /// What Terrace costs a program of which nothing is evicted
     Idle {
         /// Interleaved pairs
@@ -44,6 +57,13 @@ enum What {
     /// (internal) the measured program of `pages`
     #[command(hide = true)]
     TouchPages,
+    /// (internal) the measured program of `faulters`
+    #[command(hide = true)]
+    TouchFromThreads {
+        /// Numbers of threads
+        #[arg(value_delimiter = ',')]
+        threads: Vec<usize>,
+    },
     /// (internal) the measured program of `metadata`
     #[command(hide = true)]
     FillMemory {
@@ -55,10 +75,12 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
+        Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::Idle { pairs }) => idle::run(pairs),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::TouchPages) => probe::touch_pages(),
+        Some(What::TouchFromThreads { threads }) => probe::touch_from_threads(&threads),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),
         None => {
             pages::run(5)?;

@@ -4,6 +4,7 @@
 //! claim. It waits for no thread of the program and for no fork (see [`crate::lock::Gate`]), never touches managed memory, and
 //! frees the compressed bytes only after the page is in place.
 
+use crate::ahead::Ahead;
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
 use crate::sys::{self, Errno, Fd, Message, PAGE};
@@ -11,7 +12,7 @@ use crate::table::Entry;
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_policy::victims::returned;
+use terrace_policy::victims::{Return, returned};
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 /// A page-sized buffer at a page's alignment.
@@ -34,6 +35,9 @@ impl Tools {
     }
 }
 
+/// Faults taken at a time.
+pub(crate) const MESSAGES: usize = 8;
+
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
 /// Longest wait for room before a page is restored all the same.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
@@ -54,7 +58,7 @@ pub(crate) enum Outcome {
 
 /// How filling a page ended.
 #[derive(PartialEq, Eq)]
-enum Fill {
+pub(crate) enum Fill {
     /// In place: by us, or (present before) by somebody who had the right to.
     Present,
     /// The mapping is no longer there.
@@ -67,23 +71,30 @@ impl Pager {
         sys::set_thread_nice(-20);
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
-        let mut messages = [Message::default(); 8];
-        while self.handle_some(uffd, &mut messages, &mut tools) {}
+        let mut messages = [Message::default(); MESSAGES];
+        let mut ahead = Ahead::new();
+        while self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {}
     }
 
-    /// Waits for faults and serves them. False if this thread is to end.
-    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools) -> bool {
+    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
+    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, mut ahead: Option<&mut Ahead>) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {
-            Ok(count) => {
-                for (address, write) in messages[..count].iter().filter_map(Message::fault) {
-                    let address = address & !(PAGE - 1);
-                    if self.is_farewell(address) {
-                        self.fill_zero(uffd, address, write);
-                        stays = false;
-                    } else {
+            Ok(mut count) => {
+                while count > 0 {
+                    for (address, write) in messages[..count].iter().filter_map(Message::fault) {
+                        let address = address & !(PAGE - 1);
+                        if self.is_farewell(address) {
+                            self.fill_zero(uffd, address, write);
+                            stays = false;
+                            continue;
+                        }
+                        if let Some(ahead) = &mut ahead {
+                            self.note_fault(address, ahead);
+                        }
                         self.fault(uffd, address, write, tools);
                     }
+                    count = ahead.as_mut().map_or(0, |ahead| self.restore_ahead(uffd, messages, tools, ahead));
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -204,11 +215,16 @@ impl Pager {
         Outcome::Done
     }
 
-    /// Ends a claim whose page came back now, after `out_ms`: counts it and remembers when.
+    /// Ends a claim whose page came back now because it was asked for, after `out_ms`.
     fn back(&self, entry: &Entry, address: usize, claim: Snapshot, now_ms: u64, out_ms: u64) {
         let page = returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed));
-        let back = Snapshot::back(page, tick_of(now_ms));
         entry.region.restores.fetch_add(1, Relaxed);
+        self.settle_back(entry, address, claim, page, now_ms);
+    }
+
+    /// Ends a claim whose page came back now.
+    pub(crate) fn settle_back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64) {
+        let back = Snapshot::back(page, tick_of(now_ms));
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
@@ -254,7 +270,7 @@ impl Pager {
     }
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
-    fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
+    pub(crate) fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
         loop {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {

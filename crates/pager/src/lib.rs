@@ -8,6 +8,7 @@
 //! missing, the program runs on.
 
 mod account;
+mod ahead;
 mod child;
 mod dma;
 mod evict;
@@ -29,6 +30,7 @@ pub mod settings;
 mod simulation;
 mod staging;
 pub mod stats;
+mod streams;
 pub mod sys;
 pub mod table;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //!
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED` on, [`WORLD_STEPS`] for each.
 
+use crate::ahead::Ahead;
 use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
@@ -106,7 +107,10 @@ pub(crate) struct Kernel {
     handlers_late: Cell<usize>,
     /// Pages whose messages handlers have taken, further down on this stack.
     serving: RefCell<Vec<usize>>,
-    tools: RefCell<Vec<Tools>>,
+    /// Of each handler that there may be on this stack.
+    tools: RefCell<Vec<(Tools, Ahead)>>,
+    /// Where a thread is that walks through memory, and whether it goes up.
+    walk: Cell<(usize, bool)>,
     keeper_tools: RefCell<Tools>,
     evictor: RefCell<Evictor>,
     /// Regions that are locked further down on this stack, or in which a handler is at work there: the mover would wait.
@@ -119,6 +123,7 @@ pub(crate) struct Kernel {
     moved: Cell<u64>,
     miscounts: Cell<u64>,
     restored: Cell<u64>,
+    runs: Cell<u64>,
     forks: Cell<u64>,
 }
 
@@ -150,7 +155,8 @@ impl Kernel {
             messages: RefCell::default(),
             handlers_late: Cell::new(0),
             serving: RefCell::default(),
-            tools: RefCell::new((0..=DEPTH).map(|_| Tools::new()).collect()),
+            tools: RefCell::new((0..=DEPTH).map(|_| (Tools::new(), Ahead::new())).collect()),
+            walk: Cell::new((0, true)),
             keeper_tools: RefCell::new(Tools::new()),
             evictor: RefCell::new(Evictor::new(pager)),
             busy: RefCell::default(),
@@ -160,6 +166,7 @@ impl Kernel {
             moved: Cell::new(0),
             miscounts: Cell::new(0),
             restored: Cell::new(0),
+            runs: Cell::new(0),
             forks: Cell::new(0),
         });
         KERNEL.set(Some(kernel.clone()));
@@ -422,7 +429,7 @@ impl Kernel {
                 self.wake(start, second);
                 Ok(())
             }
-            sys::UFFDIO_COPY => self.copy(fd, start, second, len),
+            sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
             sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
             sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
             sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
@@ -451,13 +458,40 @@ impl Kernel {
         Ok(())
     }
 
-    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize) -> Result<(), Errno> {
-        assert_eq!(len, PAGE);
-        if self.slot(src).is_some_and(|slot| !self.staged.borrow()[slot]) {
-            self.wrong("an empty staging slot is read");
+    /// In the kernel's order, page by page; all must be in one of its mappings.
+    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize, copied: &mut u64) -> Result<(), Errno> {
+        let mapping =
+            |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]).map(|pte| (pte.registered, pte.writable));
+        if (0..len / PAGE).any(|page| mapping(page) != mapping(0)) {
+            return Err(Errno::ENOENT);
         }
-        let bytes = *self.bytes(src);
-        self.fill(Call::Copy, fd, dst, &bytes)
+        self.runs.set(self.runs.get() + u64::from(len > PAGE));
+        for page in 0..len / PAGE {
+            let from = src + page * PAGE;
+            if self.slot(from).is_some_and(|slot| !self.staged.borrow()[slot]) {
+                self.wrong("an empty staging slot is read");
+            }
+            let bytes = *self.bytes(from);
+            if let Err(errno) = self.fill(Call::Copy, fd, dst + page * PAGE, &bytes) {
+                *copied = if page > 0 { (page * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
+                return Err(if page > 0 { Errno::EAGAIN } else { errno });
+            }
+            if len > PAGE {
+                self.others();
+            }
+        }
+        *copied = len as u64;
+        Ok(())
+    }
+
+    /// Those who wait are served in turns of their own.
+    pub fn read_now(&self) -> Result<usize, Errno> {
+        self.others();
+        match self.messages.borrow().len() {
+            0 => Err(Errno::EAGAIN),
+            _ if self.one_in(4) => Ok(0),
+            _ => Err(Errno::EAGAIN),
+        }
     }
 
     fn fill(&self, call: Call, fd: Fd, dst: usize, bytes: &PageBytes) -> Result<(), Errno> {
@@ -574,7 +608,20 @@ impl Kernel {
             Thread::Waits { page, .. } if self.one_in(4) => Some(page),
             _ => None,
         };
-        let any = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
+        let walk = self.walk.get();
+        let walks = self.one_in(3);
+        if walks {
+            // One page further, and now and then elsewhere.
+            let (page, up) = if self.one_in(32) { (self.below(PAGES), self.one_in(2)) } else { walk };
+            self.walk.set(((page + if up { 1 } else { PAGES - 1 }) % PAGES, up));
+        }
+        let any = if walks {
+            walk.0
+        } else if self.one_in(2) {
+            self.below(PAGES)
+        } else {
+            self.below(REGIONS) * USED + self.below(8)
+        };
         let page = awaited.unwrap_or(any);
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
@@ -623,20 +670,21 @@ impl Kernel {
             return self.handlers_late.set(turns);
         }
         let message = self.messages.borrow_mut().swap_remove(self.below(count));
-        let Some(mut tools) = self.tools.borrow_mut().pop() else {
+        let Some((mut tools, mut ahead)) = self.tools.borrow_mut().pop() else {
             self.messages.borrow_mut().push(message);
             return;
         };
         let address = self.address(message.page);
         let region = message.page / USED;
+        let uffd = self.pager.uffd_of(address);
         let now_ns = self.now_ns();
-        let mut serve = || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns);
+        self.pager.note_fault(address, &mut ahead);
+        let mut serve = || self.pager.try_fault(uffd, address, message.write, &mut tools, now_ns);
         // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
         let hole = self.pager.table.get(address).is_some_and(|entry| entry.word(address).load().is(State::Resident));
         self.serving.borrow_mut().push(message.page);
         let outcome = if hole { serve() } else { self.keeping_out(region..=region, serve) };
         self.serving.borrow_mut().pop();
-        self.tools.borrow_mut().push(tools);
         match outcome {
             Outcome::Busy => self.messages.borrow_mut().push(message),
             Outcome::Done => {
@@ -646,8 +694,15 @@ impl Kernel {
                 if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
                     self.wrong("a thread was not woken, and no handler knows of it");
                 }
+                self.pager.restore_ahead(uffd, &mut [], &mut tools, &mut ahead);
+                if self.one_in(8) {
+                    // Whatever a stream would want.
+                    let page = address / PAGE - self.below(24) + self.below(24);
+                    self.pager.restore_step(uffd, page..=page + self.below(24), self.one_in(2), &mut tools, &mut ahead.step);
+                }
             }
         }
+        self.tools.borrow_mut().push((tools, ahead));
     }
 
     /// The mover evicts from a region in which it has to wait for nobody further down on this stack, unless it is the mover who called.
@@ -826,7 +881,7 @@ impl Kernel {
 
     /// Whether a child forked now would find everything: present, or in its copy of the stores.
     fn check_child(&self) {
-        let mut tools = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("a handler is inside a fork"));
+        let (mut tools, ahead) = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("a handler is inside a fork"));
         for page in 0..PAGES {
             let address = self.address(page);
             if self.table.borrow()[page].present {
@@ -842,7 +897,7 @@ impl Kernel {
                 self.wrong(&format!("a child would find other contents in page {page}"));
             }
         }
-        self.tools.borrow_mut().push(tools);
+        self.tools.borrow_mut().push((tools, ahead));
     }
 
     fn decode(&self, address: usize, location: Location, tools: &mut Tools) -> PageBytes {
@@ -917,7 +972,7 @@ fn every_byte_survives_every_failure() {
     let first = number("TERRACE_SIMULATION_SEED", 1);
     let (mut done, mut seed) = (0, first);
     let mut failures: BTreeMap<(Call, i32), u64> = BTreeMap::new();
-    let (mut moved, mut miscounts, mut restored, mut forks) = (0, 0, 0, 0);
+    let (mut moved, mut miscounts, mut restored, mut runs, mut forks) = (0, 0, 0, 0, 0);
     while done < steps {
         let kernel = Kernel::new(seed);
         while kernel.steps.get() < WORLD_STEPS.min(steps - done) {
@@ -930,15 +985,19 @@ fn every_byte_survives_every_failure() {
         moved += kernel.moved.get();
         miscounts += kernel.miscounts.get();
         restored += kernel.restored.get();
+        runs += kernel.runs.get();
         forks += kernel.forks.get();
         done += kernel.steps.get();
         seed += 1;
         KERNEL.set(None);
     }
-    println!("seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {miscounts} miscounts, {forks} forks");
+    println!(
+        "seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {runs} runs ahead, {miscounts} miscounts, {forks} forks"
+    );
     for ((call, errno), count) in &failures {
         println!("  {call:?} failed with {} {count} times", Errno::new(*errno));
     }
+    assert!(runs > 0, "no pages were restored ahead");
     for call in Call::ALL {
         for errno in call.errors() {
             assert!(failures.contains_key(&(call, errno.into_raw())), "{call:?} never failed with {errno}");

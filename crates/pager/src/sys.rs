@@ -576,6 +576,20 @@ pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
     }
 }
 
+/// The same with several pages side by side. Returns how many were filled, from the first on, before something stopped it.
+///
+/// # Safety
+/// As for [`uffd_copy`], for each.
+pub unsafe fn uffd_copy_run(fd: Fd, dst: usize, src: usize, pages: usize) -> usize {
+    let mut args = [dst as u64, src as u64, (pages * PAGE) as u64, 0, 0];
+    // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
+    match unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) } {
+        Ok(()) => pages,
+        // Bytes, if there were any; else an error below zero, or nothing.
+        Err(_) => (args[4] as i64).max(0) as usize / PAGE,
+    }
+}
+
 /// Fills a missing page with the kernel's zero page and wakes the waiting.
 ///
 /// # Safety
@@ -654,6 +668,15 @@ pub fn uffd_read(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     let bytes = std::mem::size_of_val(messages);
     // SAFETY: the buffer is ours for the call, and any bytes make valid messages.
     unsafe { syscall!(Sysno::read, fd, messages.as_mut_ptr(), bytes) }.map(|n| n / size_of::<Message>())
+}
+
+/// Messages that are there now: EAGAIN if there are none. Fails in other ways where the kernel cannot read this without waiting (before Linux 6.10).
+pub fn uffd_read_now(fd: Fd, messages: &mut [Message]) -> Result<usize> {
+    simulated!(kernel => kernel.read_now());
+    const RWF_NOWAIT: i32 = 8;
+    let buffer = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
+    // SAFETY: as for `uffd_read`; the offset of −1 is that of `read`.
+    unsafe { syscall!(Sysno::preadv2, fd, &raw const buffer, 1, -1isize, -1isize, RWF_NOWAIT) }.map(|n| n / size_of::<Message>())
 }
 
 /// Whether reading waits. Only without waiting does a userfaultfd tell `wait_readable` the truth.
