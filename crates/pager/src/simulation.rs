@@ -118,6 +118,8 @@ pub(crate) struct Kernel {
     /// Pages whose contents another thread of the program is giving up: until it is told that they are gone, whoever looks may find
     /// either, and may lose what it writes.
     vanishing: RefCell<std::ops::Range<usize>>,
+    /// The kernel forks at any moment.
+    forking: Cell<bool>,
     children: Cell<u32>,
     failures: RefCell<BTreeMap<(Call, i32), u64>>,
     moved: Cell<u64>,
@@ -161,6 +163,7 @@ impl Kernel {
             evictor: RefCell::new(Evictor::new(pager)),
             busy: RefCell::default(),
             vanishing: RefCell::new(0..0),
+            forking: Cell::new(false),
             children: Cell::new(0),
             failures: RefCell::default(),
             moved: Cell::new(0),
@@ -582,6 +585,9 @@ impl Kernel {
 
     /// Others get on for a while, inside whatever is under way.
     fn others(&self) {
+        if self.forking.get() && self.one_in(4) {
+            self.check_child();
+        }
         if self.depth.get() >= DEPTH || !self.one_in(3) {
             return;
         }
@@ -866,10 +872,12 @@ impl Kernel {
     fn fork(&self) {
         self.evictor.borrow_mut().cancel_probes(self.pager);
         self.pager.fork_prepare(|| ());
+        self.forking.set(true);
         for _ in 0..self.below(4) {
             self.others();
         }
         self.check_child();
+        self.forking.set(false);
         self.table.borrow_mut().iter_mut().filter(|pte| pte.present && !pte.zero).for_each(|pte| pte.shared = true);
         self.children.set(self.children.get() + 1);
         self.forks.set(self.forks.get() + 1);
@@ -881,7 +889,7 @@ impl Kernel {
 
     /// Whether a child forked now would find everything: present, or in its copy of the stores.
     fn check_child(&self) {
-        let (mut tools, ahead) = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("a handler is inside a fork"));
+        let (mut tools, ahead) = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("more handlers than this stack is deep"));
         for page in 0..PAGES {
             let address = self.address(page);
             if self.table.borrow()[page].present {
