@@ -4,7 +4,7 @@
 //! claim. It waits for no thread of the program and for no fork (see [`crate::lock::Gate`]), never touches managed memory, and
 //! frees the compressed bytes only after the page is in place.
 
-use crate::ahead::Ahead;
+use crate::readahead::ReadAhead;
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
 use crate::sys::{self, Errno, Fd, Message, PAGE};
@@ -72,12 +72,12 @@ impl Pager {
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
-        let mut ahead = Ahead::new();
+        let mut ahead = ReadAhead::new();
         while self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {}
     }
 
     /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
-    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, mut ahead: Option<&mut Ahead>) -> bool {
+    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, mut ahead: Option<&mut ReadAhead>) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {
             Ok(mut count) => {
@@ -94,7 +94,7 @@ impl Pager {
                         }
                         self.fault(uffd, address, write, tools);
                     }
-                    count = ahead.as_mut().map_or(0, |ahead| self.restore_ahead(uffd, messages, tools, ahead));
+                    count = ahead.as_mut().map_or(0, |ahead| self.read_ahead(uffd, messages, tools, ahead));
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}

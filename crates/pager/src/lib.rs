@@ -8,7 +8,7 @@
 //! missing, the program runs on.
 
 mod account;
-mod ahead;
+mod readahead;
 mod child;
 mod dma;
 mod evict;

@@ -8,7 +8,7 @@
 //!
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED` on, [`WORLD_STEPS`] for each.
 
-use crate::ahead::Ahead;
+use crate::readahead::ReadAhead;
 use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
@@ -108,7 +108,7 @@ pub(crate) struct Kernel {
     /// Pages whose messages handlers have taken, further down on this stack.
     serving: RefCell<Vec<usize>>,
     /// Of each handler that there may be on this stack.
-    tools: RefCell<Vec<(Tools, Ahead)>>,
+    tools: RefCell<Vec<(Tools, ReadAhead)>>,
     /// Where a thread is that walks through memory, and whether it goes up.
     walk: Cell<(usize, bool)>,
     keeper_tools: RefCell<Tools>,
@@ -157,7 +157,7 @@ impl Kernel {
             messages: RefCell::default(),
             handlers_late: Cell::new(0),
             serving: RefCell::default(),
-            tools: RefCell::new((0..=DEPTH).map(|_| (Tools::new(), Ahead::new())).collect()),
+            tools: RefCell::new((0..=DEPTH).map(|_| (Tools::new(), ReadAhead::new())).collect()),
             walk: Cell::new((0, true)),
             keeper_tools: RefCell::new(Tools::new()),
             evictor: RefCell::new(Evictor::new(pager)),
@@ -700,7 +700,7 @@ impl Kernel {
                 if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
                     self.wrong("a thread was not woken, and no handler knows of it");
                 }
-                self.pager.restore_ahead(uffd, &mut [], &mut tools, &mut ahead);
+                self.pager.read_ahead(uffd, &mut [], &mut tools, &mut ahead);
                 if self.one_in(8) {
                     // Whatever a stream would want.
                     let page = address / PAGE - self.below(24) + self.below(24);

@@ -576,20 +576,6 @@ pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
     }
 }
 
-/// The same with several pages side by side. Returns how many were filled, from the first on, before something stopped it.
-///
-/// # Safety
-/// As for [`uffd_copy`], for each.
-pub unsafe fn uffd_copy_run(fd: Fd, dst: usize, src: usize, pages: usize) -> usize {
-    let mut args = [dst as u64, src as u64, (pages * PAGE) as u64, 0, 0];
-    // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
-    match unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) } {
-        Ok(()) => pages,
-        // Bytes, if there were any; else an error below zero, or nothing.
-        Err(_) => (args[4] as i64).max(0) as usize / PAGE,
-    }
-}
-
 /// Fills a missing page with the kernel's zero page and wakes the waiting.
 ///
 /// # Safety

@@ -24,7 +24,7 @@ use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch
 pub(crate) const STEP: usize = 4;
 
 /// What a handler restores ahead with.
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
     streams: Streams,
     /// Those of the faults noted last.
     wanting: Vec<usize>,
@@ -47,17 +47,17 @@ struct Claimed {
     place: usize,
 }
 
-impl Ahead {
+impl ReadAhead {
     pub fn new() -> Self {
         let buffer = Box::new([const { PageBuffer([0; PAGE_BYTES]) }; STEP]);
         let step = Step { buffer, claimed: Vec::with_capacity(STEP) };
-        Ahead { streams: Streams::new(), wanting: Vec::with_capacity(MESSAGES), step, looks: true }
+        ReadAhead { streams: Streams::new(), wanting: Vec::with_capacity(MESSAGES), step, looks: true }
     }
 }
 
 impl Pager {
     /// A fault is about to be served.
-    pub(crate) fn note_fault(&self, address: usize, ahead: &mut Ahead) {
+    pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) {
         let word = |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
         let noted = ahead.streams.note(address / PAGE, |page| word(page).is_none_or(|word| word.is(State::Resident)));
         if noted.proven > 0
@@ -70,8 +70,8 @@ impl Pager {
 
     /// Restores what the streams want whose faults were noted: a step for each, which saves more of the handler's time than it takes, and the
     /// rest until somebody waits for another page. Returns how many `messages` came.
-    pub(crate) fn restore_ahead(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, ahead: &mut Ahead) -> usize {
-        let Ahead { streams, wanting, step, looks } = ahead;
+    pub(crate) fn read_ahead(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, ahead: &mut ReadAhead) -> usize {
+        let ReadAhead { streams, wanting, step, looks } = ahead;
         wanting.retain(|index| self.advance(uffd, *index, tools, streams, step));
         while let Some(index) = wanting.last().filter(|_| *looks) {
             match sys::uffd_read_now(uffd, messages) {
@@ -198,7 +198,7 @@ impl Pager {
         while done < pages {
             let (to, from) = (address + done * PAGE, source + done * PAGE);
             // SAFETY: the pages are claimed; `source` is as many pages of our own.
-            done += unsafe { sys::uffd_copy_run(uffd, to, from, pages - done) };
+            done += unsafe { sys::uffd_copy_run(uffd, to, from, (pages - done) * PAGE) } / PAGE;
             if done < pages {
                 self.fill(uffd, address + done * PAGE, source + done * PAGE);
                 done += 1;
