@@ -17,8 +17,13 @@ pub fn terrace() -> anyhow::Result<PathBuf> {
 
 /// A command that runs `args` on CPU 0, under Terrace with the given flags or alone.
 pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
+    pinned_to("0", terrace_flags, args)
+}
+
+/// The same on these CPUs, as taskset lists them.
+pub fn pinned_to(cpus: &str, terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new("taskset");
-    command.args(["-c", "0"]);
+    command.args(["-c", cpus]);
     if let Some(flags) = terrace_flags {
         command.arg(terrace()?).arg("run").args(flags).arg("--");
     }

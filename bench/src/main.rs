@@ -4,6 +4,7 @@
 //! repeats; nothing here passes or fails, it only tells.
 
 mod fault_steps;
+mod faulters;
 mod idle;
 mod interrupt;
 mod machine;
@@ -33,6 +34,18 @@ enum What {
         /// Interleaved repeats of each side
         #[arg(long, default_value_t = 5)]
         repeats: usize,
+    },
+    /// 1 to 64 threads that touch evicted memory, on one CPU and on two, against zram lz4
+    Faulters {
+        /// Interleaved repeats of each side
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+        /// Numbers of threads
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8, 64])]
+        threads: Vec<usize>,
+        /// More flags for `terrace run`
+        #[arg(long, default_value = "", allow_hyphen_values = true)]
+        terrace_flags: String,
     },
     /// Where the time of a fault and of an eviction goes, step by step
     FaultSteps {
@@ -83,6 +96,13 @@ enum What {
         /// Threads beside the first
         threads: usize,
     },
+    /// (internal) the measured program of `faulters`
+    #[command(hide = true)]
+    TouchFromThreads {
+        /// Numbers of threads
+        #[arg(value_delimiter = ',')]
+        threads: Vec<usize>,
+    },
     /// (internal) the measured program of `metadata`
     #[command(hide = true)]
     FillMemory {
@@ -97,6 +117,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
         Some(What::Idle { pairs, repeats, only }) => idle::run(pairs, repeats, only),
         Some(What::Threads { repeats }) => threads::run(repeats),
+        Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),
@@ -104,6 +125,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::TouchPages) => probe::touch_pages(),
         Some(What::TouchAhead) => probe::touch_ahead(),
         Some(What::TimeTouches) => probe::time_touches(),
+        Some(What::TouchFromThreads { threads }) => probe::touch_from_threads(&threads),
         Some(What::FillMemory { gib }) => probe::fill_memory(gib),
         None => {
             pages::run(5)?;

@@ -3,7 +3,9 @@
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -53,21 +55,30 @@ fn page_out(memory: *mut u8, len: usize) {
     unsafe { libc::madvise(memory.cast(), len, libc::MADV_PAGEOUT) };
 }
 
+/// A whole region.
+fn page_out_in_batches(memory: *mut u8) {
+    for batch in (0..REGION / PAGE).step_by(BATCH_PAGES) {
+        // SAFETY: inside the mapping.
+        page_out(unsafe { memory.add(batch * PAGE) }, BATCH_PAGES * PAGE);
+    }
+}
+
+/// In an order that looks random and is always the same.
+fn shuffled(pages: Range<usize>) -> Vec<usize> {
+    let mut order: Vec<usize> = pages.collect();
+    let mut state = 42u64;
+    for i in (1..order.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        order.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    order
+}
+
 fn present_pages(memory: *mut u8, len: usize) -> usize {
     let mut map = vec![0u8; len / PAGE];
     // SAFETY: one byte a page.
     unsafe { libc::mincore(memory.cast(), len, map.as_mut_ptr()) };
     map.iter().filter(|byte| *byte & 1 == 1).count()
-}
-
-fn random_order(pages: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..pages).collect();
-    let mut state = 42u64;
-    for i in (1..pages).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        order.swap(i, (state >> 33) as usize % (i + 1));
-    }
-    order
 }
 
 /// Pages a region out in batches and touches it in random order, several times; prints figures as JSON.
@@ -77,19 +88,16 @@ pub fn touch_pages() -> anyhow::Result<()> {
     fill(ballast, REGION);
     let memory = map(REGION);
     fill(memory, REGION);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     let pages = REGION / PAGE;
-    let order = random_order(pages);
+    let order = shuffled(0..pages);
     let mut faults = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let mut out_ns = Vec::new();
     let mut out_share = 1.0f64;
     let mut sum = 0u64;
     for round in 0..=ROUNDS {
         let start = Instant::now();
-        for batch in (0..pages).step_by(BATCH_PAGES) {
-            // SAFETY: inside the mapping.
-            page_out(unsafe { memory.add(batch * PAGE) }, BATCH_PAGES * PAGE);
-        }
+        page_out_in_batches(memory);
         let per_page = start.elapsed().as_nanos() as f64 / pages as f64;
         let share = 1.0 - present_pages(memory, REGION) as f64 / pages as f64;
         for page in &order {
@@ -136,7 +144,7 @@ pub fn touch_ahead() -> anyhow::Result<()> {
         out_share = out_share.min(1.0 - present_pages(memory, REGION) as f64 / pages as f64);
         let step = if round % 2 == 0 { 1 } else { RANGE_PAGES };
         let histogram = if step == 1 { &mut single } else { &mut in_ranges };
-        for place in random_order(pages / step) {
+        for place in shuffled(0..pages / step) {
             let start = Instant::now();
             // SAFETY: inside the mapping.
             let first = unsafe { memory.add(place * step * PAGE) };
@@ -205,7 +213,7 @@ pub fn time_touches() -> anyhow::Result<()> {
     std::thread::sleep(std::time::Duration::from_millis(300));
     stay_on_last_cpu();
     let pages = REGION / PAGE;
-    let order = random_order(pages);
+    let order = shuffled(0..pages);
     let mut steps: Vec<(&str, Histogram<u64>)> = Vec::new();
     for name in ["read", "room", "claim", "decompress", "copy", "return", "total"] {
         steps.push((name, Histogram::new_with_bounds(1, 10_000_000_000, 3)?));
@@ -265,6 +273,108 @@ fn stay_on_last_cpu() {
     }
 }
 
+/// How threads touch a region.
+#[derive(Clone, Copy)]
+pub struct FaulterCase {
+    /// In a word.
+    pub title: &'static str,
+    /// Each thread has a part of its own; otherwise all touch every page, in the same order.
+    own: bool,
+    random: bool,
+}
+
+/// All ways.
+pub const FAULTER_CASES: [FaulterCase; 4] = [
+    FaulterCase { title: "own, random", own: true, random: true },
+    FaulterCase { title: "own, sequential", own: true, random: false },
+    FaulterCase { title: "same, random", own: false, random: true },
+    FaulterCase { title: "same, sequential", own: false, random: false },
+];
+
+/// Pages a region out and touches it from several threads, in all [`FAULTER_CASES`] with each of these numbers of threads; prints a line of
+/// JSON for each.
+pub fn touch_from_threads(threads: &[usize]) -> anyhow::Result<()> {
+    let ballast = map(REGION);
+    fill(ballast, REGION);
+    let memory = map(REGION);
+    fill(memory, REGION);
+    std::thread::sleep(Duration::from_millis(300));
+    for threads in threads {
+        for case in FAULTER_CASES {
+            println!("{}", touched_by(memory as usize, *threads, case)?);
+        }
+    }
+    Ok(())
+}
+
+fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Result<Value> {
+    let pages = REGION / PAGE;
+    let orders: Vec<Vec<usize>> = (0..threads)
+        .map(|n| if case.own { n * pages / threads..(n + 1) * pages / threads } else { 0..pages })
+        .map(|part| if case.random { shuffled(part) } else { part.collect() })
+        .collect();
+    let mut touches = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
+    let (mut rates, mut cpu_us) = (Vec::new(), Vec::new());
+    let mut out_share = 1.0f64;
+    for round in 0..ROUNDS {
+        // What has just been touched is not paged out.
+        std::thread::sleep(Duration::from_millis(50));
+        page_out_in_batches(memory as *mut u8);
+        let out = pages - present_pages(memory as *mut u8, REGION);
+        let ready = Barrier::new(threads + 1);
+        let (parts, cpu) = std::thread::scope(|scope| {
+            let walk = |order: &[usize]| {
+                let mut touches = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
+                ready.wait();
+                let begun = Instant::now();
+                for page in order {
+                    let start = Instant::now();
+                    // SAFETY: inside the mapping.
+                    unsafe { ((memory + page * PAGE + 100) as *const u8).read_volatile() };
+                    touches.record(start.elapsed().as_nanos() as u64)?;
+                }
+                anyhow::Ok((touches, begun, Instant::now()))
+            };
+            let walkers: Vec<_> = orders.iter().map(|order| scope.spawn(move || walk(order))).collect();
+            let cpu = own_cpu_us();
+            ready.wait();
+            let parts = walkers.into_iter().map(|walker| walker.join().expect("a walker does not panic")).collect::<Result<Vec<_>, _>>()?;
+            anyhow::Ok((parts, own_cpu_us() - cpu))
+        })?;
+        // The first round fills caches.
+        if round == 0 {
+            continue;
+        }
+        parts.iter().try_for_each(|(part, ..)| touches.add(part))?;
+        let (begun, ended) = (parts.iter().map(|part| part.1).min(), parts.iter().map(|part| part.2).max());
+        let seconds = begun.zip(ended).map_or(f64::NAN, |(begun, ended)| (ended - begun).as_secs_f64());
+        rates.push(out as f64 / seconds);
+        cpu_us.push(cpu / out.max(1) as f64);
+        out_share = out_share.min(out as f64 / pages as f64);
+    }
+    Ok(json!({
+        "threads": threads,
+        "case": case.title,
+        "pages_per_s": crate::results::median(&rates),
+        "touch_p50_us": touches.value_at_quantile(0.5) as f64 / 1e3,
+        "touch_p99_us": touches.value_at_quantile(0.99) as f64 / 1e3,
+        "cpu_us": crate::results::median(&cpu_us),
+        "paged_out_share": out_share,
+    }))
+}
+
+/// CPU time of this process, Terrace's threads included, µs.
+fn own_cpu_us() -> f64 {
+    // SAFETY: writes one rusage.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let micros = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+    micros(usage.ru_utime) + micros(usage.ru_stime)
+}
+
 /// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics settle.
 pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
     let len = gib << 30;
@@ -278,7 +388,7 @@ pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
             page_out(part, chunk);
         }
     }
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(3));
     Ok(())
 }
 

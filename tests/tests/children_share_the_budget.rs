@@ -92,7 +92,7 @@ fn executed_children_keep_within_it_together() {
     assert_eq!(finished.report().number("/budget_bytes"), 96.0 * MIB);
     observed.expect_within(96.0 * MIB, 4);
     finished.report().expect_managed();
-    assert!(processes(finished.report()).iter().filter(|process| process["faults"].as_u64() > Some(1000)).count() >= 3);
+    assert!(processes(finished.report()).iter().filter(|process| process["moves"]["promoted_pages"].as_u64() > Some(1000)).count() >= 3);
 }
 
 /// After a fork the same memory is in two processes, and there once.

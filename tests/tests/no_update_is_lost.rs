@@ -16,7 +16,7 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) {
     println!("{stdout}");
     assert!(finished.status.success() && stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
     let report = finished.report();
-    println!("{} pages evicted, {} restored", report.demoted_pages(), report.faults());
+    println!("{} pages evicted, {} restored", report.demoted_pages(), report.promoted_pages());
     report.expect_moves(10_000, 10_000);
 }
 

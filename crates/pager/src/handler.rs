@@ -6,6 +6,7 @@
 
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
+use crate::readahead::ReadAhead;
 use crate::sys::{self, Errno, Fd, Message, PAGE};
 use crate::table::Entry;
 use crate::trace::{FaultStep, Laps};
@@ -36,6 +37,9 @@ impl Tools {
     }
 }
 
+/// Faults taken at a time.
+pub(crate) const MESSAGES: usize = 8;
+
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
 /// Longest wait for room before a page is restored all the same.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
@@ -56,7 +60,7 @@ pub(crate) enum Outcome {
 
 /// How filling a page ended.
 #[derive(PartialEq, Eq)]
-enum Fill {
+pub(crate) enum Fill {
     /// In place: by us, or (present before) by somebody who had the right to.
     Present,
     /// The mapping is no longer there.
@@ -69,23 +73,30 @@ impl Pager {
         sys::set_thread_nice(-20);
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
-        let mut messages = [Message::default(); 8];
-        while self.handle_some(uffd, &mut messages, &mut tools) {}
+        let mut messages = [Message::default(); MESSAGES];
+        let mut ahead = ReadAhead::new();
+        while self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {}
     }
 
-    /// Waits for faults and serves them. False if this thread is to end.
-    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools) -> bool {
+    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
+    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, mut ahead: Option<&mut ReadAhead>) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {
-            Ok(count) => {
-                for (address, write) in messages[..count].iter().filter_map(Message::fault) {
-                    let address = address & !(PAGE - 1);
-                    if self.is_farewell(address) {
-                        self.fill_zero(uffd, address, write);
-                        stays = false;
-                    } else {
+            Ok(mut count) => {
+                while count > 0 {
+                    for (address, write) in messages[..count].iter().filter_map(Message::fault) {
+                        let address = address & !(PAGE - 1);
+                        if self.is_farewell(address) {
+                            self.fill_zero(uffd, address, write);
+                            stays = false;
+                            continue;
+                        }
+                        if let Some(ahead) = &mut ahead {
+                            self.note_fault(address, ahead);
+                        }
                         self.fault(uffd, address, write, tools);
                     }
+                    count = ahead.as_mut().map_or(0, |ahead| self.read_ahead(uffd, messages, tools, ahead));
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -233,11 +244,16 @@ impl Pager {
         returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
     }
 
-    /// Ends a claim whose page came back now: counts it and remembers when.
+    /// Ends a claim whose page came back now because it was asked for.
     pub(crate) fn back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
+        entry.region.restores.fetch_add(1, Relaxed);
+        self.settle_back(entry, address, claim, page, now_ms, copy);
+    }
+
+    /// Ends a claim whose page came back now. `copy`: what is still stored of it.
+    pub(crate) fn settle_back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
         let back = Snapshot::back(page, tick_of(now_ms));
         let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
-        entry.region.restores.fetch_add(1, Relaxed);
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
@@ -315,7 +331,7 @@ impl Pager {
     }
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
-    fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
+    pub(crate) fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
         loop {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {

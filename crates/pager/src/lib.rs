@@ -25,12 +25,14 @@ mod mover;
 pub mod pager;
 mod probation;
 pub mod ranges;
+mod readahead;
 pub mod rehearsal;
 pub mod settings;
 #[cfg(test)]
 mod simulation;
 mod staging;
 pub mod stats;
+mod streams;
 mod swapping;
 pub mod sys;
 pub mod table;

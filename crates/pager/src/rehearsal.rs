@@ -13,7 +13,7 @@ pub fn rehearse(directories: &[&str]) -> Result<(), String> {
             Ok(false) => {
                 return Err(
                     "a seccomp filter ends processes that make Terrace's system calls: all memory stays in DRAM. To change that: allow \
-                    userfaultfd, ioctl, process_vm_readv, close_range, pidfd_getfd, and for tiers in files fallocate and cachestat (docs/privileges.md)"
+                    userfaultfd, ioctl, preadv2, process_vm_readv, close_range, pidfd_getfd, and for tiers in files fallocate and cachestat (docs/privileges.md)"
                         .into(),
                 );
             }
@@ -47,6 +47,7 @@ fn make_seldom_calls(directories: &[&str]) {
     let _ = sys::duplicate_from(fd, 3);
     let _ = sys::uffd_api(fd, 0);
     let _ = sys::uffd_register(fd, memory, 2 * PAGE, false);
+    let _ = sys::uffd_read_now(fd, &mut [sys::Message::default()]);
     let _ = sys::uffd_write_protect(fd, memory, PAGE, true);
     let source = memory + 2 * PAGE;
     // SAFETY: three pages of our own that nobody knows; the third is not registered, so its first touch fills it.

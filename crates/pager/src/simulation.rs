@@ -12,6 +12,7 @@ use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
 use crate::pager::{Host, Mode, Pager};
+use crate::readahead::ReadAhead;
 use crate::settings::{Dram, Eviction, Settings};
 use crate::staging::BATCH;
 use crate::sys::{self, Errno, Fd, PAGE, Run};
@@ -108,7 +109,10 @@ pub(crate) struct Kernel {
     handlers_late: Cell<usize>,
     /// Pages whose messages handlers have taken, further down on this stack.
     serving: RefCell<Vec<usize>>,
-    tools: RefCell<Vec<Tools>>,
+    /// Of each handler that there may be on this stack.
+    tools: RefCell<Vec<(Tools, ReadAhead)>>,
+    /// Where a thread is that walks through memory, and whether it goes up.
+    walk: Cell<(usize, bool)>,
     keeper_tools: RefCell<Tools>,
     evictor: RefCell<Evictor>,
     /// Regions that are locked further down on this stack, or in which a handler is at work there: the mover would wait.
@@ -116,6 +120,8 @@ pub(crate) struct Kernel {
     /// Pages whose contents another thread of the program is giving up: until it is told that they are gone, whoever looks may find
     /// either, and may lose what it writes.
     vanishing: RefCell<std::ops::Range<usize>>,
+    /// The kernel forks at any moment.
+    forking: Cell<bool>,
     children: Cell<u32>,
     failures: RefCell<BTreeMap<(Call, i32), u64>>,
     moved: Cell<u64>,
@@ -124,6 +130,7 @@ pub(crate) struct Kernel {
     /// Of these, by threads of the program that asked for them; and claims that these gave back.
     ahead: Cell<u64>,
     given_back: Cell<u64>,
+    runs: Cell<u64>,
     forks: Cell<u64>,
 }
 
@@ -164,11 +171,13 @@ impl Kernel {
             messages: RefCell::default(),
             handlers_late: Cell::new(0),
             serving: RefCell::default(),
-            tools: RefCell::new((0..=DEPTH).map(|_| Tools::new()).collect()),
+            tools: RefCell::new((0..=DEPTH).map(|_| (Tools::new(), ReadAhead::new())).collect()),
+            walk: Cell::new((0, true)),
             keeper_tools: RefCell::new(Tools::new()),
             evictor: RefCell::new(Evictor::new(pager)),
             busy: RefCell::default(),
             vanishing: RefCell::new(0..0),
+            forking: Cell::new(false),
             children: Cell::new(0),
             failures: RefCell::default(),
             moved: Cell::new(0),
@@ -176,6 +185,7 @@ impl Kernel {
             restored: Cell::new(0),
             ahead: Cell::new(0),
             given_back: Cell::new(0),
+            runs: Cell::new(0),
             forks: Cell::new(0),
         });
         KERNEL.set(Some(kernel.clone()));
@@ -470,20 +480,40 @@ impl Kernel {
         Ok(())
     }
 
-    /// In the kernel's order, page by page.
+    /// In the kernel's order, page by page; all must be in one of its mappings.
     fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize, copied: &mut u64) -> Result<(), Errno> {
-        for done in (0..len).step_by(PAGE) {
-            if self.slot(src + done).is_some_and(|slot| !self.staged.borrow()[slot]) {
+        let mapping =
+            |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]).map(|pte| (pte.registered, pte.writable));
+        if (0..len / PAGE).any(|page| mapping(page) != mapping(0)) {
+            return Err(Errno::ENOENT);
+        }
+        self.runs.set(self.runs.get() + u64::from(len > PAGE));
+        for page in 0..len / PAGE {
+            let from = src + page * PAGE;
+            if self.slot(from).is_some_and(|slot| !self.staged.borrow()[slot]) {
                 self.wrong("an empty staging slot is read");
             }
-            let bytes = *self.bytes(src + done);
-            if let Err(errno) = self.fill(Call::Copy, fd, dst + done, &bytes) {
-                *copied = if done > 0 { done as u64 } else { -(errno.into_raw() as i64) as u64 };
-                return Err(if done > 0 { Errno::EAGAIN } else { errno });
+            let bytes = *self.bytes(from);
+            if let Err(errno) = self.fill(Call::Copy, fd, dst + page * PAGE, &bytes) {
+                *copied = if page > 0 { (page * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
+                return Err(if page > 0 { Errno::EAGAIN } else { errno });
+            }
+            if len > PAGE {
+                self.others();
             }
         }
         *copied = len as u64;
         Ok(())
+    }
+
+    /// Those who wait are served in turns of their own.
+    pub fn read_now(&self) -> Result<usize, Errno> {
+        self.others();
+        match self.messages.borrow().len() {
+            0 => Err(Errno::EAGAIN),
+            _ if self.one_in(4) => Ok(0),
+            _ => Err(Errno::EAGAIN),
+        }
     }
 
     fn fill(&self, call: Call, fd: Fd, dst: usize, bytes: &PageBytes) -> Result<(), Errno> {
@@ -574,6 +604,9 @@ impl Kernel {
 
     /// Others get on for a while, inside whatever is under way.
     fn others(&self) {
+        if self.forking.get() && self.one_in(4) {
+            self.check_child();
+        }
         if self.depth.get() >= DEPTH || !self.one_in(3) {
             return;
         }
@@ -601,7 +634,20 @@ impl Kernel {
             Thread::Waits { page, .. } if self.one_in(4) => Some(page),
             _ => None,
         };
-        let any = if self.one_in(2) { self.below(PAGES) } else { self.below(REGIONS) * USED + self.below(8) };
+        let walk = self.walk.get();
+        let walks = self.one_in(3);
+        if walks {
+            // One page further, and now and then elsewhere.
+            let (page, up) = if self.one_in(32) { (self.below(PAGES), self.one_in(2)) } else { walk };
+            self.walk.set(((page + if up { 1 } else { PAGES - 1 }) % PAGES, up));
+        }
+        let any = if walks {
+            walk.0
+        } else if self.one_in(2) {
+            self.below(PAGES)
+        } else {
+            self.below(REGIONS) * USED + self.below(8)
+        };
         let page = awaited.unwrap_or(any);
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
@@ -672,20 +718,21 @@ impl Kernel {
             return self.handlers_late.set(turns);
         }
         let message = self.messages.borrow_mut().swap_remove(self.below(count));
-        let Some(mut tools) = self.tools.borrow_mut().pop() else {
+        let Some((mut tools, mut ahead)) = self.tools.borrow_mut().pop() else {
             self.messages.borrow_mut().push(message);
             return;
         };
         let address = self.address(message.page);
         let region = message.page / USED;
+        let uffd = self.pager.uffd_of(address);
         let now_ns = self.now_ns();
-        let mut serve = || self.pager.try_fault(self.pager.uffd_of(address), address, message.write, &mut tools, now_ns);
+        self.pager.note_fault(address, &mut ahead);
+        let mut serve = || self.pager.try_fault(uffd, address, message.write, &mut tools, now_ns);
         // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
         let hole = self.pager.table.get(address).is_some_and(|entry| entry.word(address).load().is_present());
         self.serving.borrow_mut().push(message.page);
         let outcome = if hole { serve() } else { self.keeping_out(region..=region, serve) };
         self.serving.borrow_mut().pop();
-        self.tools.borrow_mut().push(tools);
         match outcome {
             Outcome::Busy => self.messages.borrow_mut().push(message),
             Outcome::Done => {
@@ -695,8 +742,15 @@ impl Kernel {
                 if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
                     self.wrong("a thread was not woken, and no handler knows of it");
                 }
+                self.pager.read_ahead(uffd, &mut [], &mut tools, &mut ahead);
+                if self.one_in(8) {
+                    // Whatever a stream would want.
+                    let page = address / PAGE - self.below(24) + self.below(24);
+                    self.pager.restore_step(uffd, page..=page + self.below(24), self.one_in(2), &mut tools, &mut ahead.step);
+                }
             }
         }
+        self.tools.borrow_mut().push((tools, ahead));
     }
 
     /// The mover evicts from a region in which it has to wait for nobody further down on this stack, unless it is the mover who called.
@@ -861,10 +915,12 @@ impl Kernel {
     fn fork(&self) {
         self.evictor.borrow_mut().cancel_probes(self.pager);
         self.pager.fork_prepare(|| ());
+        self.forking.set(true);
         for _ in 0..self.below(4) {
             self.others();
         }
         self.check_child();
+        self.forking.set(false);
         self.table.borrow_mut().iter_mut().filter(|pte| pte.present && !pte.zero).for_each(|pte| pte.shared = true);
         self.children.set(self.children.get() + 1);
         self.forks.set(self.forks.get() + 1);
@@ -876,7 +932,7 @@ impl Kernel {
 
     /// Whether a child forked now would find everything: present, or in its copy of the stores.
     fn check_child(&self) {
-        let mut tools = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("a handler is inside a fork"));
+        let (mut tools, ahead) = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("more handlers than this stack is deep"));
         for page in 0..PAGES {
             let address = self.address(page);
             if self.table.borrow()[page].present {
@@ -892,7 +948,7 @@ impl Kernel {
                 self.wrong(&format!("a child would find other contents in page {page}"));
             }
         }
-        self.tools.borrow_mut().push(tools);
+        self.tools.borrow_mut().push((tools, ahead));
     }
 
     fn decode(&self, address: usize, location: Location, tools: &mut Tools) -> PageBytes {
@@ -970,6 +1026,7 @@ fn every_byte_survives_every_failure() {
     let mut failures: BTreeMap<(Call, i32), u64> = BTreeMap::new();
     let (mut moved, mut miscounts, mut restored, mut forks, mut unchanged) = (0, 0, 0, 0, 0);
     let (mut ahead, mut given_back) = (0, 0);
+    let mut runs = 0;
     while done < steps {
         let kernel = Kernel::new(seed);
         while kernel.steps.get() < WORLD_STEPS.min(steps - done) {
@@ -984,6 +1041,7 @@ fn every_byte_survives_every_failure() {
         restored += kernel.restored.get();
         ahead += kernel.ahead.get();
         given_back += kernel.given_back.get();
+        runs += kernel.runs.get();
         forks += kernel.forks.get();
         unchanged += kernel.pager.account.unchanged_pages.load(Relaxed);
         done += kernel.steps.get();
@@ -991,7 +1049,7 @@ fn every_byte_survives_every_failure() {
         KERNEL.set(None);
     }
     println!(
-        "seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {unchanged} of them unchanged, {miscounts} miscounts, {forks} forks"
+        "seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {unchanged} of them unchanged, {runs} runs ahead, {miscounts} miscounts, {forks} forks"
     );
     assert!(unchanged > 0, "no page left with its copy");
     println!("  {ahead} brought back by threads of the program, {given_back} attempts of theirs came to nothing");
@@ -999,6 +1057,7 @@ fn every_byte_survives_every_failure() {
     for ((call, errno), count) in &failures {
         println!("  {call:?} failed with {} {count} times", Errno::new(*errno));
     }
+    assert!(runs > 0, "no pages were restored ahead");
     for call in Call::ALL {
         for errno in call.errors() {
             assert!(failures.contains_key(&(call, errno.into_raw())), "{call:?} never failed with {errno}");

@@ -55,7 +55,7 @@ pub struct TierPage {
     pub mean_physical_bytes: AtomicU64,
     /// Pages in the tier now.
     pub pages: AtomicU64,
-    /// Pages restored from the tier so far.
+    /// Pages restored from the tier so far because they were touched.
     pub faults: AtomicU64,
     /// Median time of a restore, in ns, from the fault's message to the page in place.
     pub fault_p50_ns: AtomicU64,

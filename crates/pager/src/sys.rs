@@ -767,6 +767,15 @@ pub fn uffd_read(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     unsafe { syscall!(Sysno::read, fd, messages.as_mut_ptr(), bytes) }.map(|n| n / size_of::<Message>())
 }
 
+/// Messages that are there now: EAGAIN if there are none. Fails in other ways where the kernel cannot read this without waiting (before Linux 6.10).
+pub fn uffd_read_now(fd: Fd, messages: &mut [Message]) -> Result<usize> {
+    simulated!(kernel => kernel.read_now());
+    const RWF_NOWAIT: i32 = 8;
+    let buffer = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
+    // SAFETY: as for `uffd_read`; the offset of −1 is that of `read`.
+    unsafe { syscall!(Sysno::preadv2, fd, &raw const buffer, 1, -1isize, -1isize, RWF_NOWAIT) }.map(|n| n / size_of::<Message>())
+}
+
 /// Whether reading waits. Only without waiting does a userfaultfd tell `wait_readable` the truth.
 pub fn set_waiting(fd: Fd, waits: bool) {
     let flags = if waits { 0 } else { libc::O_NONBLOCK };
