@@ -62,6 +62,7 @@ install:
 	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build
 	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
 	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+	install -D -m 644 include/terrace.h $(DESTDIR)$(PREFIX)/include/terrace.h
 
 clean:
 	rm -rf .demo
