@@ -49,6 +49,35 @@ fn threads_touch_swapped_pages() {
     holds("threads_touch_swapped_pages");
 }
 
+/// Cases of other files, with pages going to the kernel's swap at random.
+fn hold_elsewhere(program: &str, arguments: &[&str], cases: &[&str]) {
+    let Some(_zram) = zram(program, 1024 * MIB) else { return };
+    let program = compiled(program, arguments);
+    let elsewhere = Cases { program, arguments: Vec::new(), ways: vec![Terrace::stressed().and("--tiers=dram,swap")] };
+    cases.iter().for_each(|case| elsewhere.hold(case));
+}
+
+#[test]
+fn forked_children_see_their_parents_swapped_data() {
+    let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
+    let library = library.to_str().expect("the target directory's name is text");
+    let cases = [
+        "several_children_at_a_time",
+        "threads_fault_while_one_forks",
+        "threads_fork_at_the_same_time",
+        "everything_closed",
+        "descriptor_numbers_are_the_programs",
+        "fork_without_handlers",
+    ];
+    hold_elsewhere("forked_children_see_their_parents_data.c", &[library], &cases);
+}
+
+#[test]
+fn the_kernel_finds_swapped_memory() {
+    let cases = ["vectors", "zero_copy_sends", "ring_buffers_that_are_fixed", "direct_io_while_pages_move", "futexes", "memory_as_a_file"];
+    hold_elsewhere("the_kernel_finds_evicted_memory.c", &[], &cases);
+}
+
 /// The stress test for lost updates, with pages going to the kernel's swap, and there and elsewhere.
 #[test]
 fn no_update_is_lost_in_swap() {
@@ -91,12 +120,13 @@ fn kib_of(file: &str, name: &str) -> u64 {
 #[test]
 fn the_report_says_what_the_kernel_says() {
     let Some(_zram) = zram("the_report_says_what_the_kernel_says", 512 * MIB) else { return };
+    let begun = Instant::now();
     let running = start("holds", Terrace::within("4G").and("--tiers=dram,swap"));
     wait_for_line(&running, "holds");
     let swapped = kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
     assert!(swapped > 28 * MIB, "{swapped} bytes are swapped");
-    // Figures are written ten times a second, and there must be some after the last page left: then the averages are of that.
-    std::thread::sleep(Duration::from_secs(2));
+    // The averages are over the whole run: most of it is to be like this.
+    std::thread::sleep(Duration::from_secs(2).max(begun.elapsed() * 3));
     signal(&running);
     let finished = running.wait();
     assert!(finished.status.success(), "{}", finished.account("failed"));
@@ -119,15 +149,23 @@ fn a_budget_is_kept_by_swap_alone() {
     wait_for_line(&running, "changes");
     let begun = Instant::now();
     let swapped = || kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
-    while swapped() < 4 * MIB {
-        assert!(begun.elapsed() < WITHIN, "only {} bytes were swapped", swapped());
+    while swapped() < 4 * MIB || returned_pages(&running) < 5000 {
+        assert!(begun.elapsed() < WITHIN, "only {} bytes were swapped, and {} pages came back", swapped(), returned_pages(&running));
         std::thread::sleep(Duration::from_millis(10));
     }
+    // For a look or two.
     std::thread::sleep(Duration::from_secs(1));
     signal(&running);
     let finished = running.wait();
     assert!(finished.status.success(), "{}", finished.account("failed"));
-    finished.report().expect_moves(1000, 1000);
+    finished.report().expect_moves(1000, 100);
+}
+
+/// Pages that the kernel brought back: major faults.
+fn returned_pages(running: &Running) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", running.program_pid())).expect("it runs");
+    let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
+    fields.split_ascii_whitespace().nth(12 - 3).and_then(|field| field.parse().ok()).expect("a number of faults")
 }
 
 /// A quarter of all swap is left to others, and what does not go there goes to the next tier.
@@ -139,14 +177,14 @@ fn swap_is_never_used_up() {
         wait_for_line(&running, "changes");
         let begun = Instant::now();
         let mut most = 0;
-        while begun.elapsed() < Duration::from_secs(2) {
+        while begun.elapsed() < Duration::from_secs(2) || !compressed && most <= 4096 {
+            assert!(begun.elapsed() < WITHIN, "only {most} KiB were ever used");
             let (total, free) = (kib_of("/proc/meminfo", "SwapTotal"), kib_of("/proc/meminfo", "SwapFree"));
             // What one look may be wrong by.
             assert!(free >= total / 4 - total / 16, "{free} of {total} KiB are free with {tiers}");
             most = most.max(total - free);
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(compressed || most > 4096, "only {most} KiB were ever used");
         signal(&running);
         let finished = running.wait();
         assert!(finished.status.success(), "{}", finished.account("failed"));
@@ -194,7 +232,7 @@ fn auto_uses_what_there_is() {
         let finished = running.wait();
         assert!(finished.status.success() && !finished.stderr.contains("no swap"), "{}", finished.account("failed"));
         let report = finished.report();
-        report.expect_moves(1000, 1000);
+        report.expect_moves(500, 50);
         let names: Vec<&str> = (0..4).filter_map(|n| report.at(&format!("/tiers/{n}/name")).as_str()).collect();
         assert_eq!(names, ["dram", "swap", "lz4", "zstd:1"], "{report}");
         assert!(there_is_swap || report.number("/tiers/1/faults") == 0.0, "{report}");
@@ -212,6 +250,12 @@ fn without_swap_the_rest_of_the_list_is_used() {
     for (tiers, moved) in [("dram,swap", false), ("dram,swap,lz4", true), ("dram,lz4,swap", true)] {
         let running = start("keeps_changing", Terrace::within("24M").and("--tiers").and(tiers));
         wait_for_line(&running, "changes");
+        let begun = Instant::now();
+        let status = format!("/proc/{}/status", running.program_pid());
+        while moved && kib_of(&status, "RssAnon") > 31 * 1024 {
+            assert!(begun.elapsed() < WITHIN, "nothing leaves with {tiers}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_millis(500));
         signal(&running);
         let finished = running.wait();

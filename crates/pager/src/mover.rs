@@ -367,6 +367,9 @@ impl Mover {
             if self.pause_asked() || sys::now_ns() > deadline {
                 return true;
             }
+            if pager.physical_bytes() <= budget {
+                self.hurry(false);
+            }
             // While memory is within the budget, whoever has something to do goes first.
             if pager.mover.waiting.load(Relaxed) == 0 && pager.physical_bytes() <= budget {
                 sys::yield_now();
