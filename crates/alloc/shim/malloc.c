@@ -52,10 +52,11 @@ int terrace_pending;
  * oversize_threshold:0    very large allocations stay in our arenas too (see LARGE)
  * metadata_thp:disabled   metadata is small and must not round up to 2 MiB
  * dirty_decay_ms:1000     what is free for a second goes back to the system (see tidy_soon): it would be compressed as if it were data
+ * slab_sizes              four pages where jemalloc has one or two: each slab costs 128 bytes that are never evicted (for objects of 1 KiB, 3 %)
  * muzzy_decay_ms:0        freed pages are discarded for good: lazily freed ones would be compressed as if they were data
  */
 const char *_rjem_malloc_conf =
-    "narenas:1,oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
+    "narenas:1,oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,slab_sizes:512-512:4|1024-1024:4|2048-2048:4,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
 
 /*
  * From this size on, jemalloc's own threshold, allocations have an arena of their own, which gives what is freed back at once: a table that

@@ -444,7 +444,7 @@ impl Evictor {
                             continue;
                         }
                     }
-                    if word.transition(before, before.with(State::Moving, 0)).is_ok() {
+                    if word.transition(before, before.moving()).is_ok() {
                         claimed.push(Claimed { address, before });
                     }
                 }
@@ -472,7 +472,7 @@ impl Evictor {
                 Eviction::WriteProtect => self.copy_run(pager, claimed[index].address, slot, run),
             };
             for (i, page) in claimed[index..index + moved].iter().enumerate() {
-                let word = page.before.with(State::Staged, (slot + i) as u64);
+                let word = page.before.moving().with(State::Staged, (slot + i) as u64);
                 settle(pager, entry.word(page.address), page.before, word);
                 staged.push(Staged { address: page.address, word, slot: slot + i, copy: page.before.copy() });
             }
@@ -857,13 +857,13 @@ fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, now_ms: u6
     pager.ranges.lock().at(address).filter(|range| range.evictable && range.registered)?;
     let word = entry.word(address);
     let before = word.load();
-    let claimed = matches!(leaves(before, now_ms), Verdict::Take) && word.transition(before, before.with(State::Moving, 0)).is_ok();
+    let claimed = matches!(leaves(before, now_ms), Verdict::Take) && word.transition(before, before.moving()).is_ok();
     claimed.then_some(Claimed { address, before })
 }
 
 /// Ends the mover's claim on a page.
 fn settle(pager: &Pager, word: &PageWord, before: Snapshot, to: Snapshot) {
-    settle_from(pager, word, before.with(State::Moving, 0), to);
+    settle_from(pager, word, before.moving(), to);
 }
 
 fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {

@@ -268,9 +268,9 @@ impl Pager {
         let word = entry.word(address);
         let found = word.load();
         if found.is(State::Kept) {
-            self.drop_copy(entry, address, found.with(State::Resident, 0));
+            self.drop_copy(entry, address, found.off_probation());
         } else if found.is_on_probation() {
-            let _ = word.transition(found, found.with(State::Resident, 0));
+            let _ = word.transition(found, found.off_probation());
         }
     }
 

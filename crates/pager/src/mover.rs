@@ -16,7 +16,7 @@ use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
+use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
@@ -46,6 +46,8 @@ const AT_ONCE: usize = 32;
 const TELL_EVERY_NS: u64 = 200_000_000;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
+/// Room for this share of the resident pages on probation: where much comes back, many are too young to leave.
+const PROBATION_ROOM: f64 = 0.25;
 /// A look at memory so shortly before the ranking is fresh, ns.
 const FRESH_NS: u64 = 20_000_000;
 /// Rest after walks that found next to nothing, ns; doubles each time.
@@ -417,13 +419,18 @@ impl Mover {
         let pager = self.pager;
         let stay = (pager.account.resident() as f64 * PROBATION_SHARE) as usize;
         self.leaving.clear();
-        pager.probation.leave(stay, AT_ONCE, &mut self.leaving);
+        let now_ms = sys::now_ns() / 1_000_000;
+        let ready = |page: u32| {
+            let (entry, address) = pager.table.page(page);
+            let word = entry.word(address).load();
+            !word.is_on_probation() || word.age_ms(now_ms) >= FLOOR_MS
+        };
+        pager.probation.leave(stay, AT_ONCE, ready, &mut self.leaving);
         if self.leaving.is_empty() {
             return false;
         }
         let tier = self.tier();
         let (policy, moved) = (&mut self.policy, &mut self.walk_moved_bytes);
-        let now_ms = sys::now_ns() / 1_000_000;
         self.evictor.end_probation(pager, &self.leaving, tier, |region| {
             policy.evicted(region, 1, now_ms);
             *moved += PAGE as u64;
@@ -444,7 +451,7 @@ impl Mover {
             soon.store(soon_ms, Relaxed);
             self.paced_ns = now_ns;
             self.paced_pages += evicted;
-            self.pager.probation.reserve((resident as f64 * PROBATION_SHARE * 1.5) as usize);
+            self.pager.probation.reserve((resident as f64 * PROBATION_ROOM) as usize);
         } else {
             soon.fetch_max(soon_ms, Relaxed);
         }

@@ -29,11 +29,12 @@ impl Probation {
         room
     }
 
-    /// Takes the oldest out, at most `at_most`, while there are more than `stay`.
-    pub fn leave(&self, stay: usize, at_most: usize, leaving: &mut Vec<u32>) {
+    /// Takes the oldest out, at most `at_most`, while there are more than `stay` and the oldest is `ready`.
+    pub fn leave(&self, stay: usize, at_most: usize, ready: impl Fn(u32) -> bool, leaving: &mut Vec<u32>) {
         let mut queue = self.queue.lock();
         let count = queue.len().saturating_sub(stay).min(at_most);
-        leaving.extend(queue.drain(..count));
+        let ready = queue.iter().take(count).take_while(|page| ready(**page)).count();
+        leaving.extend(queue.drain(..ready));
     }
 
     /// Whether a page is in it.
@@ -64,7 +65,9 @@ mod tests {
         let entered = (0..100).filter(|page| probation.enter(*page)).count();
         assert!((4..100).contains(&entered));
         let mut leaving = Vec::new();
-        probation.leave(2, 3, &mut leaving);
+        probation.leave(2, 3, |_| false, &mut leaving);
+        assert!(leaving.is_empty());
+        probation.leave(2, 3, |_| true, &mut leaving);
         assert_eq!(leaving, (0..entered.saturating_sub(2).min(3) as u32).collect::<Vec<_>>());
         assert!(probation.enter(100));
     }

@@ -789,7 +789,7 @@ impl Kernel {
                 let mut leaving = Vec::new();
                 self.pager.mover.soon_ms.store(self.below(100) as u64, Relaxed);
                 self.pager.probation.reserve(self.below(REGIONS * USED));
-                self.pager.probation.leave(self.below(4), 1 + self.below(BATCH), &mut leaving);
+                self.pager.probation.leave(self.below(4), 1 + self.below(BATCH), |_| true, &mut leaving);
                 evictor.end_probation(self.pager, &leaving, 1 + self.below(self.pager.tiers.len() - 1), |_| ());
             }),
             86..88 => self.with_evictor(|evictor| {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! bits  0..3   state
-//! bits  3..6   returns: how often the page came back soon after it left, less the rounds of the hand since (0–7). Of one that did not
-//!              compress: how often that was tried again
+//! bits  3..6   returns: how often the page came back soon after it left, lately (0–7). Of a page that the hand passes: the rounds that it
+//!              still has, which were as many. Of one that did not compress: how often that was tried again
 //! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
 //!              or to be back soon, which only delays its eviction)
 //! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
 //!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
-//!              the highest bit if paged out (`swapping.rs`), which is a hint
+//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapping.rs`), which is a hint
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
@@ -73,6 +73,7 @@ const PAYLOAD_SHIFT: u32 = 22;
 const INCOMPRESSIBLE: u64 = 1 << 59;
 const PROBATION: u64 = 1;
 const WATCHED: u64 = 2;
+const LEVEL_SHIFT: u32 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 /// In a Resident page's payload: it was paged out by us.
 const SWAPPED: u64 = 1 << 36;
@@ -144,7 +145,21 @@ impl Snapshot {
 
     /// A page that came back at `tick`.
     pub fn back(page: Return, tick: u16) -> Self {
-        Snapshot::new(State::Resident, page.returns, tick, if page.probation { PROBATION } else { 0 })
+        let level = u64::from(page.returns) << LEVEL_SHIFT;
+        Snapshot::new(State::Resident, page.returns, tick, level | if page.probation { PROBATION } else { 0 })
+    }
+
+    /// The returns that a resident page had when it came back: what is left of them here is its countdown.
+    fn level(self) -> u32 {
+        match self.state() {
+            Some(State::Resident) if !self.is_incompressible() => (self.payload() >> LEVEL_SHIFT & 7) as u32,
+            _ => self.count(),
+        }
+    }
+
+    /// The same page as it leaves, with the returns that it had: claimed.
+    pub fn moving(self) -> Self {
+        Snapshot(Snapshot::new(State::Moving, self.level(), self.tick(), 0).0 | self.0 & INCOMPRESSIBLE)
     }
 
     /// The same, not watched, with another count of returns.
@@ -170,7 +185,12 @@ impl Snapshot {
 
     /// A page on probation, without its copy.
     pub fn without_copy(self) -> Self {
-        self.with(State::Resident, PROBATION)
+        self.with(State::Resident, PROBATION | u64::from(self.returns()) << LEVEL_SHIFT)
+    }
+
+    /// A page on probation stays, as the others do.
+    pub fn off_probation(self) -> Self {
+        self.with(State::Resident, u64::from(self.level()) << LEVEL_SHIFT)
     }
 
     /// Where the stored copy of a present page is.
@@ -185,7 +205,7 @@ impl Snapshot {
 
     /// The same history, paged out at `tick` into the kernel's swap.
     pub fn swapped_at(self, tick: u16) -> Self {
-        Snapshot::new(State::Resident, self.returns(), tick, SWAPPED)
+        Snapshot::new(State::Resident, if self.is_incompressible() { 0 } else { self.level() }, tick, SWAPPED)
     }
 
     /// Whether we paged it out and have not seen it since.
@@ -285,11 +305,26 @@ mod tests {
 
     #[test]
     fn a_page_that_was_paged_out_is_resident_and_remembers() {
-        let word = Snapshot::new(State::Resident, 3, 7, 1).swapped_at(9);
+        let word = Snapshot::back(Return { returns: 3, probation: true }, 7).swapped_at(9);
         assert!(word.is_swapped() && word.is(State::Resident) && !word.is_on_probation());
         assert_eq!((word.returns(), word.tick()), (3, 9));
         assert!(!word.with(State::Resident, 0).is_swapped() && !Snapshot(0).is_swapped());
         assert!(!Snapshot::new(State::Evicted, 0, 0, PAYLOAD_MAX).is_swapped());
+    }
+
+    #[test]
+    fn a_page_leaves_with_the_returns_that_it_came_back_with() {
+        let mut page = Snapshot::back(Return { returns: 3, probation: false }, 9);
+        for left in [2, 1] {
+            page = page.with_returns(left);
+            assert_eq!((page.returns(), page.moving().returns()), (left, 3));
+        }
+        page = page.watched();
+        assert_eq!((page.returns(), page.moving().returns(), page.moving().payload()), (0, 3, 0));
+        let on_probation = Snapshot::back(Return { returns: 2, probation: true }, 9);
+        assert_eq!((on_probation.moving().returns(), on_probation.off_probation().moving().returns()), (2, 2));
+        assert!(!on_probation.off_probation().is_on_probation());
+        assert_eq!(on_probation.with(State::Kept, 77).off_probation(), on_probation.off_probation());
     }
 
     #[test]
