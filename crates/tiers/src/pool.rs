@@ -3,6 +3,7 @@
 //! ```text
 //! extent, 512 KiB   |blob|blob|dead|blob|dead|blob|· · · never written · · ·|
 //!                   0        8-byte aligned       ^cursor   ^touched (page)
+//!                             ^ a hole, if it is remembered: the next blob that fits goes there
 //! blob              |checksum of the page, 4 bytes|its encoded bytes|0 to 7 bytes|
 //! ```
 //!
@@ -26,6 +27,9 @@ pub const EXTENTS_MAX: usize = 64;
 const UNIT_BYTES: usize = 8;
 /// Before a page's bytes: its checksum.
 const CHECKSUM_BYTES: usize = size_of::<u32>();
+
+/// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten there.
+const HOLES: usize = 16;
 
 /// An extent is worth repacking when more than one byte in so many is dead …
 const REPACK_DEAD_ONE_IN: usize = 4;
@@ -162,7 +166,7 @@ impl std::fmt::Display for RepackMismatch {
     }
 }
 
-/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 40 more an extent (4 KiB more in a file).
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 104 more an extent (4 KiB more in a file).
 ///
 /// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics keep counting.
 #[derive(Default)]
@@ -180,6 +184,63 @@ struct Extent {
     /// Pages of memory written since they were last given back, counted from the start of the extent.
     touched_pages: u16,
     tier: u8,
+    holes: Holes,
+}
+
+/// Dead room below an extent's cursor, in units of 8 bytes; an empty one is none. They do not overlap.
+#[derive(Default)]
+struct Holes([Hole; HOLES]);
+
+#[derive(Clone, Copy, Default)]
+struct Hole {
+    offset: u16,
+    units: u16,
+}
+
+impl Holes {
+    /// Whether nothing of `start..end` is known to be dead.
+    fn may_be_live(&self, start: usize, end: usize) -> bool {
+        self.0.iter().all(|hole| hole.units == 0 || hole.end() <= start || end <= hole.start())
+    }
+
+    /// Remembers `start..end`, one with its neighbours; in place of the smallest if there are too many.
+    fn add(&mut self, mut start: usize, mut end: usize) {
+        for hole in self.0.iter_mut().filter(|hole| hole.units > 0) {
+            if hole.end() == start || end == hole.start() {
+                (start, end) = (start.min(hole.start()), end.max(hole.end()));
+                *hole = Hole::default();
+            }
+        }
+        // All of an extent, 65,536 units, is never one hole: an extent without live pages is given back.
+        let Ok(units) = u16::try_from((end - start) / UNIT_BYTES) else { return };
+        if let Some(smallest) = self.0.iter_mut().min_by_key(|hole| hole.units).filter(|hole| hole.units < units) {
+            *smallest = Hole { offset: (start / UNIT_BYTES) as u16, units };
+        }
+    }
+
+    fn smallest_for(&self, room: usize) -> Option<usize> {
+        let fits = |hole: &(usize, &Hole)| usize::from(hole.1.units) * UNIT_BYTES >= room;
+        self.0.iter().enumerate().filter(fits).min_by_key(|(_, hole)| hole.units).map(|(index, _)| index)
+    }
+
+    /// Takes room out of the smallest hole that has as much, and says where it is.
+    fn take(&mut self, room: usize) -> Option<usize> {
+        let hole = &mut self.0[self.smallest_for(room)?];
+        let start = hole.start();
+        let units = (room / UNIT_BYTES) as u16;
+        *hole = Hole { offset: hole.offset.wrapping_add(units), units: hole.units - units };
+        Some(start)
+    }
+}
+
+impl Hole {
+    fn start(self) -> usize {
+        usize::from(self.offset) * UNIT_BYTES
+    }
+
+    fn end(self) -> usize {
+        self.start() + usize::from(self.units) * UNIT_BYTES
+    }
 }
 
 /// Where an extent's bytes are.
@@ -261,7 +322,7 @@ impl RegionStore {
         let room = packed(bytes.len());
         let fits = |extent: &Extent| {
             extent.tier == tier_index
-                && extent.cursor as usize + room <= EXTENT_BYTES
+                && (extent.cursor as usize + room <= EXTENT_BYTES || extent.holes.smallest_for(room).is_some())
                 && extent.live_pages < u16::MAX
                 && extent.takes_more()
         };
@@ -272,12 +333,14 @@ impl RegionStore {
         let Some(extent) = self.extents.get_mut(index).and_then(Option::as_mut) else {
             return Err(PoolError::Full);
         };
-        let start = extent.cursor as usize;
+        let hole = extent.holes.take(room);
+        let start = hole.unwrap_or(extent.cursor as usize);
         let checksum = encoded.checksum.to_ne_bytes();
         match &mut extent.data {
-            // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0), so the destination
-            // lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside `&mut self`. `room`
-            // has place for both, and bytes need no alignment.
+            // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0; a hole lies below the cursor), so
+            // the destination lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside
+            // `&mut self`. `room` has place for both, and bytes need no alignment. Nothing live is there: a hole is room of pages
+            // that were removed, and behind the cursor is nothing.
             Data::Memory { base, .. } => unsafe {
                 let blob = base.add(start).as_ptr();
                 blob.cast::<[u8; CHECKSUM_BYTES]>().write(checksum);
@@ -290,7 +353,9 @@ impl RegionStore {
                 }
             }
         }
-        extent.cursor += room as u32;
+        if hole.is_none() {
+            extent.cursor += room as u32;
+        }
         extent.live_bytes += room as u32;
         extent.live_pages += 1;
         let touched_pages = extent.touched_pages.max((extent.cursor as usize).div_ceil(PAGE_BYTES) as u16);
@@ -338,12 +403,15 @@ impl RegionStore {
         // The last page must account for all that is live, any other must leave room for at least one more.
         let last = extent.live_pages == 1;
         let plausible = if last { extent.live_bytes == room } else { extent.live_bytes > room };
-        if !plausible {
+        if !plausible || !extent.holes.may_be_live(location.start(), location.end()) {
             return Err(refused);
         }
         tier.stats.page_removed(location.len.into());
         extent.live_bytes -= room;
         extent.live_pages -= 1;
+        if matches!(extent.data, Data::Memory { .. }) {
+            extent.holes.add(location.start(), location.end());
+        }
         if last {
             tier.stats.physical_shrank(extent.physical_bytes());
             *slot = None;
@@ -415,6 +483,7 @@ impl RegionStore {
             }
         };
         held.cursor = cursor as u32;
+        held.holes = Holes::default();
         let touched_pages = cursor.div_ceil(PAGE_BYTES) as u16;
         let given_back = held.touched_pages - touched_pages;
         if given_back > 0 {
@@ -468,7 +537,7 @@ impl RegionStore {
             Backing::File(files) => Data::File(Box::new(files.allocate().map_err(refused)?)),
             Backing::Swap(_) => return Err(PoolError::NoPool { tier_index }),
         };
-        let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index };
+        let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index, holes: Holes::default() };
         if index == self.extents.len() {
             self.extents.push(Some(extent));
         } else {
