@@ -222,7 +222,9 @@ impl Comparison {
             Some(beside) => beside,
             None => {
                 let swap = make_swap()?;
-                let running = self.start_filled(options, total)?;
+                let mut running = self.start_filled(options, total)?;
+                // Filling takes more of the kernel's memory than what is measured.
+                self.sample(options, plan, &mut running, swap.as_ref(), resident, plan.loads[0])?;
                 let physical = running.page.as_ref().context("it is under Terrace")?.physical_bytes()?;
                 let swapped = swap.as_ref().map_or(Ok(0), peer::Swap::used_bytes)?;
                 (running.group.meter().usage_bytes()? + swapped).saturating_sub(physical)

@@ -585,7 +585,7 @@ impl Evictor {
                 continue;
             }
             let Some(wish) = wish else {
-                pager.put_back(entry, page.address, page.word, page.word.with(State::Resident, 0));
+                pager.put_back(entry, page.address, page.word, page.word.off_probation());
                 continue;
             };
             let resident = match self.store_page(pager, entry, page, wish, now_ms) {
@@ -594,7 +594,7 @@ impl Evictor {
                     continue;
                 }
                 // Nothing is wrong with the page.
-                Fate::Refused => page.word.with(State::Resident, 0),
+                Fate::Refused => page.word.off_probation(),
                 Fate::Incompressible => page.word.incompressible_at(tick_of(now_ms)),
             };
             pager.put_back(entry, page.address, page.word, resident);
@@ -852,9 +852,13 @@ fn reads_back(
     false
 }
 
-/// Claims one page that is still on probation. Whether it is present is left to the kernel's move: it came back through us.
+/// Claims one page that is still on probation. It came back through us; if the kernel has swapped it out meanwhile, it is out (and before
+/// Linux 6.14 UFFDIO_MOVE should not meet such a page).
 fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, now_ms: u64) -> Option<Claimed> {
     pager.ranges.lock().at(address).filter(|range| range.evictable && range.registered)?;
+    if !sys::is_present(pager.descriptors.pagemap.load(Relaxed), address) {
+        return None;
+    }
     let word = entry.word(address);
     let before = word.load();
     let claimed = matches!(leaves(before, now_ms), Verdict::Take) && word.transition(before, before.moving()).is_ok();

@@ -28,6 +28,7 @@ use crate::word::{Snapshot, State, tick_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
+use terrace_policy::victims::Return;
 use terrace_tiers::{DataFile, Identity, Location, Tier, identity};
 
 /// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
@@ -234,7 +235,7 @@ impl Pager {
             let Some(entry) = self.table.get(address).filter(|_| address != 0) else { continue };
             let mut store = entry.region.store.lock();
             let found = entry.word(address).load();
-            let resident = Snapshot::new(State::Resident, found.returns(), tick_of(now_ms), 0);
+            let resident = Snapshot::back(Return { returns: found.returns(), probation: false }, tick_of(now_ms));
             // Two faults on one page leave two notes.
             if found.is(State::Evicted) && entry.word(address).transition(found, resident).is_ok() {
                 let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));

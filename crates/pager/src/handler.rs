@@ -183,7 +183,7 @@ impl Pager {
             }
             // Given up by the program, past us: a page of zeros, whose copy is worth nothing.
             Some(State::Kept) => {
-                self.drop_copy(&entry, address, found.with(State::Resident, 0));
+                self.drop_copy(&entry, address, found.off_probation());
                 Outcome::Busy
             }
             Some(State::Staged) => {
@@ -223,7 +223,7 @@ impl Pager {
         let now_ms = now_ns / 1_000_000;
         let page = self.returned(claim, claim.age_ms(now_ms));
         // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a fork's child shares them.
-        let copy = (may_keep && page.probation && tier.files().is_none()).then_some(location);
+        let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies()).then_some(location);
         if copy.is_some() {
             tier.stats.became_copy();
         } else {
@@ -237,6 +237,11 @@ impl Pager {
         tools.laps.lap(FaultStep::After);
         self.trace.fault(address, &mut tools.laps);
         Outcome::Done
+    }
+
+    /// Whether probation ends, and with it what is kept of pages.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        !self.is_frozen() && !self.restores_only.load(Relaxed)
     }
 
     /// What becomes of a page that comes back after `out_ms`.
@@ -384,7 +389,8 @@ impl Pager {
         // SAFETY: the caller holds the claim, or a fork keeps the mover away.
         match unsafe { sys::uffd_zero(uffd, address) } {
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(Errno::EEXIST) => sys::uffd_wake(uffd, address, PAGE),
+            // Also if something is there: what the kernel remembers of a page that was write-protected is in the way of its page of zeros, but
+            // not of a copy.
             Err(_) => {
                 self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
             }

@@ -55,7 +55,9 @@ impl Pager {
     /// kernel, for the range or a part of it, and what that does not refuse goes from the stores too. Its result for the range is handed back.
     pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn(usize, usize) -> Result<R, Errno>) -> Result<R, Errno> {
         self.with_regions(start, len, |entries| {
-            let out = entries.iter().any(|entry| self.has_pages_out(entry, start, start + len));
+            // Copies are to go too.
+            let stored = |entry: &Entry| pages_within(entry, start, start + len).any(|page| !entry.word(page).load().is(State::Resident));
+            let out = entries.iter().any(stored);
             let result = act(start, len);
             self.forget_swapped(entries, start, start + len);
             if out {

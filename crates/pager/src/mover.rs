@@ -63,9 +63,9 @@ const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 16 to 19 and
-/// 23 to 28 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.43), less a tenth because there zstd saves
+/// 23 to 30 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.5), less because there zstd saves
 /// more faults than Zipf's law says.
-const DENSEST_COST: f64 = 1.3;
+const DENSEST_COST: f64 = 1.4;
 /// The same of a tier in files: 100 µs to read.
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.

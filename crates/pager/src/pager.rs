@@ -684,15 +684,16 @@ impl Pager {
             table.staging.store(staging, Release);
         }
         let shards = sys::cpu_count().min(SHARDS_MAX);
+        let mut watches = self.settings.evict == Eviction::Move;
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            let watches = self.settings.evict == Eviction::Move && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
+            watches &= sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
             if !watches {
                 agree(fd)?;
             }
-            self.watches.store(watches, Relaxed);
             slot.store(fd, Release);
         }
+        self.watches.store(watches, Relaxed);
         table.shards.store(shards, Release);
         Ok(())
     }

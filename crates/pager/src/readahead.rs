@@ -59,7 +59,7 @@ impl Pager {
     /// A fault is about to be served.
     pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) {
         let word = |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
-        let noted = ahead.streams.note(address / PAGE, |page| word(page).is_none_or(|word| word.is(State::Resident)));
+        let noted = ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
         if noted.proven > 0
             && let Some(entry) = self.table.get(address)
         {
@@ -126,7 +126,7 @@ impl Pager {
             let page = if up { first + n } else { last - n };
             let found = entry.word(page * PAGE).load();
             match found.state() {
-                Some(State::Resident) => {}
+                Some(State::Resident | State::Kept) => {}
                 Some(State::Evicted) if claimed.len() < STEP => {
                     let place = if up { claimed.len() } else { STEP - 1 - claimed.len() };
                     let location = Location::from_bits(found.payload());
@@ -179,10 +179,13 @@ impl Pager {
             let source = buffer[run[0].place].0.as_ptr() as usize;
             self.fill_run(uffd, run[0].address, source, run.len());
         }
-        let store = entry.region.store.lock();
-        for page in claimed {
-            // What is read once leaves as it came.
-            if let Some(tier) = store.tier_of(Location::from_bits(page.word.payload())) {
+        // What is read once leaves as it came.
+        let keeps = self.keeps_copies();
+        let mut store = entry.region.store.lock();
+        for location in claimed.iter().map(|page| Location::from_bits(page.word.payload())) {
+            if !keeps {
+                self.check(store.remove(&self.tiers, location).is_ok(), "a restored page's bytes were in its store");
+            } else if let Some(tier) = store.tier_of(location) {
                 self.tiers[usize::from(tier)].stats.became_copy();
             }
         }
@@ -191,8 +194,8 @@ impl Pager {
         let now_ms = sys::now_ns() / 1_000_000;
         for page in claimed {
             let back = Return { returns: page.word.returns(), probation: true };
-            let copy = Location::from_bits(page.word.payload());
-            self.settle_back(entry, page.address, page.word, back, now_ms, Some(copy));
+            let copy = keeps.then(|| Location::from_bits(page.word.payload()));
+            self.settle_back(entry, page.address, page.word, back, now_ms, copy);
         }
     }
 

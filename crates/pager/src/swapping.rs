@@ -88,7 +88,7 @@ impl Pager {
             tier.stats.count_fault();
         }
         if page.probation && !self.probation.enter(entry.page_number(address)) {
-            let _ = word.transition(back, back.with(State::Resident, 0));
+            let _ = word.transition(back, back.off_probation());
         }
         true
     }
@@ -236,8 +236,8 @@ impl Evictor {
                     return (marked, (address - base) / PAGE);
                 }
                 let word = entry.word(address);
-                let before = word.load();
-                if !before.is(State::Resident) || pager.see_return(entry, address, now_ms) {
+                let mut before = word.load();
+                if !before.is_present() || pager.see_return(entry, address, now_ms) {
                     continue;
                 }
                 match judge(before) {
@@ -248,6 +248,14 @@ impl Evictor {
                         taken.changed |= word.transition(before, to).is_ok();
                         continue;
                     }
+                }
+                // The kernel keeps no copies of ours.
+                if before.is(State::Kept) {
+                    pager.drop_copy(entry, address, before.without_copy());
+                    before = word.load();
+                }
+                if !before.is(State::Resident) {
+                    continue;
                 }
                 let to = before.swapped_at(tick_of(now_ms));
                 if word.transition(before, to).is_ok() {

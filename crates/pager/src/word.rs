@@ -188,9 +188,10 @@ impl Snapshot {
         self.with(State::Resident, PROBATION | u64::from(self.returns()) << LEVEL_SHIFT)
     }
 
-    /// A page on probation stays, as the others do.
+    /// A page that stays where it is, or is put back there, as the others are: not on probation.
     pub fn off_probation(self) -> Self {
-        self.with(State::Resident, u64::from(self.level()) << LEVEL_SHIFT)
+        let level = if self.is_incompressible() { 0 } else { self.level() };
+        self.with(State::Resident, u64::from(level) << LEVEL_SHIFT)
     }
 
     /// Where the stored copy of a present page is.
@@ -218,9 +219,11 @@ impl Snapshot {
         self.0 & INCOMPRESSIBLE != 0
     }
 
-    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module).
+    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module). None if the tick is the later one: time was read first.
     pub fn age_ms(self, now_ms: u64) -> u64 {
-        u64::from(tick_of(now_ms).wrapping_sub(self.tick())) << TICK_MS_SHIFT
+        const LATER: u16 = 0xFF00;
+        let ticks = tick_of(now_ms).wrapping_sub(self.tick());
+        if ticks >= LATER { 0 } else { u64::from(ticks) << TICK_MS_SHIFT }
     }
 }
 
