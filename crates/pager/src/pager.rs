@@ -687,7 +687,7 @@ impl Pager {
         let mut watches = self.settings.evict == Eviction::Move;
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            watches &= sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
+            watches = watches && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
             if !watches {
                 agree(fd)?;
             }
