@@ -3,6 +3,7 @@
 //! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the difference is that, and what is Terrace's own,
 //! tells the system's jemalloc, a third side.
 
+use crate::machine;
 use crate::results::{self, median, median_interval};
 use crate::servers::process;
 use crate::side::{Footprint, Side, hold};
@@ -63,7 +64,7 @@ pub fn run(pairs: usize, repeats: usize, only: Option<Part>) -> anyhow::Result<(
 
 /// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
 fn seconds(side: Side) -> anyhow::Result<(f64, f64)> {
-    let before = children();
+    let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
     let mut child = side.command(&[PYTHON, "-c", CHANGES])?.stdout(Stdio::null()).spawn()?;
     let mut own = 0.0;
     while child.try_wait()?.is_none() {
@@ -72,7 +73,7 @@ fn seconds(side: Side) -> anyhow::Result<(f64, f64)> {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Ok((children() - before, own))
+    Ok((machine::cpu_seconds(libc::RUSAGE_CHILDREN) - before, own))
 }
 
 /// CPU seconds of a process without its children, to the nanosecond; `None` when it is gone.
@@ -80,18 +81,6 @@ fn run_seconds(pid: u32) -> Option<f64> {
     process::child(pid)?;
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
-}
-
-/// CPU seconds of all children waited for so far.
-fn children() -> f64 {
-    // SAFETY: writes one rusage.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {

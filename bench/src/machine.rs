@@ -15,6 +15,18 @@ pub fn terrace() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// CPU seconds of `whose` (`RUSAGE_SELF`: this process with Terrace's threads in it; `RUSAGE_CHILDREN`: all children waited for so far).
+pub fn cpu_seconds(whose: i32) -> f64 {
+    // SAFETY: writes one rusage.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(whose, &mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
 /// A command that runs `args` on CPU 0, under Terrace with the given flags or alone.
 pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
     pinned_to("0", terrace_flags, args)

@@ -1,6 +1,7 @@
 //! The programs that are measured: plain programs that know nothing of Terrace. What pages them out is whoever is there: Terrace if it
 //! is preloaded, the kernel's swap otherwise.
 
+use crate::machine;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -336,10 +337,10 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
                 anyhow::Ok((touches, begun, Instant::now()))
             };
             let walkers: Vec<_> = orders.iter().map(|order| scope.spawn(move || walk(order))).collect();
-            let cpu = own_cpu_us();
+            let cpu = machine::cpu_seconds(libc::RUSAGE_SELF);
             ready.wait();
             let parts = walkers.into_iter().map(|walker| walker.join().expect("a walker does not panic")).collect::<Result<Vec<_>, _>>()?;
-            anyhow::Ok((parts, own_cpu_us() - cpu))
+            anyhow::Ok((parts, (machine::cpu_seconds(libc::RUSAGE_SELF) - cpu) * 1e6))
         })?;
         // The first round fills caches.
         if round == 0 {
@@ -361,18 +362,6 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
         "cpu_us": crate::results::median(&cpu_us),
         "paged_out_share": out_share,
     }))
-}
-
-/// CPU time of this process, Terrace's threads included, µs.
-fn own_cpu_us() -> f64 {
-    // SAFETY: writes one rusage.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let micros = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
-    micros(usage.ru_utime) + micros(usage.ru_stime)
 }
 
 /// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics settle.

@@ -105,25 +105,15 @@ fn measure(child: &mut Child, side: Side, settle: Duration) -> anyhow::Result<Fo
     let run = child.id();
     let pid = if side == Side::Terrace { process::child(run).context("terrace run has no child")? } else { run };
     let mut footprint = Footprint::default();
-    let all = rollup(pid)?;
+    let all = process::rollup(pid)?;
     (footprint.rss, footprint.pss, footprint.anonymous) = (all("Rss"), all("Pss"), all("Anonymous"));
     if side == Side::Terrace {
         (footprint.library_file, footprint.library_data) = library(pid)?;
         footprint.overhead = process::Page::of(pid)?.overhead_bytes()? as f64;
-        let own = rollup(run)?;
+        let own = process::rollup(run)?;
         (footprint.run_pss, footprint.run_anonymous) = (own("Pss"), own("Anonymous"));
     }
     Ok(footprint)
-}
-
-fn kib(line: &str) -> Option<(&str, f64)> {
-    let (name, rest) = line.split_once(':')?;
-    Some((name, rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? * 1024.0))
-}
-
-fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
-    Ok(move |name: &str| text.lines().filter_map(kib).find(|(found, _)| *found == name).map_or(0.0, |(_, bytes)| bytes))
 }
 
 /// Resident bytes of libterrace.so: of the file, and changed.
@@ -131,7 +121,7 @@ fn library(pid: u32) -> anyhow::Result<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let (mut file, mut data, mut inside) = (0.0, 0.0, false);
     for line in text.lines() {
-        match kib(line) {
+        match process::kib(line) {
             Some(("Rss", bytes)) if inside => file += bytes,
             Some(("Anonymous", bytes)) if inside => (file, data) = (file - bytes, data + bytes),
             None if line.contains('-') && line.contains(' ') && !line.starts_with("VmFlags") => inside = line.ends_with("libterrace.so"),

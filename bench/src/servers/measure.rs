@@ -164,7 +164,7 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
     let after = process::counters(running.pid, running.page.as_ref())?;
     let run_after = running.terrace_run_cpu_s()?;
     let swap_bytes = swap.map(Swap::used_bytes).transpose()?.unwrap_or(0);
-    let pss = (process::pss_bytes(running.pid)? + swap_bytes) as f64;
+    let pss = process::rollup(running.pid)?("Pss") + swap_bytes as f64;
 
     let get = |path: &str| outcome.pointer(path).and_then(Value::as_f64).with_context(|| format!("the load's figures have no {path}"));
     let operations = get("/run/operations")?;

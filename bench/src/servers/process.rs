@@ -61,11 +61,17 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     Ok(counters)
 }
 
-/// Proportional set size, all of it, in bytes. Walks all pages: not while something is measured.
-pub fn pss_bytes(pid: u32) -> anyhow::Result<u64> {
+/// What smaps_rollup says of a process, bytes by name (such as `Pss`); 0 for what it does not say. The kernel walks all pages for it: not while
+/// something is measured.
+pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).context("smaps_rollup has no Pss")?;
-    Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
+    Ok(move |name: &str| text.lines().filter_map(kib).find(|(found, _)| *found == name).map_or(0.0, |(_, bytes)| bytes))
+}
+
+/// Name and bytes of a line of smaps.
+pub fn kib(line: &str) -> Option<(&str, f64)> {
+    let (name, rest) = line.split_once(':')?;
+    Some((name, rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? * 1024.0))
 }
 
 /// The first child of a process.

@@ -11,17 +11,15 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use terrace_pager::kept::Kept;
+use terrace_pager::quiet::Quiet;
 use terrace_pager::settings::Dram;
 use terrace_pager::stats::State;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy machine it may take much longer by the clock.)
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 32;
-/// The same while nobody comes and nothing changes; as long as it takes to fill the least room that there is at this speed, if that is less.
+/// The same while nobody comes and nothing changes, at most.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
-const FILLED_PER_S: u64 = 8 << 30;
-/// What comes and goes between two looks at quiet processes at most, bytes.
-const QUIET_BYTES: u64 = 1 << 20;
 /// The directory's time of change is that of a clock that ticks this often at least.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
 /// Until the program is there.
@@ -52,8 +50,7 @@ pub struct Tree {
     taken_in: Option<SystemTime>,
     /// No look before this time unless a process came.
     quiet_until: Instant,
-    quiet_for: Duration,
-    quiet_bytes: u64,
+    quiet: Quiet,
     /// The processes whose shared pages were counted last, when, and the CPU time that it took.
     sharers: HashSet<u32>,
     sharing_looked: Option<Instant>,
@@ -123,8 +120,7 @@ impl Tree {
             looked: None,
             taken_in: None,
             quiet_until: Instant::now(),
-            quiet_for: LOOK_EVERY,
-            quiet_bytes: 0,
+            quiet: Quiet::new(LOOK_EVERY, QUIET_LOOK_EVERY),
             sharers: HashSet::new(),
             sharing_looked: None,
             sharing_cost: Duration::ZERO,
@@ -162,12 +158,9 @@ impl Tree {
             .filter(|member| !member.gone)
             .map(|member| member.image.physical_bytes + member.image.committed_bytes)
             .sum();
-        let quiet = !came && self.quiet_bytes.abs_diff(bytes) <= QUIET_BYTES;
-        self.quiet_bytes = bytes;
-        let longest = Duration::from_millis(room / (FILLED_PER_S / 1000)).min(QUIET_LOOK_EVERY);
-        self.quiet_for = if quiet { (self.quiet_for * 2).min(longest).max(LOOK_EVERY) } else { LOOK_EVERY };
+        let sleep = self.quiet.sleep(bytes, room, came);
         // The last of the looks meanwhile, each of which may come a little early, is one.
-        self.quiet_until = now + self.quiet_for - LOOK_EVERY / 2;
+        self.quiet_until = now + sleep - LOOK_EVERY / 2;
     }
 
     /// What is known at the end; `None` if nobody was ever looked at, or without a budget.

@@ -23,7 +23,7 @@ use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{Identity, Location, PAGE_BYTES, ReadBuffer, Scratch, identity};
+use terrace_tiers::{Identity, Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, identity};
 
 /// Most pages of one call to the kernel: from 16 on, nothing is gained (`facts/faults.md` §6).
 pub(crate) const RUN_PAGES: usize = 16;
@@ -352,7 +352,9 @@ impl Pager {
         while claimed < pages {
             let at = address + claimed * PAGE;
             let buffer = &mut tools.pages[claimed].0;
-            let Some(claim) = self.claim_and_decode(entry, at, buffer, (&mut tools.scratch, &mut tools.stored)) else { break };
+            let store = entry.region.store.lock();
+            let with = (&mut tools.scratch, &mut tools.stored);
+            let Some(claim) = self.decode_and_claim(&store, entry.word(at), buffer, with) else { break };
             claims[claimed] = claim;
             claimed += 1;
         }
@@ -373,31 +375,27 @@ impl Pager {
         copied
     }
 
-    /// Claims a page in state Evicted and decompresses it. Returns claim and tier; none if it is not to be had here.
-    fn claim_and_decode(
+    /// Decompresses an evicted page that nobody waits for and claims it, as somebody who holds the lock of its store. Returns claim and tier; `None`
+    /// if it is not out, lies in a file (a read costs more than the wake-up that is saved), or cannot be had now.
+    pub(crate) fn decode_and_claim(
         &self,
-        entry: &Entry,
-        address: usize,
-        page: &mut terrace_tiers::Page,
-        with: (&mut Scratch, &mut ReadBuffer),
+        store: &RegionStore,
+        word: &PageWord,
+        page: &mut Page,
+        (scratch, stored): (&mut Scratch, &mut ReadBuffer),
     ) -> Option<(Snapshot, u8)> {
-        let word = entry.word(address);
-        let store = entry.region.store.lock();
         let found = word.load();
-        let location = Location::from_bits(found.payload());
         if !found.is(State::Evicted) {
             return None;
         }
-        // Files are in no table but ours.
-        let tier = store.tier_of(location).filter(|tier| self.tiers.get(usize::from(*tier)).is_some_and(|tier| tier.files().is_none()))?;
+        let location = Location::from_bits(found.payload());
+        let number = store.tier_of(location)?;
+        let tier = self.tiers.get(usize::from(number)).filter(|tier| tier.files().is_none())?;
+        // Read first: what cannot be had is left as it is, and whoever touches the page will be told. Only a claim can come between.
+        tier.decode(store.page(location, stored).ok()?, page, scratch).ok()?;
         let claim = found.with(State::Restoring, found.payload());
         word.transition(found, claim).ok()?;
-        if self.decode(&store, location, page, with).is_err() {
-            // Whoever touches the page will be told; this was only a hint.
-            self.check(word.transition(claim, found).is_ok(), "a claimed page word is changed by its claimant only");
-            return None;
-        }
-        Some((claim, tier))
+        Some((claim, number))
     }
 
     /// Pages from `address` on are in place: what was stored goes, everything is counted, and the claims end.

@@ -381,76 +381,63 @@ impl Evictor {
         judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
         claimed: &mut Vec<Claimed>,
     ) -> usize {
-        let stopped = self.claim_and_note(pager, entry, limit, pages, taken, judge, claimed);
+        let watches = pager.watches.load(Relaxed);
+        let base = entry.region.address();
+        let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
+        let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let now_ms = sys::now_ns() / 1_000_000;
+        let stopped = 'pieces: {
+            for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
+                let scan = if watches { sys::scan_watched } else { sys::scan_present };
+                let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
+                let mut registered = piece.attributes.registered;
+                for run in &self.runs[..count] {
+                    for address in (run.start as usize..run.end as usize).step_by(PAGE) {
+                        if claimed.len() == limit {
+                            break 'pieces (address - base) / PAGE;
+                        }
+                        let word = entry.word(address);
+                        let before = word.load();
+                        if !before.is_present() || pager.see_return(entry, address, now_ms) {
+                            continue;
+                        }
+                        let verdict = judge(before, watches.then(|| run.is_written()));
+                        if matches!(verdict, Verdict::Take | Verdict::Watch(_)) && !registered {
+                            if !register(pager, piece.start, piece.end) {
+                                break;
+                            }
+                            registered = true;
+                        }
+                        // If somebody was faster, he has more to say.
+                        match verdict {
+                            Verdict::Take => {}
+                            Verdict::Leave => continue,
+                            Verdict::Change(to) => {
+                                taken.changed |= word.transition(before, to).is_ok();
+                                continue;
+                            }
+                            Verdict::Watch(to) => {
+                                if word.transition(before, to).is_ok() {
+                                    taken.changed = true;
+                                    self.watch.push(address);
+                                }
+                                continue;
+                            }
+                        }
+                        if word.transition(before, before.moving()).is_ok() {
+                            claimed.push(Claimed { address, before });
+                        }
+                    }
+                }
+            }
+            pages.end
+        };
         // Under the region's lock, so present but for what is done past the C library. One that is not protected seems written: it stays.
         for run in self.watch.chunk_by(|a, b| a + PAGE == *b) {
             let _ = sys::uffd_write_protect(pager.uffd_of(run[0]), run[0], run.len() * PAGE, true);
         }
         self.watch.clear();
         stopped
-    }
-
-    /// [`Evictor::claim`], but for watching.
-    #[allow(clippy::too_many_arguments)] // Reason: as above.
-    fn claim_and_note(
-        &mut self,
-        pager: &Pager,
-        entry: &Entry,
-        limit: usize,
-        pages: Range<usize>,
-        taken: &mut Taken,
-        judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
-        claimed: &mut Vec<Claimed>,
-    ) -> usize {
-        let watches = pager.watches.load(Relaxed);
-        let base = entry.region.address();
-        let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
-        let pagemap = pager.descriptors.pagemap.load(Relaxed);
-        let now_ms = sys::now_ns() / 1_000_000;
-        for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
-            let scan = if watches { sys::scan_watched } else { sys::scan_present };
-            let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
-            let mut registered = piece.attributes.registered;
-            for run in &self.runs[..count] {
-                for address in (run.start as usize..run.end as usize).step_by(PAGE) {
-                    if claimed.len() == limit {
-                        return (address - base) / PAGE;
-                    }
-                    let word = entry.word(address);
-                    let before = word.load();
-                    if !before.is_present() || pager.see_return(entry, address, now_ms) {
-                        continue;
-                    }
-                    let verdict = judge(before, watches.then(|| run.is_written()));
-                    if matches!(verdict, Verdict::Take | Verdict::Watch(_)) && !registered {
-                        if !register(pager, piece.start, piece.end) {
-                            break;
-                        }
-                        registered = true;
-                    }
-                    // If somebody was faster, he has more to say.
-                    match verdict {
-                        Verdict::Take => {}
-                        Verdict::Leave => continue,
-                        Verdict::Change(to) => {
-                            taken.changed |= word.transition(before, to).is_ok();
-                            continue;
-                        }
-                        Verdict::Watch(to) => {
-                            if word.transition(before, to).is_ok() {
-                                taken.changed = true;
-                                self.watch.push(address);
-                            }
-                            continue;
-                        }
-                    }
-                    if word.transition(before, before.moving()).is_ok() {
-                        claimed.push(Claimed { address, before });
-                    }
-                }
-            }
-        }
-        pages.end
     }
 
     /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of those is in `slot`.
@@ -706,11 +693,9 @@ impl Evictor {
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
             }
-            let stored = |word: Snapshot| word.is(State::Evicted) || word.is(State::Kept);
-            let in_extent = |word: Snapshot| stored(word) && Location::from_bits(word.payload()).extent == extent;
+            let in_extent = |word: Snapshot| word.stored().filter(|location| location.extent == extent);
             self.locations.clear();
-            self.locations
-                .extend(entry.words.iter().map(PageWord::load).filter(|w| in_extent(*w)).map(|w| Location::from_bits(w.payload())));
+            self.locations.extend(entry.words.iter().filter_map(|word| in_extent(word.load())));
             self.packed.clear();
             self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
             match store.repack(&pager.tiers, extent, &mut self.locations) {
@@ -726,11 +711,10 @@ impl Evictor {
             self.packed.sort_unstable();
             for word in entry.words {
                 let found = word.load();
-                if in_extent(found)
+                if in_extent(found).is_some()
                     && let Ok(index) = self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
                 {
-                    let state = if found.is(State::Kept) { State::Kept } else { State::Evicted };
-                    settle_from(pager, word, found, found.with(state, self.packed[index].1));
+                    settle_from(pager, word, found, found.stored_at(self.packed[index].1));
                 }
             }
         }

@@ -24,6 +24,7 @@ mod model_test;
 mod mover;
 pub mod pager;
 mod probation;
+pub mod quiet;
 pub mod ranges;
 mod readahead;
 pub mod rehearsal;

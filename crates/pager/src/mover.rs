@@ -9,6 +9,7 @@ use crate::auto::faults;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{DO, Mode, Pager};
+use crate::quiet::Quiet;
 use crate::settings::Stress;
 use crate::swapping::own_tier;
 use crate::sys::{self, PAGE};
@@ -22,11 +23,8 @@ use terrace_tiers::{Swap, SwapKind, Tier};
 /// Sleep between looks while there is plenty of room, and while the budget is near.
 const IDLE_TICK: Duration = Duration::from_millis(50);
 const BUSY_TICK: Duration = Duration::from_millis(5);
-/// The same after looks that found nothing new; as long as it takes to fill the room that is left at this speed, if that is less.
+/// Longest sleep while nothing new is found.
 const QUIET_TICK: Duration = Duration::from_millis(250);
-const FILLED_PER_S: u64 = 8 << 30;
-/// What comes and goes between two looks of a quiet program at most, bytes.
-const QUIET_BYTES: u64 = 1 << 20;
 /// Longest stretch of evicting before measuring again.
 const SLICE_NS: u64 = 10_000_000;
 /// Time until the mover knows what the kernel brought back from its swap, s.
@@ -92,9 +90,7 @@ struct Mover {
     /// See `headroom`; bytes per second.
     growth: f64,
     looked_ns: u64,
-    /// See `idle_tick`.
-    quiet_tick: Duration,
-    quiet_bytes: u64,
+    quiet: Quiet,
     /// Of tiers.
     choices: u32,
     /// Pages whose probation is over.
@@ -137,8 +133,7 @@ pub(crate) fn run(pager: &'static Pager) {
         ranked_ns: 0,
         growth: 0.0,
         looked_ns: now_ns,
-        quiet_tick: IDLE_TICK,
-        quiet_bytes: 0,
+        quiet: Quiet::new(IDLE_TICK, QUIET_TICK),
         choices: 0,
         leaving: Vec::with_capacity(AT_ONCE),
         paced_ns: now_ns,
@@ -285,12 +280,7 @@ impl Mover {
 
     /// How long to sleep with so much room: longer each time while nothing changes.
     fn idle_tick(&mut self, room: u64) -> Duration {
-        let bytes = self.pager.physical_bytes();
-        let quiet = bytes.abs_diff(self.quiet_bytes) <= QUIET_BYTES;
-        self.quiet_bytes = bytes;
-        let longest = Duration::from_millis(room / (FILLED_PER_S / 1000)).min(QUIET_TICK);
-        self.quiet_tick = if quiet { (self.quiet_tick * 2).min(longest).max(IDLE_TICK) } else { IDLE_TICK };
-        self.quiet_tick
+        self.quiet.sleep(self.pager.physical_bytes(), room, false)
     }
 
     /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in

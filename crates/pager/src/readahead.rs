@@ -18,7 +18,7 @@ use crate::word::{Snapshot, State};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::*;
 use terrace_policy::victims::Return;
-use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch};
+use terrace_tiers::{Location, PAGE_BYTES};
 
 /// Pages of one step: who waits for another page waits no longer than for these.
 pub(crate) const STEP: usize = 4;
@@ -129,15 +129,9 @@ impl Pager {
                 Some(State::Resident | State::Kept) => {}
                 Some(State::Evicted) if claimed.len() < STEP => {
                     let place = if up { claimed.len() } else { STEP - 1 - claimed.len() };
-                    let location = Location::from_bits(found.payload());
                     let with = (&mut tools.scratch, &mut tools.stored);
-                    // Read before it is claimed: there is no way back from a claim. While the store is locked only a claim is in the way.
-                    let word = found.with(State::Restoring, found.payload());
-                    if !self.decode_ahead(&store, location, &mut buffer[place].0, with)
-                        || entry.word(page * PAGE).transition(found, word).is_err()
-                    {
-                        break;
-                    }
+                    let claim = self.decode_and_claim(&store, entry.word(page * PAGE), &mut buffer[place].0, with);
+                    let Some((word, _)) = claim else { break };
                     claimed.push(Claimed { address: page * PAGE, word, place });
                 }
                 _ => break,
@@ -153,19 +147,6 @@ impl Pager {
         }
         self.put_in_place(uffd, &entry, claimed, buffer);
         front
-    }
-
-    /// Reads a page that nobody asked for: false if it is in a file, or cannot be had now.
-    fn decode_ahead(
-        &self,
-        store: &RegionStore,
-        location: Location,
-        page: &mut Page,
-        (scratch, buffer): (&mut Scratch, &mut ReadBuffer),
-    ) -> bool {
-        let tier = store.tier_of(location).and_then(|index| self.tiers.get(usize::from(index)));
-        tier.filter(|tier| tier.files().is_none())
-            .is_some_and(|tier| store.page(location, buffer).is_ok_and(|encoded| tier.decode(encoded, page, scratch).is_ok()))
     }
 
     /// Whether the budget has room for a step, and nobody waits for room.

@@ -199,6 +199,17 @@ impl Snapshot {
         self.is(State::Kept).then(|| Location::from_bits(self.payload()))
     }
 
+    /// Where its stored bytes are, of an evicted page and of the copy of a present one.
+    pub fn stored(self) -> Option<Location> {
+        (self.is(State::Evicted) || self.is(State::Kept)).then(|| Location::from_bits(self.payload()))
+    }
+
+    /// The same, stored elsewhere.
+    pub fn stored_at(self, location: u64) -> Self {
+        debug_assert!(self.stored().is_some() && location <= PAYLOAD_MAX);
+        Snapshot(self.0 & !(PAYLOAD_MAX << PAYLOAD_SHIFT) | location << PAYLOAD_SHIFT)
+    }
+
     /// Whether the page is watched.
     pub fn is_watched(self) -> bool {
         self.is(State::Resident) && self.payload() & WATCHED != 0
@@ -219,7 +230,7 @@ impl Snapshot {
         self.0 & INCOMPRESSIBLE != 0
     }
 
-    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module). None if the tick is the later one: time was read first.
+    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module). 0 if the tick is the later one: time was read first.
     pub fn age_ms(self, now_ms: u64) -> u64 {
         const LATER: u16 = 0xFF00;
         let ticks = tick_of(now_ms).wrapping_sub(self.tick());

@@ -10,14 +10,12 @@ use crate::victims::{Action, Choice, Pressure, RegionId, RegionView, VictimPolic
 /// Parameters, with the reasons for their defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A region with more than this share of its evicted pages coming back within [`Config::settle_ms`] is hot (0–1). Default
+    /// A region with more than this share of its evicted pages coming back between two looks is hot (0–1). Default
     /// 1/8: a page restored costs about two evictions (`facts/end-to-end.md` §2), so below it eviction still pays.
     pub hot_share: f32,
     /// Nor is a region hot below this multiple of what comes back on average: where all are alike, which pages to take is not the regions'
     /// to say. Default 2.
     pub hot_beyond_mean: f32,
-    /// How long after an eviction or a probe returns are judged, ms. Default 1,000.
-    pub settle_ms: u64,
     /// First rest of a hot region, ms; doubles each time. Default 1,000.
     pub rest_base_ms: u64,
     /// Most doublings of the rest. Default 6: 64 s.
@@ -28,14 +26,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            hot_share: 0.125,
-            hot_beyond_mean: 2.0,
-            settle_ms: 1_000,
-            rest_base_ms: 1_000,
-            rest_doublings_max: 6,
-            half_life_ms: 4_000.0,
-        }
+        Config { hot_share: 0.125, hot_beyond_mean: 2.0, rest_base_ms: 1_000, rest_doublings_max: 6, half_life_ms: 4_000.0 }
     }
 }
 

@@ -22,7 +22,7 @@ pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::{TierStats, Times};
-pub use swap::{Swap, SwapKind, SwapView};
+pub use swap::{Swap, SwapDevice, SwapKind, SwapView, swap_devices};
 pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
 
 /// Bytes in a page, the unit that is compressed, stored and restored.

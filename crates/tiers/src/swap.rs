@@ -81,9 +81,9 @@ impl SwapView {
             let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
             rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
         };
-        let devices: Vec<(&str, i64)> = swaps.lines().skip(1).filter_map(device).collect();
+        let devices: Vec<SwapDevice> = swap_devices(&swaps).collect();
         // The kernel fills the highest priority first.
-        let Some((first, _)) = devices.iter().copied().max_by_key(|(_, priority)| *priority) else { return SwapView::default() };
+        let Some(first) = devices.iter().max_by_key(|device| device.priority).map(|device| device.path) else { return SwapView::default() };
         let zram_of = |path: &str| {
             let name = path.rsplit('/').next().filter(|name| name.starts_with("zram"))?;
             root.join("sys/block").join(name).is_dir().then(|| format!("sys/block/{name}"))
@@ -96,7 +96,7 @@ impl SwapView {
             None => (SwapKind::Disk, String::new()),
         };
         // mm_stat: original size, compressed size, memory used in all, …
-        let zrams = devices.iter().filter_map(|(path, _)| zram_of(path));
+        let zrams = devices.iter().filter_map(|device| zram_of(device.path));
         let used: Option<u64> =
             zrams.map(|directory| read(&format!("{directory}/mm_stat")).split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
         SwapView {
@@ -124,12 +124,29 @@ impl SwapView {
     }
 }
 
-/// Path and priority of a line of /proc/swaps.
-fn device(line: &str) -> Option<(&str, i64)> {
-    // From the right: a file's name may have blanks (as \040).
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let [path, .., _size, _used, priority] = fields[..] else { return None };
-    Some((path, priority.parse().ok()?))
+/// A line of `/proc/swaps`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapDevice<'a> {
+    /// Device or file, as the kernel writes it.
+    pub path: &'a str,
+    /// Bytes in all.
+    pub size_bytes: u64,
+    /// Those in use.
+    pub used_bytes: u64,
+    /// The highest is filled first.
+    pub priority: i64,
+}
+
+/// What is in the text of `/proc/swaps`.
+pub fn swap_devices(text: &str) -> impl Iterator<Item = SwapDevice<'_>> {
+    text.lines().skip(1).filter_map(|line| {
+        // From the right: a file's name may have blanks.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [path, .., size, used, priority] = fields[..] else { return None };
+        // In units of 1024 bytes.
+        let bytes = |text: &str| text.parse::<u64>().ok().map(|units| units * 1024);
+        Some(SwapDevice { path, size_bytes: bytes(size)?, used_bytes: bytes(used)?, priority: priority.parse().ok()? })
+    })
 }
 
 /// What a tier over the kernel's swap knows of it. Looked up by one thread; any may read.

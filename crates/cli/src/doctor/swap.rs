@@ -5,7 +5,7 @@ use super::{Row, Status, chosen, read};
 use crate::quantity::bytes;
 use std::fs;
 use std::path::Path;
-use terrace_tiers::{SwapKind, SwapView};
+use terrace_tiers::{SwapKind, SwapView, swap_devices};
 
 /// Rows: swap, zram, zswap, and the tier over them.
 pub fn rows() -> Vec<Row> {
@@ -23,20 +23,10 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// File, size in bytes and use in bytes of each line of /proc/swaps, whose unit is 1024 bytes.
-fn devices(swaps: &str) -> impl Iterator<Item = (&str, u64, u64)> {
-    swaps.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let amount = |text: &str| text.parse::<u64>().ok().map(|units| units * 1024);
-        // From the right: a file's name may have blanks.
-        let [.., size, used, _priority] = fields[..] else { return None };
-        Some((*fields.first()?, amount(size)?, amount(used)?))
-    })
-}
-
 fn swap(swaps: &str) -> Row {
     let name = "swap";
-    let all: Vec<String> = devices(swaps).map(|(file, size, used)| format!("{file} {} ({} used)", bytes(size), bytes(used))).collect();
+    let all: Vec<String> =
+        swap_devices(swaps).map(|d| format!("{} {} ({} used)", d.path, bytes(d.size_bytes), bytes(d.used_bytes))).collect();
     if all.is_empty() {
         return Row::ok(name, "none", "the kernel itself moves no anonymous memory out; Terrace's compressed tiers need no swap");
     }
@@ -98,7 +88,7 @@ fn device(directory: &Path, swaps: &str) -> Option<String> {
     let algorithm = chosen(&algorithms).unwrap_or("unknown codec");
     // mm_stat: original size, compressed size, memory used in all, …
     let used = read(directory.join("mm_stat")).ok().and_then(|text| text.split_whitespace().nth(2)?.parse().ok()).unwrap_or(0);
-    let swap = devices(swaps).any(|(file, ..)| file.rsplit('/').next() == Some(name.as_str()));
+    let swap = swap_devices(swaps).any(|device| device.path.rsplit('/').next() == Some(name.as_str()));
     let word = if swap { "used as swap" } else { "not used as swap" };
     Some(format!("{name} {} {algorithm}, {} of memory, {word}", bytes(size), bytes(used)))
 }
