@@ -36,6 +36,7 @@ fn make_seldom_calls(directories: &[&str]) {
     let _ = sys::leave_descriptor_table(Vec::new());
     directories.iter().for_each(|directory| FileMedium::make_all_calls(directory));
     sys::set_thread_nice(0);
+    sys::set_thread_background();
     sys::yield_now();
     if let Ok(device) = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0) {
         let _ = sys::userfaultfd(Some(device));

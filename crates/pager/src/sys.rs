@@ -316,6 +316,17 @@ pub fn set_thread_nice(nice: i32) -> bool {
     unsafe { syscall!(Sysno::setpriority, libc::PRIO_PROCESS, 0, nice) }.is_ok()
 }
 
+/// From now on the calling thread takes the processor from nobody when it wakes, if it is an ordinary one (`SCHED_BATCH`).
+pub fn set_thread_background() {
+    // SAFETY: concerns this thread only; the parameter is its static priority, which is 0 for both.
+    unsafe {
+        if syscall!(Sysno::sched_getscheduler, 0) == Ok(libc::SCHED_OTHER as usize) {
+            let priority = 0i32;
+            let _ = syscall!(Sysno::sched_setscheduler, 0, libc::SCHED_BATCH, &raw const priority);
+        }
+    }
+}
+
 /// Sleeps on `word` while it holds `expected`, at most for `timeout`. Wakes spuriously.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     simulated!(kernel => kernel.wait(timeout));
