@@ -15,6 +15,7 @@ mod results;
 mod servers;
 mod side;
 mod threads;
+mod victims;
 mod zram;
 mod zswap;
 
@@ -75,6 +76,12 @@ enum What {
     ZramServers(Box<servers::Options>),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
+    /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
+    Victims {
+        /// Percent of the pages that are resident
+        #[arg(long, value_delimiter = ',', default_values_t = [80, 65, 50, 30], value_parser = clap::value_parser!(u32).range(5..=95))]
+        resident: Vec<u32>,
+    },
     /// (internal) the measured program of `pages`
     #[command(hide = true)]
     TouchPages,
@@ -120,6 +127,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Metadata) => metadata::run(),
+        Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),
         Some(What::HoldThreads { threads }) => probe::hold_threads(threads),
         Some(What::TouchPages) => probe::touch_pages(),
@@ -131,6 +139,7 @@ fn main() -> anyhow::Result<()> {
             pages::run(5)?;
             fault_steps::run(5)?;
             metadata::run()?;
+            victims::run(&[80, 65, 50, 30])?;
             threads::run(5)?;
             idle::run(30, 3, None)
         }

@@ -31,7 +31,24 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Load a server, and check what it answers
     Load(LoadArguments),
+    /// Run a program as it is, and write down which parts of its memory it waits for, and when
+    #[command(after_long_help = RECORD_HELP, override_usage = "terrace record -o FILE [OPTIONS] -- CMD [ARGUMENT]...")]
+    Record(RecordArguments),
+    /// Show a recording
+    Report(ReportArguments),
 }
+
+const RECORD_HELP: &str = "\
+What is seen:
+  Each running thread is interrupted --rate times a second, and the address that it waited for is computed from its code and registers. Who waits
+  longer is met more often: cache misses rather than accesses. The kernel's accesses, thread-local ones and gathers are not
+  seen. It costs some 0.5 % of a CPU for each running thread at 1000 a second, and needs perf events (kernel.perf_event_paranoid at most 2).
+
+Exit status:
+  as of `terrace run`
+
+Example:
+  terrace record -o app.rec -- ./app && terrace report heatmap app.rec --svg app.svg";
 
 const RUN_HELP: &str = "\
 The report:
@@ -117,6 +134,82 @@ pub struct RunArguments {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = false, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `terrace record`.
+#[derive(Args, Debug)]
+pub struct RecordArguments {
+    /// The file to write; one that exists is replaced
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Samples a second of each running thread, from 1 to 20000
+    #[arg(long, value_name = "HZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub rate: u32,
+    /// Milliseconds that are counted together, at least 10; longer ones where the file would grow beyond --limit
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub window: u64,
+    /// How large the file may grow (64K, 16M: powers of 1024)
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = recording_size)]
+    pub limit: u64,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// A recording's size: less than a header and a few windows is none.
+fn recording_size(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 64 << 10;
+    match terrace_pager::settings::parse_size(text) {
+        Ok(size) if size >= LEAST => Ok(size),
+        Ok(_) => Err("at least 64K".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// `terrace report`.
+#[derive(Args, Debug)]
+pub struct ReportArguments {
+    /// What to show.
+    #[command(subcommand)]
+    pub kind: ReportKind,
+}
+
+/// `terrace report …`.
+#[derive(Subcommand, Debug)]
+pub enum ReportKind {
+    /// Address × time: where the program waits for memory
+    Heatmap(HeatmapArguments),
+    /// How much memory it waits for, in each stretch of time and in all
+    Wss(WssArguments),
+}
+
+/// `terrace report heatmap`.
+#[derive(Args, Debug)]
+pub struct HeatmapArguments {
+    /// What `terrace record` wrote
+    pub file: PathBuf,
+    /// The process to show [default: the one that was met most]
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
+    /// Draw it into this file too
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace report wss`.
+#[derive(Args, Debug)]
+pub struct WssArguments {
+    /// What `terrace record` wrote
+    pub file: PathBuf,
+    /// The process to show [default: the one that was met most]
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `terrace config`.

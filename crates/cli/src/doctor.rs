@@ -11,6 +11,7 @@ mod memory;
 mod numa;
 mod pagemap;
 mod privileges;
+mod sampling;
 mod swap;
 mod userfaultfd;
 
@@ -84,6 +85,7 @@ pub fn run(arguments: &DoctorArguments) -> Result<u8> {
         cgroup::rows(),
         swap::rows(),
         numa::rows(),
+        sampling::rows(),
     ]
     .concat();
     let can_evict = !rows.iter().any(|row| row.required && row.status == Status::Missing);
@@ -159,6 +161,7 @@ mod tests {
             cgroup::rows(),
             swap::rows(),
             numa::rows(),
+            sampling::rows(),
         ] {
             assert!(!rows.is_empty());
             for row in rows {

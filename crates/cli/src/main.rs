@@ -12,11 +12,13 @@ mod disposition;
 mod doctor;
 mod effective;
 mod figures;
+mod heatmap;
 mod library;
 mod load;
 mod process;
 mod quantity;
 mod reach;
+mod record;
 mod report;
 mod report_file;
 mod report_text;
@@ -50,6 +52,9 @@ fn main() -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
+        args::Command::Record(arguments) => record::run(&arguments),
+        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
+        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
     };
     ExitCode::from(status.unwrap_or_else(|error| {

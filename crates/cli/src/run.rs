@@ -144,7 +144,7 @@ fn prepare(command: &mut Command, settings: &Settings, library: &Path) {
 
 /// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be executed. What keeps
 /// us from making a process at all is our own failure.
-fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
+pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
     let (status, advice) = match error.raw_os_error() {
         Some(libc::ENOENT) => (127, "; it is there, so the interpreter or loader that it names is missing"),
         Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => (OUR_FAULT, "; no new process can be made now"),

@@ -1,0 +1,337 @@
+//! Which pages to give up: faults an operation under our policy, and under random choice, the kernel's lists, LRU and two oracles, on one load.
+//!
+//! A simulation, because nobody knows a live program's next access; the decisions of our side are the ones that the pager makes
+//! ([`terrace_policy::victims`]). The load is that of [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by Zipf 0.99
+//! with popularity scattered over the items, each of which writes to its item (memcached's reference counter, redis' access time).
+
+use crate::results;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Zipf};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, VecDeque};
+use terrace_policy::victims::{PROBATION_SHARE, Passed, Return, SOON_SHARE, Writes, passed, returned};
+
+const ITEMS: usize = 381_300;
+const SLOT_BYTES: usize = 1_184;
+const ITEM_BYTES: usize = 1_060;
+const PAGE_BYTES: usize = 4_096;
+/// GETs for each item, before anything is counted and while it is.
+const WARM_UP: usize = 4;
+const COUNTED: usize = 2;
+const NEVER: u32 = u32::MAX;
+
+/// A load as the pages that it touches; some GETs touch two.
+struct Load {
+    pages: usize,
+    touches: Vec<u32>,
+    /// Index of the first touch that counts, and GETs from there on.
+    counted_from: usize,
+    counted_gets: usize,
+    /// GETs an item's page has of all, by page.
+    popularity: Vec<f64>,
+}
+
+impl Load {
+    fn new(seed: u64) -> Load {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut item_of_rank: Vec<usize> = (0..ITEMS).collect();
+        item_of_rank.shuffle(&mut random);
+        let pages_of = |item: usize| item * SLOT_BYTES / PAGE_BYTES..=(item * SLOT_BYTES + ITEM_BYTES - 1) / PAGE_BYTES;
+        let pages = *pages_of(ITEMS - 1).end() + 1;
+        let mut popularity = vec![0.0; pages];
+        for (rank, item) in item_of_rank.iter().enumerate() {
+            pages_of(*item).for_each(|page| popularity[page] += 1.0 / (rank as f64 + 1.0).powf(0.99));
+        }
+        let zipf = Zipf::new(ITEMS as f64, 0.99).expect("the parameters are in range");
+        let mut touches = Vec::with_capacity((WARM_UP + COUNTED) * ITEMS * 3 / 2);
+        let mut counted_from = 0;
+        for get in 0..(WARM_UP + COUNTED) * ITEMS {
+            if get == WARM_UP * ITEMS {
+                counted_from = touches.len();
+            }
+            let rank = zipf.sample(&mut random) as usize - 1;
+            touches.extend(pages_of(item_of_rank[rank]).map(|page| page as u32));
+        }
+        Load { pages, touches, counted_from, counted_gets: COUNTED * ITEMS, popularity }
+    }
+
+    /// Faults a GET with room for so many pages.
+    fn faults(&self, room: usize, policy: &mut dyn Policy) -> f64 {
+        let mut resident = vec![false; self.pages];
+        let mut held = 0;
+        let mut faults = 0u64;
+        for (now, page) in self.touches.iter().enumerate() {
+            if resident[*page as usize] {
+                policy.hit(*page, now);
+                continue;
+            }
+            faults += u64::from(now >= self.counted_from);
+            if held == room {
+                let victim = policy.victim();
+                assert!(std::mem::replace(&mut resident[victim as usize], false), "a victim is resident");
+            } else {
+                held += 1;
+            }
+            resident[*page as usize] = true;
+            policy.came(*page, now);
+        }
+        faults as f64 / self.counted_gets as f64
+    }
+}
+
+/// Chooses victims in one simulation. What is resident it knows from [`Policy::came`] and its own answers.
+trait Policy {
+    /// A resident page was touched (and written). `now` is the touch's index.
+    fn hit(&mut self, page: u32, now: usize);
+    /// A page was brought in.
+    fn came(&mut self, page: u32, now: usize);
+    /// Which one leaves.
+    fn victim(&mut self) -> u32;
+}
+
+/// Any page.
+struct Random {
+    random: SmallRng,
+    resident: Vec<u32>,
+}
+
+impl Policy for Random {
+    fn hit(&mut self, _page: u32, _now: usize) {}
+
+    fn came(&mut self, page: u32, _now: usize) {
+        self.resident.push(page);
+    }
+
+    fn victim(&mut self) -> u32 {
+        let index = self.random.random_range(0..self.resident.len());
+        self.resident.swap_remove(index)
+    }
+}
+
+/// The page with the least key: with the time of its last touch LRU, with its popularity what a policy would do that knew it, and with the
+/// negated time of its next touch Belady's optimum (IBM Systems Journal 5(2), 1966).
+struct Least<K: Fn(u32, usize) -> i64> {
+    key: K,
+    order: BTreeSet<(i64, u32)>,
+    keys: Vec<i64>,
+}
+
+impl<K: Fn(u32, usize) -> i64> Least<K> {
+    fn new(pages: usize, key: K) -> Self {
+        Least { key, order: BTreeSet::new(), keys: vec![0; pages] }
+    }
+}
+
+impl<K: Fn(u32, usize) -> i64> Policy for Least<K> {
+    fn hit(&mut self, page: u32, now: usize) {
+        self.order.remove(&(self.keys[page as usize], page));
+        self.came(page, now);
+    }
+
+    fn came(&mut self, page: u32, now: usize) {
+        let key = (self.key)(page, now);
+        self.keys[page as usize] = key;
+        self.order.insert((key, page));
+    }
+
+    fn victim(&mut self) -> u32 {
+        self.order.pop_first().expect("somebody is resident").1
+    }
+}
+
+/// Linux without MGLRU: an inactive list from whose end anonymous pages leave; who was touched goes round once more, and the next time to the active
+/// list, which is as long at most; who is back before as many others have left goes straight there (`mm/vmscan.c`, `mm/workingset.c`).
+struct KernelLists {
+    active: VecDeque<u32>,
+    inactive: VecDeque<u32>,
+    accessed: Vec<bool>,
+    referenced: Vec<bool>,
+    left_at: Vec<u32>,
+    left: u32,
+}
+
+impl Policy for KernelLists {
+    fn hit(&mut self, page: u32, _now: usize) {
+        self.accessed[page as usize] = true;
+    }
+
+    fn came(&mut self, page: u32, _now: usize) {
+        let left_at = self.left_at[page as usize];
+        let back_soon = left_at != NEVER && (self.left - left_at) as usize <= self.active.len();
+        // The fault itself is an access.
+        (self.accessed[page as usize], self.referenced[page as usize]) = (true, false);
+        if back_soon { self.active.push_front(page) } else { self.inactive.push_front(page) }
+    }
+
+    fn victim(&mut self) -> u32 {
+        loop {
+            while self.inactive.len() < self.active.len() {
+                let Some(page) = self.active.pop_back() else { break };
+                self.accessed[page as usize] = false;
+                self.inactive.push_front(page);
+            }
+            let page = self.inactive.pop_back().expect("the inactive list is the longer one");
+            let referenced = std::mem::take(&mut self.referenced[page as usize]);
+            if std::mem::take(&mut self.accessed[page as usize]) {
+                if referenced {
+                    self.active.push_front(page);
+                } else {
+                    self.referenced[page as usize] = true;
+                    self.inactive.push_front(page);
+                }
+                continue;
+            }
+            self.left += 1;
+            self.left_at[page as usize] = self.left;
+            return page;
+        }
+    }
+}
+
+/// What the pager does: times are counted in pages that left.
+struct Ours {
+    hand: VecDeque<u32>,
+    probation: VecDeque<u32>,
+    pages: Vec<OurPage>,
+    left: u32,
+    room: usize,
+    /// Whether writes can be watched.
+    watches: bool,
+}
+
+#[derive(Clone, Copy)]
+struct OurPage {
+    /// Rounds left, and what it had when it came back.
+    returns: u32,
+    level: u32,
+    watched: bool,
+    written: bool,
+    left_at: u32,
+}
+
+impl Ours {
+    fn new(pages: usize, room: usize, watches: bool) -> Ours {
+        let page = OurPage { returns: 0, level: 0, watched: false, written: false, left_at: NEVER };
+        Ours { hand: VecDeque::new(), probation: VecDeque::new(), pages: vec![page; pages], left: 0, room, watches }
+    }
+}
+
+impl Policy for Ours {
+    fn hit(&mut self, page: u32, _now: usize) {
+        self.pages[page as usize].written = true;
+    }
+
+    fn came(&mut self, page: u32, _now: usize) {
+        let soon = (SOON_SHARE * self.room as f64) as u64;
+        let state = &mut self.pages[page as usize];
+        let back = if state.left_at == NEVER {
+            Return { returns: 0, probation: false }
+        } else {
+            returned(state.level, u64::from(self.left - state.left_at), soon)
+        };
+        (state.returns, state.level, state.watched) = (back.returns, back.returns, false);
+        if back.probation { self.probation.push_back(page) } else { self.hand.push_back(page) }
+    }
+
+    fn victim(&mut self) -> u32 {
+        let page = if self.probation.len() > (PROBATION_SHARE * self.room as f64) as usize {
+            self.probation.pop_front().expect("it is longer than something")
+        } else {
+            loop {
+                let page = self.hand.pop_front().or_else(|| self.probation.pop_front()).expect("somebody is resident");
+                let state = &mut self.pages[page as usize];
+                let writes = match (self.watches, state.watched, state.written) {
+                    (false, ..) => Writes::Unknowable,
+                    (_, false, _) => Writes::Unwatched,
+                    (.., false) => Writes::None,
+                    (.., true) => Writes::Some,
+                };
+                match passed(state.returns, false, writes, 0) {
+                    Passed::Take => break page,
+                    Passed::Leave => {}
+                    Passed::Returns(returns) => (state.returns, state.watched) = (returns, false),
+                    Passed::Watch => (state.returns, state.watched, state.written) = (0, true, false),
+                }
+                self.hand.push_back(page);
+            }
+        };
+        self.left += 1;
+        self.pages[page as usize].left_at = self.left;
+        page
+    }
+}
+
+/// Simulates all policies at these shares of resident pages (percent).
+pub fn run(resident: &[u32]) -> anyhow::Result<()> {
+    let load = Load::new(1);
+    let mut next_touch = vec![i64::MAX; load.touches.len()];
+    let mut seen = vec![i64::MAX; load.pages];
+    for (now, page) in load.touches.iter().enumerate().rev() {
+        next_touch[now] = std::mem::replace(&mut seen[*page as usize], now as i64);
+    }
+    println!("Faults a GET by choice of victims ({ITEMS} items of 1,000 bytes, Zipf 0.99 scattered, simulated):\n");
+    println!(
+        "{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}{:>12}{:>10}",
+        "resident", "random", "faults", "ours", "kernel's", "LRU", "popularity", "optimum"
+    );
+    let mut rows: Vec<Value> = Vec::new();
+    for percent in resident {
+        let room = load.pages * *percent as usize / 100;
+        let pages = load.pages;
+        let mut policies: Vec<(&str, Box<dyn Policy + '_>)> = vec![
+            ("random", Box::new(Random { random: SmallRng::seed_from_u64(2), resident: Vec::new() })),
+            ("ours_by_faults_only", Box::new(Ours::new(pages, room, false))),
+            ("ours", Box::new(Ours::new(pages, room, true))),
+            (
+                "kernel",
+                Box::new(KernelLists {
+                    active: VecDeque::new(),
+                    inactive: VecDeque::new(),
+                    accessed: vec![false; pages],
+                    referenced: vec![false; pages],
+                    left_at: vec![NEVER; pages],
+                    left: 0,
+                }),
+            ),
+            ("lru", Box::new(Least::new(pages, |_, now| now as i64))),
+            ("popularity", Box::new(Least::new(pages, |page, _| (load.popularity[page as usize] * 1e9) as i64))),
+            ("optimum", Box::new(Least::new(pages, |_, now| -next_touch[now]))),
+        ];
+        let found: Vec<(&str, f64)> = policies.iter_mut().map(|(name, policy)| (*name, load.faults(room, policy.as_mut()))).collect();
+        let line: String =
+            found.iter().map(|(name, faults)| format!("{faults:>width$.3}", width = if *name == "popularity" { 12 } else { 10 })).collect();
+        println!("{:>8} %{line}", percent);
+        let figures: serde_json::Map<String, Value> = found.into_iter().map(|(name, faults)| (name.to_owned(), json!(faults))).collect();
+        rows.push(json!({ "resident_percent": percent, "faults_per_get": figures }));
+    }
+    println!();
+    results::write("victims", json!(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(touches: &[u32]) -> Load {
+        Load { pages: 8, touches: touches.to_vec(), counted_from: 0, counted_gets: 1, popularity: vec![0.0; 8] }
+    }
+
+    #[test]
+    fn lru_and_the_optimum_by_hand() {
+        // Room for two: LRU faults at 1 2 3 1 2 (all); the optimum keeps 1.
+        let load = load(&[1, 2, 3, 1, 2]);
+        assert_eq!(load.faults(2, &mut Least::new(8, |_, now| now as i64)), 5.0);
+        let next = [3, 4, i64::MAX, i64::MAX, i64::MAX];
+        assert_eq!(load.faults(2, &mut Least::new(8, |_, now| -next[now])), 4.0);
+    }
+
+    #[test]
+    fn a_written_page_stays_when_it_was_watched() {
+        // 1 is written all the time, the others come once.
+        let touches: Vec<u32> = (0..60).flat_map(|n| [1, 2 + n % 6]).collect();
+        let faults = |watches| load(&touches).faults(4, &mut Ours::new(8, 4, watches));
+        assert!(faults(true) <= faults(false));
+    }
+}

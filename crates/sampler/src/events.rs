@@ -1,0 +1,223 @@
+//! perf events of a process's threads: one a thread and CPU, one ring a CPU.
+//!
+//! An event with a ring must be bound to a CPU, or its threads' children are not counted with them (`inherit`); so there is one of each thread on
+//! each CPU, and those of one CPU write into one ring. Threads that are made later are in by themselves; whether processes and executed
+//! programs are, says [`Whose`].
+
+use crate::ring::{Drained, Layout, Record, Ring};
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use perf_event_open_sys::{ioctls, perf_event_open};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Data of a ring, bytes: at 1,000 samples a second of 184 bytes, a third of a second.
+const DATA_LEN: usize = 64 << 10;
+
+/// Whose accesses.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose<'a> {
+    /// Of these threads and those that they will make, until they execute another program.
+    Threads(&'a [i32]),
+    /// Of the programs that this thread's children will execute, and all that they make.
+    Children,
+}
+
+/// What is sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// `PERF_TYPE_…` and its `config`.
+    pub kind: u32,
+    /// See `kind`.
+    pub config: u64,
+    /// Counts between samples (for the clock: ns of a thread's running).
+    pub period: u64,
+    /// How exact the address of the instruction must be: 0, or 1 to 3 for hardware that samples accesses.
+    pub precise_ip: u8,
+    /// What a sample is made of.
+    pub layout: Layout,
+}
+
+/// Why there are no events.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Not allowed, by `perf_event_paranoid` or a seccomp filter.
+    #[error(
+        "the kernel allows no perf events here ({0}): lower the sysctl kernel.perf_event_paranoid to 2, or allow perf_event_open in the seccomp profile"
+    )]
+    Forbidden(io::Error),
+    /// This machine or kernel has no such event.
+    #[error("no such event on this machine ({0})")]
+    Unsupported(io::Error),
+    /// Nobody to sample: all threads ended meanwhile.
+    #[error("no thread is left to sample")]
+    NoThreads,
+    /// Something else, such as too few descriptors.
+    #[error("cannot open perf events: {0}")]
+    Other(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => OpenError::Forbidden(error),
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) => OpenError::Unsupported(error),
+            _ => OpenError::Other(error),
+        }
+    }
+}
+
+/// A ring's memory.
+struct Mapping {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+// SAFETY: an address and a length; what is behind it is the ring's.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `Mapping::of`, and the ring over it is dropped with it.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+impl Mapping {
+    fn of(event: &OwnedFd) -> io::Result<(Mapping, Ring)> {
+        // SAFETY: a question without arguments in memory.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let len = page + DATA_LEN;
+        // SAFETY: a new mapping, where the kernel likes.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, event.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the event's mapping, which lives as long as the ring: they are kept together, and nobody else reads it.
+        let ring = unsafe { Ring::new(start.cast(), page, DATA_LEN) };
+        Ok((Mapping { start, len }, ring))
+    }
+}
+
+/// Events that are open. Closed when dropped.
+pub struct Events {
+    layout: Layout,
+    /// Before the mappings, which must outlive them.
+    rings: Vec<Ring>,
+    _mappings: Vec<Mapping>,
+    events: Vec<OwnedFd>,
+}
+
+impl Events {
+    /// Opens events.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Threads that have ended are left out.
+    pub fn open(whose: Whose, request: &Request) -> Result<Events, OpenError> {
+        let (threads, children) = match whose {
+            Whose::Threads(threads) => (threads, false),
+            Whose::Children => (&[0][..], true),
+        };
+        let mut opened = Events { layout: request.layout, rings: Vec::new(), _mappings: Vec::new(), events: Vec::new() };
+        for cpu in 0..cpus() {
+            let mut first: Option<i32> = None;
+            for thread in threads {
+                let event = match open_one(*thread, cpu, children, request) {
+                    Ok(event) => event,
+                    // It has ended; or the CPU is offline.
+                    Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => continue,
+                    Err(e) => return Err(e.into()),
+                };
+                match first {
+                    None => {
+                        first = Some(event.as_raw_fd());
+                        let (mapping, ring) = Mapping::of(&event)?;
+                        opened._mappings.push(mapping);
+                        opened.rings.push(ring);
+                    }
+                    // SAFETY: both are events of one CPU.
+                    Some(first) if unsafe { ioctls::SET_OUTPUT(event.as_raw_fd(), first) } != 0 => {
+                        return Err(io::Error::last_os_error().into());
+                    }
+                    Some(_) => {}
+                }
+                opened.events.push(event);
+            }
+        }
+        if opened.events.is_empty() { Err(OpenError::NoThreads) } else { Ok(opened) }
+    }
+
+    /// Takes out what has been sampled, in the order of each CPU.
+    pub fn drain(&mut self, mut each: impl FnMut(Record)) -> Drained {
+        let layout = self.layout;
+        self.rings
+            .iter_mut()
+            .map(|ring| ring.drain(&layout, &mut each))
+            .fold(Drained::default(), |all, one| Drained { records: all.records + one.records, damaged: all.damaged || one.damaged })
+    }
+
+    /// From now on so many counts between samples.
+    ///
+    /// # Errors
+    /// The kernel's, if it does not take it.
+    pub fn set_period(&self, period: u64) -> io::Result<()> {
+        self.events.iter().try_for_each(|event| {
+            // SAFETY: the kernel reads one u64 at that address.
+            let done = unsafe { libc::ioctl(event.as_raw_fd(), bindings::PERIOD as libc::c_ulong, &raw const period) };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
+    }
+}
+
+fn cpus() -> i32 {
+    // SAFETY: a question without arguments in memory.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as i32
+}
+
+fn open_one(thread: i32, cpu: i32, children: bool, request: &Request) -> io::Result<OwnedFd> {
+    let mut attributes =
+        perf_event_attr { type_: request.kind, config: request.config, sample_type: request.layout.sample_type, ..Default::default() };
+    attributes.size = size_of::<perf_event_attr>() as u32;
+    attributes.__bindgen_anon_1.sample_period = request.period;
+    attributes.sample_regs_user = crate::operand::Registers::PERF_MASK;
+    attributes.clockid = libc::CLOCK_MONOTONIC;
+    attributes.set_use_clockid(1);
+    attributes.set_exclude_kernel(1);
+    attributes.set_exclude_hv(1);
+    attributes.set_inherit(1);
+    // Off here, and in children until they execute something.
+    attributes.set_disabled(children.into());
+    attributes.set_enable_on_exec(children.into());
+    attributes.set_inherit_thread((!children).into());
+    attributes.set_remove_on_exec((!children).into());
+    attributes.set_precise_ip(u64::from(request.precise_ip));
+    let flags = bindings::PERF_FLAG_FD_CLOEXEC;
+    // SAFETY: a whole attribute; sampling changes nothing in the program.
+    let event = unsafe { perf_event_open(&raw mut attributes, thread, cpu, -1, flags.into()) };
+    if event < 0 && !children && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) {
+        // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left out by their process.
+        attributes.set_inherit_thread(0);
+        attributes.set_remove_on_exec(0);
+        // SAFETY: as above.
+        let event = unsafe { perf_event_open(&raw mut attributes, thread, cpu, -1, flags.into()) };
+        return owned(event);
+    }
+    owned(event)
+}
+
+fn owned(event: i32) -> io::Result<OwnedFd> {
+    if event < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(event) })
+}
+
+/// Threads of a process at this moment.
+///
+/// # Errors
+/// If there is no such process.
+pub fn threads(process: i32) -> io::Result<Vec<i32>> {
+    let names = std::fs::read_dir(format!("/proc/{process}/task"))?;
+    Ok(names.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}

@@ -1,0 +1,47 @@
+//! Where a program touches memory, by samples.
+//!
+//! A **sample** is one observed access. Hardware that samples accesses (PEBS, IBS) says the address itself. Where there is none, an interrupt by the
+//! clock says where a thread was, with its registers, and the address is what the instruction *before* that one touched
+//! ([`operand`]): the interrupt comes when the stalled instruction retires.
+//!
+//! - [`clock`]: a source that needs no hardware.
+//! - [`events`]: perf events of a process's threads, and [`ring`]: the records that the kernel writes for them.
+//! - [`code`]: the program's code as it is in memory, and [`text`]: its instruction boundaries and branches.
+//! - [`operand`]: from an interrupted instruction to the address that it waited for.
+
+pub mod clock;
+pub mod code;
+pub mod events;
+pub mod operand;
+pub mod ring;
+pub mod text;
+
+/// One observed access.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// What was touched.
+    pub address: u64,
+    /// How many samples this is: 1, or a part of one where any of several addresses may have been touched.
+    pub weight: f32,
+    /// When, ns of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// In which process.
+    pub process: u32,
+    /// By which thread.
+    pub thread: u32,
+}
+
+/// What became of samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Interrupts.
+    pub samples: u64,
+    /// Those of which a wanted address was found.
+    pub located: u64,
+    /// Those for which the ring had no room.
+    pub lost: u64,
+    /// Times that the kernel stopped the source for a tick.
+    pub throttled: u64,
+    /// Times that a ring's contents could not be understood and were thrown away.
+    pub damaged: u64,
+}

@@ -1,0 +1,89 @@
+//! The clock over this very process.
+
+use std::collections::HashSet;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use terrace_sampler::Tally;
+use terrace_sampler::clock::Clock;
+use terrace_sampler::events::{OpenError, Whose, threads};
+
+const MIB: usize = 1 << 20;
+
+/// Sums what lies at scattered places of the first `hot` elements, until told to stop.
+#[inline(never)]
+fn read_scattered(memory: &[u64], hot: usize, stop: &AtomicBool) -> u64 {
+    let (mut sum, mut state) = (0u64, 1u64);
+    while !stop.load(Relaxed) {
+        for _ in 0..1000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum = sum.wrapping_add(memory[(state >> 33) as usize % hot]);
+        }
+    }
+    sum
+}
+
+fn own() -> i32 {
+    std::process::id() as i32
+}
+
+/// `None`, with a word, where perf events are not to be had; a failure where nothing may be skipped.
+fn opened(result: Result<Clock, OpenError>) -> Option<Clock> {
+    match result {
+        Ok(clock) => Some(clock),
+        Err(e) if std::env::var_os("TERRACE_NO_SKIP").is_none() => {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn a_hot_half_is_found_and_threads_made_later_are_sampled() {
+    let memory = vec![1u64; 256 * MIB / 8];
+    let range = memory.as_ptr() as u64..memory.as_ptr() as u64 + 256 * MIB as u64;
+    let stop = AtomicBool::new(false);
+    // After the filling, which touches everything.
+    let Some(mut clock) = opened(Clock::open(Whose::Threads(&threads(own()).unwrap()), 2_000)) else { return };
+    let (mut tally, mut hot, mut all) = (Tally::default(), 0.0, 0.0);
+    let mut seen_threads = HashSet::new();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| black_box(read_scattered(&memory, memory.len() / 2, &stop)));
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        while all < 200.0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+            let found = clock.drain(
+                |_, address| range.contains(&address),
+                |sample| {
+                    all += sample.weight;
+                    hot += if sample.address < range.start + 128 * MIB as u64 { sample.weight } else { 0.0 };
+                    seen_threads.insert(sample.thread);
+                },
+            );
+            tally.samples += found.samples;
+            tally.located += found.located;
+        }
+        stop.store(true, Relaxed);
+    });
+    println!("{tally:?}: {all} in the memory, {hot} of them in its hot half, of threads {seen_threads:?}");
+    assert!(all >= 200.0, "{tally:?}");
+    // Nobody touches the other half; a wrong register would.
+    assert!(hot / all > 0.98, "{hot} of {all}");
+    // Most of the time is spent waiting for that memory.
+    assert!(tally.located * 2 > tally.samples, "{tally:?}");
+    assert_eq!(seen_threads.len(), 2);
+}
+
+#[test]
+fn a_thread_that_has_ended_is_left_out_and_nobody_is_an_error() {
+    let ended = std::thread::spawn(|| {
+        // SAFETY: no arguments.
+        unsafe { libc::gettid() }
+    });
+    let ended = ended.join().unwrap();
+    let result = Clock::open(Whose::Threads(&[ended]), 1_000);
+    assert!(matches!(result, Err(OpenError::NoThreads | OpenError::Forbidden(_))));
+}

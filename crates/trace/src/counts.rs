@@ -1,0 +1,456 @@
+//! Region × time counts: small enough to record for hours, enough for a heatmap.
+//!
+//! A file is a magic number and then blocks. A block is its kind (u8), its length (u32), the CRC-32 of both and of its contents (u32), and its
+//! contents; all numbers little-endian. The first is the header (JSON); then come windows, in the order of time, and at the end of a
+//! recording that was finished an end. So whatever is cut off or overwritten, the windows before it can be read.
+//!
+//! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows become one and it is written anew. (What one
+//! window with every region in it takes, it takes at least.)
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// What a file begins with: the format and its version.
+pub const MAGIC: [u8; 8] = *b"TERRCNT\x01";
+const HEADER: u8 = 1;
+const WINDOW: u8 = 2;
+const END: u8 = 3;
+/// Kind, length, checksum.
+const BLOCK_HEAD: usize = 9;
+/// The parts of a sample that are counted: one sample is so many.
+pub const PARTS: f32 = 16.0;
+
+/// What a recording is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of Terrace that wrote it.
+    pub terrace: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where samples came from, such as `clock`.
+    pub source: String,
+    /// Samples a second of a running thread.
+    pub rate_hz: u32,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+}
+
+/// A region of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Process ID.
+    pub process: u32,
+    /// Address divided by [`Header::region_bytes`].
+    pub region: u64,
+}
+
+/// What was touched in a stretch of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// From its beginning, ms since the recording's.
+    pub start_ms: u64,
+    /// To its end.
+    pub end_ms: u64,
+    /// How often, in [`PARTS`] of a sample.
+    pub counts: BTreeMap<Place, u32>,
+    /// Samples of which no address of the program's data is known, in parts too.
+    pub elsewhere: u32,
+}
+
+impl Window {
+    /// Adds a part of a sample (0 to 1).
+    pub fn add(&mut self, place: Place, weight: f32) {
+        let count = self.counts.entry(place).or_default();
+        *count = count.saturating_add((weight * PARTS).round() as u32);
+    }
+
+    /// Both as one.
+    fn with(mut self, later: Window) -> Window {
+        for (place, count) in later.counts {
+            let sum = self.counts.entry(place).or_default();
+            *sum = sum.saturating_add(count);
+        }
+        Window { end_ms: later.end_ms, elsewhere: self.elsewhere.saturating_add(later.elsewhere), ..self }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, self.start_ms);
+        put(&mut out, self.end_ms - self.start_ms);
+        put(&mut out, self.elsewhere.into());
+        put(&mut out, self.counts.len() as u64);
+        let mut before = Place { process: 0, region: 0 };
+        for (place, count) in &self.counts {
+            let next_process = place.process - before.process;
+            put(&mut out, next_process.into());
+            put(&mut out, if next_process == 0 { place.region - before.region } else { place.region });
+            put(&mut out, (*count).into());
+            before = *place;
+        }
+        out
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Window> {
+        let bytes = &mut bytes;
+        let start_ms = take(bytes)?;
+        let end_ms = start_ms.checked_add(take(bytes)?)?;
+        let elsewhere = take(bytes)?.try_into().ok()?;
+        let mut window = Window { start_ms, end_ms, elsewhere, counts: BTreeMap::new() };
+        let mut place = Place { process: 0, region: 0 };
+        for _ in 0..take(bytes)? {
+            let next_process = u32::try_from(take(bytes)?).ok()?;
+            let region = take(bytes)?;
+            place.region = if next_process == 0 { place.region.checked_add(region)? } else { region };
+            place.process = place.process.checked_add(next_process)?;
+            window.counts.insert(place, take(bytes)?.try_into().ok()?);
+        }
+        bytes.is_empty().then_some(window)
+    }
+}
+
+/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7F);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn block(kind: u8, contents: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK_HEAD + contents.len());
+    out.push(kind);
+    out.extend((contents.len() as u32).to_le_bytes());
+    out.extend(checksum(&out, contents).to_le_bytes());
+    out.extend(contents);
+    out
+}
+
+/// Of a block's kind and length, and of its contents.
+fn checksum(head: &[u8], contents: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(contents);
+    hasher.finalize()
+}
+
+/// Writes a recording while it grows.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: std::fs::File,
+    header: Vec<u8>,
+    windows: Vec<Window>,
+    len: u64,
+    limit: u64,
+    /// Windows that are one in the file, and those of them that have come.
+    together: u32,
+    waiting: Option<(u32, Window)>,
+}
+
+impl Writer {
+    /// Makes the file anew. `limit`: bytes that it may grow to, about.
+    ///
+    /// # Errors
+    /// If it cannot be written, or is not an ordinary file.
+    pub fn create(path: &Path, header: &Header, limit: u64) -> io::Result<Writer> {
+        let header = serde_json::to_vec(header)?;
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            // It is replaced when it grows too large.
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an ordinary file"));
+        }
+        let file = std::fs::File::create(path)?;
+        let mut writer = Writer {
+            path: path.canonicalize()?,
+            file,
+            header: block(HEADER, &header),
+            windows: Vec::new(),
+            len: 0,
+            limit,
+            together: 1,
+            waiting: None,
+        };
+        writer.len = (MAGIC.len() + writer.header.len()) as u64;
+        writer.file.write_all(&MAGIC)?;
+        writer.file.write_all(&writer.header)?;
+        Ok(writer)
+    }
+
+    /// Adds the next window.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was written before can still be read.
+    pub fn append(&mut self, window: Window) -> io::Result<()> {
+        let (count, window) = match self.waiting.take() {
+            Some((count, earlier)) => (count + 1, earlier.with(window)),
+            None => (1, window),
+        };
+        if count < self.together {
+            self.waiting = Some((count, window));
+            return Ok(());
+        }
+        self.write(window)
+    }
+
+    fn write(&mut self, window: Window) -> io::Result<()> {
+        let bytes = block(WINDOW, &window.encode());
+        self.windows.push(window);
+        self.len += bytes.len() as u64;
+        if self.len > self.limit && self.windows.len() > 1 {
+            return self.coarsen();
+        }
+        self.file.write_all(&bytes)
+    }
+
+    /// Every two windows become one, in a new file that takes the old one's place.
+    fn coarsen(&mut self) -> io::Result<()> {
+        let mut merged = Vec::with_capacity(self.windows.len().div_ceil(2));
+        let mut windows = std::mem::take(&mut self.windows).into_iter();
+        while let Some(first) = windows.next() {
+            merged.push(match windows.next() {
+                Some(second) => first.with(second),
+                None => first,
+            });
+        }
+        let mut bytes = [&MAGIC[..], &self.header].concat();
+        merged.iter().for_each(|window| bytes.extend(block(WINDOW, &window.encode())));
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(&bytes)?;
+        self.file = file.persist(&self.path).map_err(|error| error.error)?;
+        self.len = bytes.len() as u64;
+        self.windows = merged;
+        self.together *= 2;
+        Ok(())
+    }
+
+    /// Writes what is left, and that the recording is whole.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn finish(mut self) -> io::Result<()> {
+        if let Some((_, window)) = self.waiting.take() {
+            self.write(window)?;
+        }
+        self.file.write_all(&block(END, &[]))
+    }
+}
+
+/// A recording that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// What it is of.
+    pub header: Header,
+    /// In the order of time.
+    pub windows: Vec<Window>,
+    /// Why it ends where it does, if not because it was finished.
+    pub incomplete: Option<String>,
+}
+
+/// Why a file is no recording.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Of the file.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It begins otherwise.
+    #[error("is not a recording of Terrace's (it does not begin with TERRCNT): `terrace record -o FILE -- CMD` makes one")]
+    Magic,
+    /// A version that this Terrace does not know.
+    #[error("is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it")]
+    Version(u8),
+    /// Nothing can be read without it.
+    #[error("has a damaged header ({0}), without which nothing in it can be understood")]
+    Header(String),
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. Damage behind the header is none: see [`Recording::incomplete`].
+    pub fn read(path: &Path) -> Result<Recording, ReadError> {
+        Recording::from_bytes(&std::fs::read(path)?)
+    }
+
+    /// The same of a file's contents.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
+        let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(ReadError::Magic)?;
+        if magic[..7] != MAGIC[..7] {
+            return Err(ReadError::Magic);
+        }
+        if magic[7] != MAGIC[7] {
+            return Err(ReadError::Version(magic[7]));
+        }
+        let mut rest = rest;
+        let (kind, contents) =
+            next_block(&mut rest).map_err(ReadError::Header)?.ok_or_else(|| ReadError::Header("it is missing".into()))?;
+        if kind != HEADER {
+            return Err(ReadError::Header(format!("it is a block of kind {kind}")));
+        }
+        let header: Header = serde_json::from_slice(contents).map_err(|error| ReadError::Header(error.to_string()))?;
+        if header.region_bytes == 0 {
+            return Err(ReadError::Header("regions of no bytes".into()));
+        }
+        let mut recording = Recording { header, windows: Vec::new(), incomplete: None };
+        recording.incomplete = loop {
+            match next_block(&mut rest) {
+                Ok(Some((END, _))) => break None,
+                Ok(Some((WINDOW, contents))) => match Window::decode(contents) {
+                    Some(window) => recording.windows.push(window),
+                    None => break Some("a window that cannot be understood".into()),
+                },
+                // Of a later version, and not needed.
+                Ok(Some(_)) => {}
+                Ok(None) => break Some("it was cut off, or is still being written".into()),
+                Err(why) => break Some(why),
+            }
+        };
+        Ok(recording)
+    }
+}
+
+/// Kind and contents of the next block; `None` at the end.
+fn next_block<'a>(bytes: &mut &'a [u8]) -> Result<Option<(u8, &'a [u8])>, String> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let cut_off = || "a block is cut off".to_owned();
+    let (head, rest) = bytes.split_first_chunk::<BLOCK_HEAD>().ok_or_else(cut_off)?;
+    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let contents = rest.get(..number(1) as usize).ok_or_else(cut_off)?;
+    if checksum(&head[..5], contents) != number(5) {
+        return Err("a block's checksum is wrong".into());
+    }
+    *bytes = &rest[contents.len()..];
+    Ok(Some((head[0], contents)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header { terrace: "0.1.0".into(), command: vec!["a".into()], source: "clock".into(), rate_hz: 1000, region_bytes: 2 << 20 }
+    }
+
+    fn window(n: u64) -> Window {
+        let mut window = Window { start_ms: n * 50, end_ms: n * 50 + 50, elsewhere: 16, ..Window::default() };
+        for region in 0..n % 5 {
+            window.add(Place { process: 7 + n as u32 % 2, region: 0x3F_8000 + region * (n % 7) }, 1.0);
+        }
+        window
+    }
+
+    fn written(windows: u64, limit: u64) -> Vec<u8> {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("recording");
+        let mut writer = Writer::create(&path, &header(), limit).unwrap();
+        (0..windows).for_each(|n| writer.append(window(n)).unwrap());
+        writer.finish().unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    fn samples(windows: &[Window]) -> u64 {
+        windows.iter().flat_map(|window| window.counts.values()).map(|count| u64::from(*count)).sum()
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let expected: Vec<Window> = (0..20).map(window).collect();
+        let recording = Recording::from_bytes(&written(20, 1 << 20)).unwrap();
+        assert_eq!(recording, Recording { header: header(), windows: expected, incomplete: None });
+    }
+
+    #[test]
+    fn wherever_it_is_cut_off_what_was_before_is_there() {
+        let bytes = written(20, 1 << 20);
+        let mut most = 0;
+        for cut in 0..bytes.len() {
+            match Recording::from_bytes(&bytes[..cut]) {
+                Ok(recording) => {
+                    assert!(recording.incomplete.is_some() && recording.windows.len() >= most);
+                    most = recording.windows.len();
+                    assert_eq!(recording.windows, (0..most as u64).map(window).collect::<Vec<_>>());
+                }
+                Err(ReadError::Magic | ReadError::Header(_)) => assert_eq!(most, 0),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(most, 20);
+    }
+
+    #[test]
+    fn the_size_is_bounded_and_no_sample_is_lost() {
+        let (small, large) = (written(2_000, 4_000), written(2_000, 1 << 20));
+        assert!(small.len() < 4_200 && large.len() > 10_000, "{} and {}", small.len(), large.len());
+        let (small, large) = (Recording::from_bytes(&small).unwrap(), Recording::from_bytes(&large).unwrap());
+        assert_eq!(samples(&small.windows), samples(&large.windows));
+        assert_eq!(small.windows.last().unwrap().end_ms, 100_000);
+        assert!(small.windows.windows(2).all(|two| two[0].end_ms == two[1].start_ms));
+    }
+
+    #[test]
+    fn other_files_are_refused_in_words() {
+        let mut newer = written(1, 1 << 20);
+        newer[7] = 9;
+        assert!(matches!(Recording::from_bytes(&newer), Err(ReadError::Version(9))));
+        assert!(matches!(Recording::from_bytes(b"#!/bin/sh\nexit"), Err(ReadError::Magic)));
+        assert!(matches!(Recording::from_bytes(b""), Err(ReadError::Magic)));
+        let mut damaged = written(1, 1 << 20);
+        damaged[20] ^= 1;
+        assert!(matches!(Recording::from_bytes(&damaged), Err(ReadError::Header(_))));
+    }
+
+    proptest! {
+        /// A flipped bit costs the windows from there on, and says so; nothing panics.
+        #[test]
+        fn damage_is_noticed(at in 0usize..400, bit in 0u8..8) {
+            let mut bytes = written(20, 1 << 20);
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            if let Ok(recording) = Recording::from_bytes(&bytes) {
+                let count = recording.windows.len() as u64;
+                prop_assert_eq!(recording.windows, (0..count).map(window).collect::<Vec<_>>());
+            }
+        }
+
+        #[test]
+        fn numbers_survive(numbers: Vec<u64>) {
+            let mut bytes = Vec::new();
+            numbers.iter().for_each(|number| put(&mut bytes, *number));
+            let mut rest = &bytes[..];
+            let back: Vec<u64> = std::iter::from_fn(|| take(&mut rest)).collect();
+            prop_assert_eq!(back, numbers);
+        }
+
+        #[test]
+        fn any_bytes_will_do(bytes: Vec<u8>) {
+            let _ = Recording::from_bytes(&[&MAGIC[..], &bytes].concat());
+            let _ = Window::decode(&bytes);
+        }
+    }
+}
