@@ -20,6 +20,8 @@ const ROWS: usize = 32;
 /// The same of the SVG.
 const SVG_COLUMNS: usize = 240;
 const SVG_ROWS: usize = 160;
+/// Regions this far apart are in rows of their own.
+const FAR_BYTES: u64 = 1 << 30;
 /// From least to most.
 const SHADES: [char; 6] = [' ', '·', '░', '▒', '▓', '█'];
 
@@ -75,9 +77,11 @@ fn grid(recording: &Recording, process: u32, rows_max: usize, columns: usize) ->
     let mut regions: Vec<u64> = counts().map(|(_, region, _)| region).collect();
     regions.sort_unstable();
     regions.dedup();
-    // Neighbours share a row, as many as it takes.
+    // Neighbours share a row, as many as it takes; what lies far apart does not.
     let in_row = regions.len().div_ceil(rows_max).max(1);
-    let rows: Vec<(u64, u64)> = regions.chunks(in_row).map(|chunk| (chunk[0], chunk[chunk.len() - 1])).collect();
+    let near = |a: &u64, b: &u64| (b - a) * recording.header.region_bytes < FAR_BYTES;
+    let rows: Vec<(u64, u64)> =
+        regions.chunk_by(near).flat_map(|near| near.chunks(in_row)).map(|chunk| (chunk[0], chunk[chunk.len() - 1])).collect();
     let mut cells = vec![vec![0.0; columns]; rows.len()];
     let end = end_ms(recording);
     for (window, region, count) in counts() {
