@@ -176,7 +176,8 @@ fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
         }
         for (column, count) in cells.iter().enumerate() {
             let x = left + column as i32 * cell.0;
-            let rectangle = Rectangle::new([(x, y), (x + cell.0, y + cell.1)], colour(heat(*count, grid.most)).filled());
+            // One more either way, under the next: or viewers draw seams.
+            let rectangle = Rectangle::new([(x, y), (x + cell.0 + 1, y + cell.1 + 1)], colour(heat(*count, grid.most)).filled());
             area.draw(&rectangle).map_err(|e| wrong(&e))?;
         }
     }

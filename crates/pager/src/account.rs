@@ -154,13 +154,36 @@ impl Mean {
     }
 }
 
+/// The most that was seen of late: in the last one to two [`LATELY_NS`].
+#[derive(Default)]
+struct Lately {
+    since_ns: u64,
+    before: u64,
+    now: u64,
+}
+
+impl Lately {
+    fn most(&mut self, now_ns: u64) -> u64 {
+        if now_ns - self.since_ns > LATELY_NS {
+            (self.before, self.now, self.since_ns) = (self.now, 0, now_ns);
+        }
+        self.before.max(self.now)
+    }
+
+    fn see(&mut self, bytes: u64) {
+        self.now = self.now.max(bytes);
+    }
+}
+
 /// The mover's measuring. Owned by its thread.
 pub(crate) struct Measure {
     /// Regions with evictable resident pages at the last scan.
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
-    /// What the program touched for the first time before the last scan, bytes per second: since the scan before, or the last second.
+    /// What the program touched for the first time before the last scan, bytes per second: since the scan before, or the last second. What it had
+    /// touched a moment before, and gave back, is not growth: its room may be taken by what came back, but mostly it is the same few MiB.
     pub growth: f64,
+    lately_touched: Lately,
     /// From when on `growth` is measured, and the bytes touched then.
     grown_from: (u64, u64),
     /// What came back from the kernel's swap in that time, bytes per second.
@@ -197,6 +220,8 @@ const SCAN_SHARE: u64 = 64;
 const SCAN_EVERY_NS: u64 = 200_000_000;
 /// The same two while the budget is far: then scans only correct what is estimated between them.
 const IDLE_SCAN_SHARE: u64 = 1024;
+/// See [`Lately`].
+const LATELY_NS: u64 = 2_000_000_000;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
@@ -209,6 +234,7 @@ impl Measure {
             views: Vec::new(),
             scanned_ns: 0,
             growth: 0.0,
+            lately_touched: Lately::default(),
             grown_from: (0, 0),
             returning: 0.0,
             status: pager.swap().and_then(|_| sys::open("/proc/thread-self/status\0", libc::O_RDONLY, 0).ok()).unwrap_or(-1),
@@ -284,7 +310,9 @@ impl Measure {
         let touched_bytes = pager.touched_bytes();
         let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
-        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(from_bytes) as f64 / seconds.max(1e-3) };
+        let known = from_bytes.max(self.lately_touched.most(start_ns));
+        self.lately_touched.see(touched_bytes);
+        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(known) as f64 / seconds.max(1e-3) };
         self.returning = if self.scanned_ns == 0 { 0.0 } else { (returned * PAGE as u64) as f64 / seconds.max(1e-3) };
         self.scanned_ns = sys::now_ns();
         pager.account.scanned_ms.store(self.scanned_ns / 1_000_000, Relaxed);

@@ -38,6 +38,9 @@ const HEADROOM_MAX: u64 = 64 << 20;
 const REACTION_S: f64 = 0.2;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
+/// The same once it has not grown for so long: what is kept free for nothing has to come back by faults.
+const CALM_AFTER_NS: u64 = 1_000_000_000;
+const CALM_HALF_LIFE_S: f64 = 0.2;
 /// Pages taken at a time (twice as many of a region, if that much room is needed), and while somebody waits for room: 0.2 ms with lz4.
 const AT_ONCE: usize = 32;
 const AT_ONCE_WAITED_FOR: usize = 24;
@@ -90,6 +93,7 @@ struct Mover {
     ranked_ns: u64,
     /// See `headroom`; bytes per second.
     growth: f64,
+    grew_ns: u64,
     looked_ns: u64,
     quiet: Quiet,
     /// Of tiers.
@@ -134,6 +138,7 @@ pub(crate) fn run(pager: &'static Pager) {
         from: 0,
         ranked_ns: 0,
         growth: 0.0,
+        grew_ns: now_ns,
         looked_ns: now_ns,
         quiet: Quiet::new(IDLE_TICK, QUIET_TICK),
         choices: 0,
@@ -299,7 +304,11 @@ impl Mover {
     fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;
-        self.growth = (self.growth * (-seconds / BURST_HALF_LIFE_S).exp2()).max(self.measure.growth);
+        if self.measure.growth * REACTION_S > HEADROOM_MIN as f64 {
+            self.grew_ns = now_ns;
+        }
+        let half_life_s = if now_ns - self.grew_ns < CALM_AFTER_NS { BURST_HALF_LIFE_S } else { CALM_HALF_LIFE_S };
+        self.growth = (self.growth * (-seconds / half_life_s).exp2()).max(self.measure.growth);
         ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
     }
 
