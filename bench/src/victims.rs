@@ -2,7 +2,7 @@
 //!
 //! A simulation, because nobody knows a live program's next access; the decisions of our side are the ones that the pager makes
 //! ([`terrace_policy::victims`]). The load is that of [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by Zipf 0.99
-//! with popularity scattered over the items, each of which writes to its item (memcached's reference counter, redis' access time).
+//! with popularity scattered over the items, each of which writes to its item's head (memcached's reference counter, redis' access time).
 
 use crate::results;
 use rand::rngs::SmallRng;
@@ -22,10 +22,11 @@ const WARM_UP: usize = 4;
 const COUNTED: usize = 2;
 const NEVER: u32 = u32::MAX;
 
-/// A load as the pages that it touches; some GETs touch two.
+/// A load as the pages that it touches. Some GETs touch two, the second of which is only read.
 struct Load {
     pages: usize,
     touches: Vec<u32>,
+    written: Vec<bool>,
     /// Index of the first touch that counts, and GETs from there on.
     counted_from: usize,
     counted_gets: usize,
@@ -46,15 +47,18 @@ impl Load {
         }
         let zipf = Zipf::new(ITEMS as f64, 0.99).expect("the parameters are in range");
         let mut touches = Vec::with_capacity((WARM_UP + COUNTED) * ITEMS * 3 / 2);
+        let mut written = Vec::with_capacity(touches.capacity());
         let mut counted_from = 0;
         for get in 0..(WARM_UP + COUNTED) * ITEMS {
             if get == WARM_UP * ITEMS {
                 counted_from = touches.len();
             }
             let rank = zipf.sample(&mut random) as usize - 1;
+            let first = touches.len();
             touches.extend(pages_of(item_of_rank[rank]).map(|page| page as u32));
+            written.extend((first..touches.len()).map(|touch| touch == first));
         }
-        Load { pages, touches, counted_from, counted_gets: COUNTED * ITEMS, popularity }
+        Load { pages, touches, written, counted_from, counted_gets: COUNTED * ITEMS, popularity }
     }
 
     /// Faults a GET with room for so many pages.
@@ -64,7 +68,7 @@ impl Load {
         let mut faults = 0u64;
         for (now, page) in self.touches.iter().enumerate() {
             if resident[*page as usize] {
-                policy.hit(*page, now);
+                policy.hit(*page, now, self.written[now]);
                 continue;
             }
             faults += u64::from(now >= self.counted_from);
@@ -83,8 +87,8 @@ impl Load {
 
 /// Chooses victims in one simulation. What is resident it knows from [`Policy::came`] and its own answers.
 trait Policy {
-    /// A resident page was touched (and written). `now` is the touch's index.
-    fn hit(&mut self, page: u32, now: usize);
+    /// A resident page was touched. `now` is the touch's index.
+    fn hit(&mut self, page: u32, now: usize, written: bool);
     /// A page was brought in.
     fn came(&mut self, page: u32, now: usize);
     /// Which one leaves.
@@ -98,7 +102,7 @@ struct Random {
 }
 
 impl Policy for Random {
-    fn hit(&mut self, _page: u32, _now: usize) {}
+    fn hit(&mut self, _page: u32, _now: usize, _written: bool) {}
 
     fn came(&mut self, page: u32, _now: usize) {
         self.resident.push(page);
@@ -125,7 +129,7 @@ impl<K: Fn(u32, usize) -> i64> Least<K> {
 }
 
 impl<K: Fn(u32, usize) -> i64> Policy for Least<K> {
-    fn hit(&mut self, page: u32, now: usize) {
+    fn hit(&mut self, page: u32, now: usize, _written: bool) {
         self.order.remove(&(self.keys[page as usize], page));
         self.came(page, now);
     }
@@ -153,7 +157,7 @@ struct KernelLists {
 }
 
 impl Policy for KernelLists {
-    fn hit(&mut self, page: u32, _now: usize) {
+    fn hit(&mut self, page: u32, _now: usize, _written: bool) {
         self.accessed[page as usize] = true;
     }
 
@@ -219,8 +223,8 @@ impl Ours {
 }
 
 impl Policy for Ours {
-    fn hit(&mut self, page: u32, _now: usize) {
-        self.pages[page as usize].written = true;
+    fn hit(&mut self, page: u32, _now: usize, written: bool) {
+        self.pages[page as usize].written |= written;
     }
 
     fn came(&mut self, page: u32, _now: usize) {
@@ -315,7 +319,14 @@ mod tests {
     use super::*;
 
     fn load(touches: &[u32]) -> Load {
-        Load { pages: 8, touches: touches.to_vec(), counted_from: 0, counted_gets: 1, popularity: vec![0.0; 8] }
+        Load {
+            pages: 8,
+            touches: touches.to_vec(),
+            written: vec![true; touches.len()],
+            counted_from: 0,
+            counted_gets: 1,
+            popularity: vec![0.0; 8],
+        }
     }
 
     #[test]

@@ -19,8 +19,8 @@ use terrace_trace::counts::{Header, PARTS, Place, Window, Writer};
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = 2 << 20;
-/// A process's mappings are read again after so long.
-const MAPPINGS_KEPT: Duration = Duration::from_millis(500);
+/// Half of a ring is this many samples: it is emptied before it is full.
+const SAMPLES_A_LOOK: u64 = 170;
 /// Processes whose mappings are kept.
 const PROCESSES_MAX: usize = 64;
 
@@ -55,6 +55,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
         begun: Instant::now(),
         window: Window::default(),
         window_ms: arguments.window,
+        look_ms: (SAMPLES_A_LOOK * 1000 / u64::from(arguments.rate)).clamp(5, 100),
         tally: Tally::default(),
     };
     let mut command = Command::new(&program);
@@ -74,8 +75,10 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
 }
 
 /// Mappings of one process that hold its data.
+#[derive(Default)]
 struct Mappings {
-    read: Instant,
+    /// Read in this look already.
+    read: bool,
     ranges: Vec<Range<u64>>,
 }
 
@@ -87,12 +90,14 @@ struct Recorder {
     begun: Instant,
     window: Window,
     window_ms: u64,
+    look_ms: u64,
     tally: Tally,
 }
 
 impl Recorder {
     /// Takes out what was sampled since the last look.
     fn look(&mut self) -> Duration {
+        self.mappings.get_mut().values_mut().for_each(|mappings| mappings.read = false);
         let (mappings, window) = (&self.mappings, &mut self.window);
         let tally = self.clock.drain(
             |process, address| is_data(&mut mappings.borrow_mut(), process, address),
@@ -108,7 +113,8 @@ impl Recorder {
             let done = Window { end_ms: now_ms, ..std::mem::replace(&mut self.window, next) };
             self.write(|writer| writer.append(done));
         }
-        Duration::from_millis(self.window_ms.min(100))
+        let left_ms = (self.window.start_ms + self.window_ms).saturating_sub(now_ms).max(1);
+        Duration::from_millis(left_ms.min(self.look_ms))
     }
 
     /// What cannot be written costs the recording, not the program.
@@ -150,10 +156,15 @@ fn is_data(all: &mut HashMap<u32, Mappings>, process: u32, address: u64) -> bool
     if all.len() >= PROCESSES_MAX && !all.contains_key(&process) {
         all.clear();
     }
-    let known = all.entry(process).or_insert_with(|| Mappings { read: Instant::now(), ranges: mappings(process) });
+    let known = all.entry(process).or_default();
     let inside = |known: &Mappings| known.ranges.iter().any(|range| range.contains(&address));
-    if !inside(known) && known.read.elapsed() > MAPPINGS_KEPT {
-        *known = Mappings { read: Instant::now(), ranges: mappings(process) };
+    if !inside(known) && !known.read {
+        known.read = true;
+        // Of a process that has ended nothing can be read, and what is known of it stands.
+        let ranges = mappings(process);
+        if !ranges.is_empty() {
+            known.ranges = ranges;
+        }
     }
     inside(known)
 }

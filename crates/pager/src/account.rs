@@ -181,7 +181,7 @@ pub(crate) struct Measure {
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
     /// What the program touched for the first time before the last scan, bytes per second: since the scan before, or the last second. What it had
-    /// touched a moment before, and gave back, is not growth: its room may be taken by what came back, but mostly it is the same few MiB.
+    /// touched a moment before, and gave back, is not growth, if it is no more than [`SWAY_BYTES`].
     pub growth: f64,
     lately_touched: Lately,
     /// From when on `growth` is measured, and the bytes touched then.
@@ -222,6 +222,8 @@ const SCAN_EVERY_NS: u64 = 200_000_000;
 const IDLE_SCAN_SHARE: u64 = 1024;
 /// See [`Lately`].
 const LATELY_NS: u64 = 2_000_000_000;
+/// So much may come and go without being growth, bytes.
+const SWAY_BYTES: u64 = 8 << 20;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
@@ -310,7 +312,7 @@ impl Measure {
         let touched_bytes = pager.touched_bytes();
         let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
-        let known = from_bytes.max(self.lately_touched.most(start_ns));
+        let known = from_bytes.max(self.lately_touched.most(start_ns).min(from_bytes + SWAY_BYTES));
         self.lately_touched.see(touched_bytes);
         self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(known) as f64 / seconds.max(1e-3) };
         self.returning = if self.scanned_ns == 0 { 0.0 } else { (returned * PAGE as u64) as f64 / seconds.max(1e-3) };
@@ -484,4 +486,20 @@ fn publish_tier(field: &TierPage, tier: &Tier, logical: u64, physical: u64) {
     field.fault_p50_ns.store(stats.restore_quantile_ns(0.5), Relaxed);
     field.fault_p99_ns.store(stats.restore_quantile_ns(0.99), Relaxed);
     field.rejected.store(stats.rejected(), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_of_late_is_forgotten_after_a_while() {
+        let mut lately = Lately::default();
+        lately.see(10);
+        assert_eq!(lately.most(LATELY_NS / 2), 10);
+        assert_eq!(lately.most(2 * LATELY_NS), 10, "it is from the stretch before");
+        lately.see(3);
+        assert_eq!(lately.most(4 * LATELY_NS), 3);
+        assert_eq!(lately.most(6 * LATELY_NS), 0);
+    }
 }

@@ -560,6 +560,9 @@ impl Evictor {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for (index, page) in staged.iter().enumerate() {
+            if index % BREATH == BREATH - 1 && !entry.region.lock.is_waited_for() {
+                pager.let_others_run();
+            }
             // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
             let touched = entry.word(page.address).load() != page.word;
             let wish = wish.filter(|_| !touched && !pager.is_frozen());
@@ -577,9 +580,6 @@ impl Evictor {
                 pager.put_back(entry, page.address, page.word, page.word.off_probation());
                 continue;
             };
-            if index % BREATH == BREATH - 1 {
-                pager.let_others_run();
-            }
             let resident = match self.store_page(pager, entry, page, wish, now_ms) {
                 Fate::Stored => {
                     stored += 1;

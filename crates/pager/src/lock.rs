@@ -61,6 +61,11 @@ impl<T> Lock<T> {
         LockGuard { lock: self }
     }
 
+    /// Whether somebody sleeps until it is free, as far as can be told.
+    pub fn is_waited_for(&self) -> bool {
+        self.state.load(Relaxed) == CONTENDED
+    }
+
     /// Opens the lock whoever held it: in a fork's child, whose copy may have been taken while another thread held it.
     ///
     /// # Safety

@@ -176,9 +176,10 @@ pub(crate) fn run(pager: &'static Pager) {
 }
 
 impl Pager {
-    /// In the mover: while memory is within the budget, whoever has something to do goes first.
+    /// In the mover: while memory is within the budget, whoever has something to do goes first; but for those who wait for the mover.
     pub(crate) fn let_others_run(&self) {
-        if self.mover.waiting.load(Relaxed) == 0 && self.physical_bytes() <= self.account.budget_bytes.load(Relaxed) {
+        let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.mover.pause.load(Relaxed) != 0;
+        if !waited_for && self.physical_bytes() <= self.account.budget_bytes.load(Relaxed) {
             sys::yield_now();
         }
     }

@@ -10,8 +10,8 @@ use crate::{Sample, Tally};
 use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_CLOCK, PERF_TYPE_SOFTWARE};
 use std::collections::HashMap;
 
-/// Processes whose code is kept. Where there are more, all is read again.
-const PROCESSES_MAX: usize = 64;
+/// Processes whose code is kept: at most 18 MiB each. Where there are more, all is read again.
+const PROCESSES_MAX: usize = 8;
 
 /// The clock.
 pub struct Clock {

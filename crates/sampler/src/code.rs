@@ -12,8 +12,8 @@ const MARGIN: u64 = 16 << 10;
 const PAGE: u64 = 4096;
 /// Compared on either side of the interrupted instruction, at most.
 const AROUND: u64 = 32;
-/// Blocks kept: 24 MiB with all that belongs to them. Where more is executed, all are swept again.
-const BLOCKS_MAX: usize = 256;
+/// Blocks kept of one process, 140 KiB each with all that belongs to them. Where more is executed, all are swept again.
+const BLOCKS_MAX: usize = 128;
 
 /// Code of one process.
 pub struct Code {
@@ -35,6 +35,7 @@ impl Code {
         let mut now = [0; 2 * AROUND as usize];
         let len = read(self.process, from, &mut now);
         let now = &now[..len];
+        // (Two pieces of code in one block, with a hole between them, take turns.)
         if self.blocks.get(&block).is_some_and(|text| !text.is_at(from, now)) {
             self.blocks.remove(&block);
         }
@@ -42,16 +43,14 @@ impl Code {
             if self.blocks.len() >= BLOCKS_MAX {
                 self.blocks.clear();
             }
-            let text = self.sweep(block)?;
-            if text.contains(address) {
-                self.blocks.insert(block, text);
-            }
+            let text = self.sweep(block, address)?;
+            self.blocks.insert(block, text);
         }
         self.blocks.get(&block)
     }
 
-    /// Sweeps the readable pages around the middle of a block.
-    fn sweep(&self, block: u64) -> Option<Text> {
+    /// Sweeps the readable pages of a block that lie around an address in one piece.
+    fn sweep(&self, block: u64, around: u64) -> Option<Text> {
         let (start, end) = ((block * BLOCK).saturating_sub(MARGIN), block * BLOCK + BLOCK + MARGIN);
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for address in (start..end).step_by(PAGE as usize) {
@@ -64,7 +63,7 @@ impl Code {
                 _ => runs.push((address, page.to_vec())),
             }
         }
-        let (from, bytes) = runs.into_iter().max_by_key(|(_, bytes)| bytes.len())?;
+        let (from, bytes) = runs.into_iter().find(|(from, bytes)| (*from..from + bytes.len() as u64).contains(&around))?;
         Some(Text::sweep(from, bytes))
     }
 }

@@ -122,10 +122,9 @@ impl Finder {
         let next = text.decode(ip);
         // A string instruction that is interrupted goes on later: its registers are those of now.
         let repeats = next.is_some_and(|next| next.is_string_instruction() && (next.has_rep_prefix() || next.has_repne_prefix()));
-        if !repeats {
-            self.look_back(text, ip, registers, &wanted);
-        }
+        let lost = !repeats && self.look_back(text, ip, registers, &wanted);
         if self.found.is_empty()
+            && !lost
             && let Some(next) = next
         {
             self.touched(&next, 0, false, registers, &wanted);
@@ -135,11 +134,12 @@ impl Finder {
         &self.found
     }
 
-    fn look_back(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: &impl Fn(u64) -> bool) {
+    /// True if there was an access whose address is lost.
+    fn look_back(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: &impl Fn(u64) -> bool) -> bool {
         self.paths.clear();
         self.paths.push(Path { at: ip, written: 0, flags_kept: true, steps: 0 });
         let mut next = 0;
-        let mut nearest = STEPS_MAX;
+        let (mut nearest, mut lost) = (STEPS_MAX, false);
         // In the order of steps: all that are as near as the first that is found.
         while let Some(path) = self.paths.get(next).copied().filter(|path| path.steps < nearest) {
             next += 1;
@@ -157,13 +157,14 @@ impl Finder {
                 FlowControl::Next => match self.touched(&above, path.written, true, registers, wanted) {
                     Touched::Found => nearest = path.steps + 1,
                     Touched::Nothing => self.go_on(&above, path),
-                    Touched::Lost => {}
+                    Touched::Lost => lost = true,
                 },
                 FlowControl::ConditionalBranch if goes(&above, false) => self.go_on(&above, path),
                 // Nobody comes by there, or from a function whose end is not known.
                 _ => {}
             }
         }
+        lost
     }
 
     fn go_on(&mut self, instruction: &Instruction, path: Path) {
@@ -345,6 +346,11 @@ mod tests {
         };
         // Not the one further back either: it is not the one that was waited for.
         assert!(found(chase, 2).is_empty());
+        let list = |a: &mut CodeAssembler| {
+            a.mov(rdx, qword_ptr(rdx)).unwrap();
+            a.mov(rcx, qword_ptr(rdx + 8)).unwrap();
+        };
+        assert!(found(list, 1).is_empty(), "the next node was not touched yet");
         let later = |a: &mut CodeAssembler| {
             a.mov(rax, qword_ptr(rdx)).unwrap();
             a.inc(rdx).unwrap();

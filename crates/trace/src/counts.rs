@@ -17,6 +17,9 @@ pub const MAGIC: [u8; 8] = *b"TERRCNT\x01";
 const HEADER: u8 = 1;
 const WINDOW: u8 = 2;
 const END: u8 = 3;
+/// The largest region, and the longest time, that a reader takes for real.
+const REGION_MAX: u64 = 1 << 40;
+const TIME_MAX_MS: u64 = 1 << 48;
 /// Kind, length, checksum.
 const BLOCK_HEAD: usize = 9;
 /// The parts of a sample that are counted: one sample is so many.
@@ -62,8 +65,11 @@ pub struct Window {
 impl Window {
     /// Adds a part of a sample (0 to 1).
     pub fn add(&mut self, place: Place, weight: f32) {
-        let count = self.counts.entry(place).or_default();
-        *count = count.saturating_add((weight * PARTS).round() as u32);
+        let parts = (weight * PARTS).round() as u32;
+        if parts > 0 {
+            let count = self.counts.entry(place).or_default();
+            *count = count.saturating_add(parts);
+        }
     }
 
     /// Both as one.
@@ -236,6 +242,7 @@ impl Writer {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(&bytes)?;
+        file.as_file().set_permissions(self.file.metadata()?.permissions())?;
         self.file = file.persist(&self.path).map_err(|error| error.error)?;
         self.len = bytes.len() as u64;
         self.windows = merged;
@@ -311,16 +318,25 @@ impl Recording {
             return Err(ReadError::Header(format!("it is a block of kind {kind}")));
         }
         let header: Header = serde_json::from_slice(contents).map_err(|error| ReadError::Header(error.to_string()))?;
-        if header.region_bytes == 0 {
-            return Err(ReadError::Header("regions of no bytes".into()));
+        if !(1..=REGION_MAX).contains(&header.region_bytes) {
+            return Err(ReadError::Header(format!("regions of {} bytes", header.region_bytes)));
         }
-        let mut recording = Recording { header, windows: Vec::new(), incomplete: None };
+        let fits = |window: &Window, before: u64| {
+            let inside =
+                |place: &Place| place.region.checked_mul(header.region_bytes).is_some_and(|address| address <= u64::MAX - REGION_MAX);
+            window.start_ms >= before && window.end_ms <= TIME_MAX_MS && window.counts.keys().all(inside)
+        };
+        let mut before = 0;
+        let mut recording = Recording { header: header.clone(), windows: Vec::new(), incomplete: None };
         recording.incomplete = loop {
             match next_block(&mut rest) {
                 Ok(Some((END, _))) => break None,
                 Ok(Some((WINDOW, contents))) => match Window::decode(contents) {
-                    Some(window) => recording.windows.push(window),
-                    None => break Some("a window that cannot be understood".into()),
+                    Some(window) if fits(&window, before) => {
+                        before = window.end_ms;
+                        recording.windows.push(window);
+                    }
+                    _ => break Some("a window that cannot be understood".into()),
                 },
                 // Of a later version, and not needed.
                 Ok(Some(_)) => {}
