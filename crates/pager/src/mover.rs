@@ -17,7 +17,7 @@ use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, PROBATION_SHARE, SOON_SHARE, VictimPolicy};
+use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, PROBATION_SHARE, PROBATION_SHARE_OF_OUT, SOON_SHARE, VictimPolicy};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
@@ -433,7 +433,9 @@ impl Mover {
     /// Evicts pages that were on probation for long enough. True if there were some.
     fn end_probation(&mut self) -> bool {
         let pager = self.pager;
-        let stay = (pager.account.resident() as f64 * PROBATION_SHARE) as usize;
+        // Their copies take memory too, which weighs where little is out.
+        let out: u64 = pager.tiers.iter().map(|tier| tier.stats.pages()).sum();
+        let stay = (pager.account.resident() as f64 * PROBATION_SHARE).min(out as f64 * PROBATION_SHARE_OF_OUT) as usize;
         self.leaving.clear();
         let now_ms = sys::now_ns() / 1_000_000;
         let ready = |page: u32| {

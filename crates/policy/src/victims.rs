@@ -65,6 +65,8 @@ pub const RETURNS_MAX: u32 = 7;
 
 /// Share of the resident pages that may be on probation.
 pub const PROBATION_SHARE: f64 = 0.03;
+/// And so many for each that is out: where few are, what is kept of those on probation is a large part of what compression takes.
+pub const PROBATION_SHARE_OF_OUT: f64 = 0.05;
 
 /// A page is back soon if it was out for no longer than it takes to evict this share of the resident pages.
 pub const SOON_SHARE: f64 = 0.5;
