@@ -62,10 +62,11 @@ case $job in test | ci)
     has redis-server redis-cli || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
     has memcached || { missing memcached 'memcached'; services="$services memcached"; }
     has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
-    # For the guest with an older kernel.
+    # For guests with an older kernel, and with far memory.
     if [ "$(uname -m)" = x86_64 ]; then
         has qemu-system-x86_64 || missing qemu-system-x86 'QEMU for x86_64 (qemu-system-x86)'
         has busybox || missing busybox-static 'busybox (busybox-static)'
+        has xz || missing xz-utils 'xz (xz-utils)'
     fi
     has git || missing git 'git'
     has perl || missing perl 'Perl (perl)'

@@ -1,7 +1,7 @@
 //! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 % time, 1 % memory, against the program alone.
 //!
 //! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the difference is that, and what is Terrace's own,
-//! tells the system's jemalloc, a third side.
+//! tells the system's jemalloc, a third side; and what samples cost, a fourth.
 
 use crate::machine;
 use crate::results::{self, median, median_interval};
@@ -57,7 +57,7 @@ pub fn run(pairs: usize, repeats: usize, only: Option<Part>) -> anyhow::Result<(
         results::write("idle-memory", memory(&sides, repeats)?)?;
     }
     if only != Some(Part::Memory) {
-        results::write("idle-cpu", cpu(&sides, pairs)?)?;
+        results::write("idle-cpu", cpu(&[sides, vec![Side::Sampled]].concat(), pairs)?)?;
     }
     Ok(())
 }
@@ -67,12 +67,16 @@ fn seconds(side: Side) -> anyhow::Result<(f64, f64)> {
     let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
     let mut child = side.command(&[PYTHON, "-c", CHANGES])?.stdout(Stdio::null()).spawn()?;
     let mut own = 0.0;
-    while child.try_wait()?.is_none() {
-        if side == Side::Terrace {
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if side.is_under_terrace() {
             own = run_seconds(child.id()).unwrap_or(own);
         }
         std::thread::sleep(Duration::from_millis(100));
-    }
+    };
+    anyhow::ensure!(status.success(), "on the side {} the program failed ({status})", side.name());
     Ok((machine::cpu_seconds(libc::RUSAGE_CHILDREN) - before, own))
 }
 
@@ -83,12 +87,12 @@ fn run_seconds(pid: u32) -> Option<f64> {
     Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
 }
 
-fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {
-    println!("CPU time of all processes on one CPU: python3, 200,000 strings that change, {pairs} rounds, nothing evicted:\n");
+fn cpu(sides: &[Side], rounds: usize) -> anyhow::Result<Value> {
+    println!("CPU time of all processes on one CPU: python3, 200,000 strings that change, {rounds} rounds, nothing evicted:\n");
     let mut found: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
-    let mut own = Vec::new();
+    let mut own: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     // The first round fills caches. Every second one goes backwards: what drifts meets all sides alike.
-    for round in 0..=pairs {
+    for round in 0..=rounds {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -97,16 +101,16 @@ fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {
             let (all, run) = seconds(sides[index])?;
             if round > 0 {
                 found[index].push(all);
-                if sides[index] == Side::Terrace {
-                    own.push(run);
-                }
+                own[index].push(run);
             }
         }
     }
     let of = |side: Side| sides.iter().position(|found| *found == side).map(|index| &found[index]);
     let alone = of(Side::Alone).context("no program alone")?;
     let mut rows = Vec::new();
-    for (side, base) in [(Side::Jemalloc, Side::Alone), (Side::Terrace, Side::Alone), (Side::Terrace, Side::Jemalloc)] {
+    let pairs =
+        [(Side::Jemalloc, Side::Alone), (Side::Terrace, Side::Alone), (Side::Terrace, Side::Jemalloc), (Side::Sampled, Side::Terrace)];
+    for (side, base) in pairs {
         let (Some(with), Some(without)) = (of(side), of(base)) else { continue };
         let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();
         let (low, high) = median_interval(&ratios);
@@ -114,11 +118,17 @@ fn cpu(sides: &[Side], pairs: usize) -> anyhow::Result<Value> {
         println!("{:>9} / {:<9} {ratio:.4}   95 % interval {low:.4} to {high:.4}", side.name(), base.name());
         rows.push(json!({ "side": side.name(), "against": base.name(), "ratio_median": ratio, "ratio_95": [low, high] }));
     }
-    let share = median(&own) / median(alone);
-    println!("alone: {:.2} s; `terrace run` itself, start included: {:.3} % of that\n", median(alone), share * 100.0);
+    println!("alone: {:.2} s", median(alone));
+    let mut shares = serde_json::Map::new();
+    for (side, own) in sides.iter().zip(&own).filter(|(side, _)| side.is_under_terrace()) {
+        let share = median(own) / median(alone);
+        println!("`terrace run` itself, start included, on the side {}: {:.3} % of that", side.name(), share * 100.0);
+        shares.insert(side.name().into(), json!(share));
+    }
+    println!();
     let samples: serde_json::Map<String, Value> =
         sides.iter().zip(&found).map(|(side, found)| (side.name().into(), json!(found))).collect();
-    Ok(json!({ "rounds": pairs, "ratios": rows, "cpu_s": samples, "run_itself_cpu_s": own, "run_itself_share": share }))
+    Ok(json!({ "rounds": rounds, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }))
 }
 
 fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {

@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
+use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -35,12 +37,24 @@ pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<C
 /// The same on these CPUs, as taskset lists them.
 pub fn pinned_to(cpus: &str, terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new("taskset");
+    ends_with_us(&mut command);
     command.args(["-c", cpus]);
     if let Some(flags) = terrace_flags {
         command.arg(terrace()?).arg("run").args(flags).arg("--");
     }
     command.args(args);
     Ok(command)
+}
+
+/// What is started goes when the benchmark is killed: `terrace run` hands the signal on.
+pub fn ends_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec one system call.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        })
+    };
 }
 
 /// CPU model, kernel, CPUs.

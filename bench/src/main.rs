@@ -3,6 +3,8 @@
 //! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/. Figures are medians of interleaved
 //! repeats; nothing here passes or fails, it only tells.
 
+mod accuracy;
+mod adapt;
 mod fault_steps;
 mod faulters;
 mod idle;
@@ -10,6 +12,7 @@ mod interrupt;
 mod machine;
 mod metadata;
 mod pages;
+mod picture;
 mod probe;
 mod results;
 mod servers;
@@ -74,12 +77,16 @@ enum What {
     },
     /// memcached and redis-server at equal memory, against a control group over zram or zswap (as root)
     ZramServers(Box<servers::Options>),
+    /// How policies follow a load that changes: throughput over time, time to recover, moves
+    Adapt(adapt::Options),
+    /// What samples know of where memory is hot, against the truth
+    Accuracy(accuracy::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
     Victims {
         /// Percent of the pages that are resident
-        #[arg(long, value_delimiter = ',', default_values_t = [80, 65, 50, 30], value_parser = clap::value_parser!(u32).range(5..=95))]
+        #[arg(long, value_delimiter = ',', default_values_t = victims::RESIDENT, value_parser = clap::value_parser!(u32).range(5..=95))]
         resident: Vec<u32>,
     },
     /// (internal) the measured program of `pages`
@@ -126,6 +133,8 @@ fn main() -> anyhow::Result<()> {
         Some(What::Threads { repeats }) => threads::run(repeats),
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
+        Some(What::Adapt(options)) => adapt::run(&options),
+        Some(What::Accuracy(options)) => accuracy::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),
@@ -139,7 +148,7 @@ fn main() -> anyhow::Result<()> {
             pages::run(5)?;
             fault_steps::run(5)?;
             metadata::run()?;
-            victims::run(&[80, 65, 50, 30])?;
+            victims::run(&victims::RESIDENT)?;
             threads::run(5)?;
             idle::run(30, 3, None)
         }

@@ -1,4 +1,4 @@
-//! One program on three sides: as it is, with jemalloc (what any replaced allocator costs), and under Terrace.
+//! One program on several sides: as it is, with jemalloc (what any replaced allocator costs), and under Terrace, sampled or not.
 
 use crate::machine;
 use crate::servers::process;
@@ -19,6 +19,8 @@ pub enum Side {
     Jemalloc,
     /// `terrace run` with a budget that is never near.
     Terrace,
+    /// The same, and its accesses are sampled by the clock.
+    Sampled,
 }
 
 impl Side {
@@ -28,10 +30,16 @@ impl Side {
             Side::Alone => "alone",
             Side::Jemalloc => "jemalloc",
             Side::Terrace => "terrace",
+            Side::Sampled => "sampled",
         }
     }
 
-    /// What there is on this machine; says what is not.
+    /// Whether `terrace run` starts it.
+    pub fn is_under_terrace(self) -> bool {
+        matches!(self, Side::Terrace | Side::Sampled)
+    }
+
+    /// What there is on this machine, unsampled; says what is not.
     pub fn all() -> Vec<Side> {
         if jemalloc().is_none() {
             println!("without the side `jemalloc`: libjemalloc.so.2 is not installed");
@@ -41,8 +49,10 @@ impl Side {
 
     /// A command that runs `program` on this side, all of it on CPU 0.
     pub fn command(self, program: &[&str]) -> anyhow::Result<Command> {
-        let flags: &[&str] = &["--dram", "16G"];
-        let mut command = machine::pinned((self == Side::Terrace).then_some(flags), program)?;
+        // Without perf events it is not to be measured at all.
+        let flags = ["--dram", "16G", "--strict", "--sampler", "clock"];
+        let flags = if self == Side::Sampled { &flags[..] } else { &flags[..2] };
+        let mut command = machine::pinned(self.is_under_terrace().then_some(flags), program)?;
         command.env("PYTHONHASHSEED", "0").stderr(Stdio::null());
         if self == Side::Jemalloc {
             // taskset has it too, and does nothing with it.
@@ -103,11 +113,11 @@ fn measure(child: &mut Child, side: Side, settle: Duration) -> anyhow::Result<Fo
     std::thread::sleep(settle);
     // taskset becomes the program, or `terrace run`, whose child the program is.
     let run = child.id();
-    let pid = if side == Side::Terrace { process::child(run).context("terrace run has no child")? } else { run };
+    let pid = if side.is_under_terrace() { process::child(run).context("terrace run has no child")? } else { run };
     let mut footprint = Footprint::default();
     let all = process::rollup(pid)?;
     (footprint.rss, footprint.pss, footprint.anonymous) = (all("Rss"), all("Pss"), all("Anonymous"));
-    if side == Side::Terrace {
+    if side.is_under_terrace() {
         (footprint.library_file, footprint.library_data) = library(pid)?;
         footprint.overhead = process::Page::of(pid)?.overhead_bytes()? as f64;
         let own = process::rollup(run)?;

@@ -11,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
-use terrace_policy::victims::{PROBATION_SHARE, Passed, Return, SOON_SHARE, Writes, passed, returned};
+use terrace_policy::victims::{Passed, Return, SOON_SHARE, Writes, passed, probation_room, returned};
 
 const ITEMS: usize = 381_300;
 const SLOT_BYTES: usize = 1_184;
@@ -21,6 +21,8 @@ const PAGE_BYTES: usize = 4_096;
 const WARM_UP: usize = 4;
 const COUNTED: usize = 2;
 const NEVER: u32 = u32::MAX;
+/// Percent of the pages that are resident, unless others are asked for.
+pub const RESIDENT: [u32; 4] = [80, 65, 50, 30];
 
 /// A load as the pages that it touches. Some GETs touch two, the second of which is only read.
 struct Load {
@@ -240,7 +242,7 @@ impl Policy for Ours {
     }
 
     fn victim(&mut self) -> u32 {
-        let page = if self.probation.len() > (PROBATION_SHARE * self.room as f64) as usize {
+        let page = if self.probation.len() > probation_room(self.room as u64, (self.pages.len() - self.room) as u64) {
             self.probation.pop_front().expect("it is longer than something")
         } else {
             loop {

@@ -7,6 +7,7 @@
 mod built;
 mod cases;
 mod compiled;
+mod guest;
 mod program;
 mod report;
 mod zram;
@@ -14,6 +15,7 @@ mod zram;
 pub use built::{target_directory, terrace_command, terrace_library};
 pub use cases::Cases;
 pub use compiled::compiled;
+pub use guest::{Guest, Outcome, Steps};
 pub use program::{Finished, Program, Running, Terrace};
 pub use report::Report;
 pub use zram::{Zram, without_swap};

@@ -39,6 +39,14 @@ impl Observed {
         std::thread::sleep(LOOK_EVERY);
     }
 
+    fn mean(&self) -> f64 {
+        self.0.iter().map(|look| look.0).sum::<f64>() / self.0.len() as f64
+    }
+
+    fn peak(&self) -> f64 {
+        self.0.iter().map(|look| look.0).fold(0.0, f64::max)
+    }
+
     /// Once so many processes were there and until the first of them left, in the second half of that time: they keep within the budget.
     #[track_caller]
     fn expect_within(&self, budget: f64, processes: usize) {
@@ -80,9 +88,12 @@ fn forked_children_keep_within_it_together() {
     observed.expect_within(budget, 5);
     report.expect_moves_in("children_share_", 20_000, 1_000);
     assert!(report.number("/together/processes") >= 4.0, "{report}");
-    // What the report says of them together is what was seen; both are far above a share and far below five budgets.
-    let (reported, seen) = (report.number("/together/peak_physical_bytes"), observed.0.iter().map(|look| look.0).fold(0.0, f64::max));
-    assert!(reported > seen * 0.7 && reported < seen * 1.3, "a peak of {reported:.0} reported, {seen:.0} seen");
+    // What the report says of them together is what was seen, on average.
+    let (mean, seen) = (report.number("/together/mean_physical_bytes"), observed.mean());
+    assert!(mean > seen * 0.9 && mean < seen * 1.1, "{mean:.0} on average reported, {seen:.0} seen");
+    // And at most: a burst of a tenth of a second, at whose height neither of the two may have looked. Far above a share, far below five budgets.
+    let (peak, seen) = (report.number("/together/peak_physical_bytes"), observed.peak());
+    assert!(peak > seen * 0.6 && peak < seen * 1.6, "a peak of {peak:.0} reported, {seen:.0} seen");
 }
 
 #[test]
@@ -103,7 +114,7 @@ fn shared_pages_count_once() {
     let report = finished.report();
     report.expect_managed();
     // On average: right after the fork, what is known of the child is some tenths of a second old.
-    let (mean, seen) = (report.number("/together/mean_physical_bytes"), observed.0.iter().map(|look| look.0).fold(0.0, f64::max));
+    let (mean, seen) = (report.number("/together/mean_physical_bytes"), observed.peak());
     assert!(mean < 1.3 * seen, "{mean:.0} on average reported, {seen:.0} at most seen");
     // Nothing to evict, and shared pages cannot be.
     assert_eq!(report.at("/budget_met").as_bool(), Some(true), "{report}");

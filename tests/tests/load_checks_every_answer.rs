@@ -49,7 +49,8 @@ impl Server {
         let begun = Instant::now();
         let is_up = |target: &str| match Path::new(target).is_absolute() {
             true => UnixStream::connect(target).is_ok(),
-            false => TcpStream::connect(target).is_ok(),
+            // A port in the range of those that are given to clients may connect to itself while nobody listens.
+            false => TcpStream::connect(target).is_ok_and(|stream| stream.local_addr().ok() != stream.peer_addr().ok()),
         };
         while !is_up(&server.target) {
             assert!(server.running.is_running() && begun.elapsed() < START_WITHIN, "{binary} did not start");
@@ -144,6 +145,26 @@ fn a_filled_server_is_loaded_again() {
             assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
         }
     }
+}
+
+/// What is popular is what was written first, and all that was asked for is counted.
+#[test]
+fn operations_are_counted_by_item() {
+    let Some(server) = Server::start("redis", None) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let arguments = ["--operations", "30000", "--warm-up", "0", "--clustered", "--truth"];
+    let finished = server.load(&[&arguments[..], &[file.path().to_str().unwrap()]].concat());
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
+    let truth: serde_json::Value = serde_json::from_reader(file).unwrap();
+    let counts: Vec<u64> = truth["operations"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<u64>()), (2000, 30_000));
+    // The first ten have more than a third of all by Zipf's law.
+    assert!(counts[..10].iter().sum::<u64>() > 9_000 && counts[1000..].iter().sum::<u64>() < 4_000, "{:?}", &counts[..10]);
+    let finished = server.load(&["--truth", "/nonexistent/x"]);
+    assert!(finished.status.code() == Some(125) && finished.stderr.contains("/nonexistent/x"), "{}", finished.stderr);
+    // A file that is cut off says nothing: the disk is full.
+    let finished = server.load(&["--operations", "100", "--warm-up", "0", "--truth", "/dev/full"]);
+    assert!(finished.status.code() == Some(125) && finished.stderr.contains("cannot write the truth"), "{}", finished.stderr);
 }
 
 #[track_caller]

@@ -2,17 +2,10 @@
 //! Linux 6.1, in a guest (`scripts/guest.sh`).
 
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
 use std::sync::LazyLock;
-use terrace_tests::{compiled, skip, target_directory, terrace_command};
+use terrace_tests::{Guest, Outcome, Steps, compiled};
 
-/// Of `guest.sh`, when there was no guest.
-const NO_GUEST: i32 = 125;
-
-/// All that is run in the guest, in this order: it starts once only. `TERRACE` and `SKEWED` stand for the paths of these programs, and a
-/// report is to be written to `report.json`.
-const STEPS: [(&str, &str); 7] = [
+const STEPS: &[(&str, &str)] = &[
     ("kernel", "uname -r"),
     ("doctor", "TERRACE doctor --json"),
     ("by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
@@ -31,73 +24,11 @@ const STEPS: [(&str, &str); 7] = [
     ),
 ];
 
-/// What a step came to.
-#[derive(Debug, Default)]
-struct Outcome {
-    status: i32,
-    stdout: String,
-    stderr: String,
-    report: String,
-}
+static GUEST: LazyLock<Steps> =
+    LazyLock::new(|| Steps::new(Guest { kernel: "6.1", memory: "plain" }, STEPS, || vec![("SKEWED", compiled("skewed.c", &[]))]));
 
-impl Outcome {
-    fn json(text: &str) -> Value {
-        serde_json::from_str(text).unwrap_or_else(|e| panic!("not JSON ({e}): {text}"))
-    }
-}
-
-/// The outcomes of all steps, or why there is no guest here.
-static GUEST: LazyLock<Result<Vec<Outcome>, String>> = LazyLock::new(|| {
-    let (terrace, skewed) = (terrace_command(), compiled("skewed.c", &[]));
-    let mut script = String::from("cd /tmp\n");
-    for (_, command) in STEPS {
-        let command = command.replace("TERRACE", &quoted(&terrace)).replace("SKEWED", &quoted(&skewed));
-        // Each part is followed by its number of bytes, as none of them can be trusted to end in a newline.
-        script += &format!("rm -f report.json; ({command}) >stdout 2>stderr; echo $? >status; touch report.json\n");
-        script += "for part in status stdout stderr report.json; do wc -c <$part; cat $part; done\n";
-    }
-    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest.sh"))
-        .args(["run", &script])
-        .env("TERRACE_GUEST_DIR", target_directory().join("guest"))
-        .output()
-        .map_err(|e| format!("guest.sh cannot be started: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    println!("{said}");
-    match output.status.code() {
-        Some(0) => Ok(outcomes(&String::from_utf8_lossy(&output.stdout))),
-        Some(NO_GUEST) => Err(said),
-        _ => panic!("the guest's script failed: {said}"),
-    }
-});
-
-/// A path as one word of the shell.
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.to_str().expect("a path in UTF-8").replace('\'', r"'\''"))
-}
-
-fn outcomes(mut text: &str) -> Vec<Outcome> {
-    let mut part = || {
-        let (bytes, rest) = text.split_once('\n').expect("a number of bytes");
-        let (part, rest) = rest.split_at(bytes.trim().parse().expect("a number of bytes"));
-        text = rest;
-        part.to_owned()
-    };
-    STEPS
-        .iter()
-        .map(|_| Outcome { status: part().trim().parse().expect("a status"), stdout: part(), stderr: part(), report: part() })
-        .collect()
-}
-
-/// What a step came to. None, and a remark, where there is no guest.
-#[track_caller]
 fn outcome(step: &str) -> Option<&'static Outcome> {
-    match &*GUEST {
-        Ok(outcomes) => Some(&outcomes[STEPS.iter().position(|(name, _)| *name == step).expect("one of STEPS")]),
-        Err(reason) => {
-            skip("an older kernel", reason.trim());
-            None
-        }
-    }
+    GUEST.outcome(step)
 }
 
 #[test]
@@ -112,7 +43,7 @@ fn a_program_runs_unmanaged_and_one_line_says_why() {
     assert_eq!(run.status, 0, "{run:?}");
     // It checks its memory, and says at the end how often.
     assert!(run.stdout.trim_end().ends_with(" reads"), "{run:?}");
-    let report = Outcome::json(&run.report);
+    let report = run.report();
     assert_eq!((&report["managed"], &report["state"]), (&Value::from(false), &Value::from("unmanaged")), "{report:#}");
     let note = report["note"].as_str().unwrap_or_default();
     assert!(note.starts_with("this kernel has no ") && note.contains("needs Linux 6.8") && note.contains("stays in DRAM"), "{report:#}");
@@ -141,7 +72,7 @@ fn pages_leave_and_come_back_where_huge_pages_are_always_given() {
 fn leave_and_come_back(step: &str) {
     let Some(run) = outcome(step) else { return };
     assert!(run.status == 0 && run.stdout.trim_end().ends_with(" reads"), "{run:?}");
-    let report = Outcome::json(&run.report);
+    let report = run.report();
     assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}");
     let faults = report["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>();
     assert!(report["moves"]["demoted_pages"].as_u64() >= Some(1000) && faults >= 1, "{report:#}");
@@ -157,7 +88,7 @@ fn strict_refuses() {
 #[test]
 fn the_doctor_names_what_the_kernel_lacks() {
     let Some(doctor) = outcome("doctor") else { return };
-    let answer = Outcome::json(&doctor.stdout);
+    let answer: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
     assert_eq!((doctor.status, &answer["can_evict"]), (1, &Value::from(false)), "{answer:#}");
     let row = |name: &str| answer["rows"].as_array().into_iter().flatten().find(|row| row["name"] == name).unwrap_or(&Value::Null).clone();
     let (kernel, consequence) = (row("kernel"), row("kernel")["consequence"].to_string());

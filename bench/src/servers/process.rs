@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::mem::offset_of;
 use std::path::PathBuf;
-use terrace_pager::stats::{MAGIC, State, StatsPage, TierPage};
+use terrace_pager::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
 
 /// Counters that only grow.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +108,7 @@ impl Page {
 
     fn read(&self) -> anyhow::Result<Words> {
         let bytes = fs::read(&self.0).context("the server's statistics page is gone")?;
-        anyhow::ensure!(bytes.len() == size_of::<StatsPage>(), "the server's statistics page is of another version");
+        anyhow::ensure!(bytes.len() == size_of::<StatsFile>(), "the server's statistics page is of another version");
         let words = Words(bytes);
         anyhow::ensure!(words.u64_at(offset_of!(StatsPage, magic)) == MAGIC, "the server's statistics page is of another version");
         anyhow::ensure!((words.u32_at(offset_of!(StatsPage, tier_count)) as usize) <= terrace_pager::stats::MAX_TIERS, "it is damaged");

@@ -4,7 +4,7 @@ use super::group::Group;
 use super::measure::Data;
 use super::process::{self, Page};
 use crate::interrupt;
-use crate::machine::terrace;
+use crate::machine::{ends_with_us, terrace};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use std::fs::File;
@@ -94,14 +94,11 @@ impl Running {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let processes = File::options().write(true).open(group.processes_file())?;
+        ends_with_us(&mut command);
         // SAFETY: between fork and exec only system calls, on descriptors and values made before.
         unsafe {
             command.pre_exec(move || {
                 (&processes).write_all(b"0")?;
-                // Nothing is left behind if the benchmark is killed.
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
-                    return Err(io::Error::last_os_error());
-                }
                 pin(CPU)
             })
         };

@@ -1,12 +1,13 @@
 //! The command line: what may be said and how it is explained. Values are checked here, before anything else happens.
 
-use crate::load::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS, Protocol, Target};
+use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
+use crate::sampling::{Choice, Cost};
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::{Dram, Eviction};
-use terrace_tiers::{FileMedium, MediumKind, TierKind, parse_tiers};
+use terrace_pager::settings::{Dram, Eviction, Policy};
+use terrace_tiers::{FileMedium, MediumKind, Nodes, TierKind, parse_tiers};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
 #[derive(Parser, Debug)]
@@ -29,7 +30,7 @@ pub enum Command {
     ///
     /// Exit status: 0 where Terrace can evict, 1 where programs would run unmanaged.
     Doctor(DoctorArguments),
-    /// Load a server, and check what it answers
+    /// Load a server or memory, and check what comes back
     Load(LoadArguments),
     /// Run a program as it is, and write down which parts of its memory it waits for, and when
     #[command(after_long_help = RECORD_HELP, override_usage = "terrace record -o FILE [OPTIONS] -- CMD [ARGUMENT]...")]
@@ -113,6 +114,23 @@ pub struct RunArguments {
     #[arg(long, value_name = "move|wp")]
     pub evict: Option<Eviction>,
 
+    /// Who chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are any), faults (by faults alone), or the published jenga, memtis, memtis-qc
+    /// [default: terrace]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<Policy>,
+
+    /// What tells where the program waits for memory: pebs or ibs (processors that sample accesses), clock (perf events by the clock), timer
+    /// (signals of the program's own, where perf events are forbidden), none
+    /// (faults only), or auto: the best of the first three that this machine has, for policies that need it (jenga, memtis, memtis-qc) and for far memory
+    /// [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub sampler: Option<Choice>,
+
+    /// What sampling may cost in all, interrupts included, as a share of one CPU (0.01% to 100%); after a change of what is hot three times as much for some seconds
+    /// [default: 1%]
+    #[arg(long, value_name = "PCT")]
+    pub sampler_cost: Option<Cost>,
+
     /// Decompress and compare every page when it is stored, while the original is still there (for distrusted memory and new codecs)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
@@ -180,36 +198,31 @@ pub enum ReportKind {
     /// Address × time: where the program waits for memory
     Heatmap(HeatmapArguments),
     /// How much memory it waits for, in each stretch of time and in all
-    Wss(WssArguments),
+    Wss(Shown),
+}
+
+/// What of a recording is shown, and how.
+#[derive(Args, Debug)]
+pub struct Shown {
+    /// What `terrace record` wrote
+    pub file: PathBuf,
+    /// The process to show [default: the one that was met most]
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `terrace report heatmap`.
 #[derive(Args, Debug)]
 pub struct HeatmapArguments {
-    /// What `terrace record` wrote
-    pub file: PathBuf,
-    /// The process to show [default: the one that was met most]
-    #[arg(long, value_name = "PID")]
-    pub process: Option<u32>,
+    /// Of what.
+    #[command(flatten)]
+    pub shown: Shown,
     /// Draw it into this file too
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `terrace report wss`.
-#[derive(Args, Debug)]
-pub struct WssArguments {
-    /// What `terrace record` wrote
-    pub file: PathBuf,
-    /// The process to show [default: the one that was met most]
-    #[arg(long, value_name = "PID")]
-    pub process: Option<u32>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `terrace config`.
@@ -256,7 +269,7 @@ pub struct DoctorArguments {
 /// `terrace load`.
 #[derive(Args, Debug)]
 pub struct LoadArguments {
-    /// What kind of server.
+    /// What is loaded.
     #[command(subcommand)]
     pub kind: LoadKind,
 }
@@ -267,6 +280,73 @@ pub enum LoadKind {
     /// Fill a memcached or redis server with values that can be told apart, then read and write them
     #[command(after_long_help = LOAD_HELP)]
     Kv(KvArguments),
+    /// Touch memory of this command's own in a known pattern, to see what a policy makes of it
+    #[command(after_long_help = MEMORY_HELP)]
+    Memory(MemoryArguments),
+}
+
+const MEMORY_HELP: &str = "\
+All that is read is checked.
+
+Exit status:
+  0    all was what it should be
+  1    something was not
+  125  terrace itself failed
+
+Examples:
+  terrace run --dram 50% -- terrace load memory jump --size 1G --seconds 30
+  terrace record -o zipf.rec -- terrace load memory zipf --truth zipf.json";
+
+/// `terrace load memory`.
+#[derive(Args, Debug)]
+pub struct MemoryArguments {
+    /// What is touched when
+    #[arg(value_enum, value_name = "PATTERN")]
+    pub pattern: Load,
+
+    /// How much memory (512M, 4G: powers of 1024)
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub size: u64,
+
+    /// How long, after it was filled
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = some_seconds)]
+    pub seconds: f64,
+
+    /// How long what is hot stays the same, where it changes
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = some_seconds)]
+    pub change_every: f64,
+
+    /// How many threads, each with a way of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    pub threads: usize,
+
+    /// Of 100 accesses, so many write
+    #[arg(long, value_name = "PCT", default_value = "10", value_parser = percent)]
+    pub write_share: f64,
+
+    /// The exponent of the Zipf distribution; 0: all alike
+    #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
+    pub theta: f64,
+
+    /// From what all is made
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Accesses are counted for so long each
+    #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = some_seconds)]
+    pub interval: f64,
+
+    /// At the end check all that was not read too, and that no write was lost (of a graph: all but its ranks)
+    #[arg(long)]
+    pub check_all: bool,
+
+    /// Count accesses to each page, and write them into this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub truth: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const LOAD_HELP: &str = "\
@@ -316,6 +396,10 @@ pub struct KvArguments {
     #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
     pub theta: f64,
 
+    /// Popular items are those that were written first, so they are neighbours in the server's memory; else they are scattered
+    #[arg(long)]
+    pub clustered: bool,
+
     /// Of 100 operations, so many are GETs and the others SETs
     #[arg(long, value_name = "PCT", default_value = "100", value_parser = percent)]
     pub get_share: f64,
@@ -343,6 +427,10 @@ pub struct KvArguments {
     /// Give up when the server has not answered for so long
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub patience: f64,
+
+    /// Count operations on each item while it is measured, and write them into this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub truth: Option<PathBuf>,
 
     /// Print JSON
     #[arg(long)]
@@ -384,6 +472,15 @@ fn seconds(text: &str) -> Result<f64, String> {
     number_within(text, 0.0, SECONDS_MOST)
 }
 
+/// More than nothing: what is done for so long must be possible.
+fn some_seconds(text: &str) -> Result<f64, String> {
+    number_within(text, 0.01, SECONDS_MOST)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    terrace_pager::settings::parse_size(text).map_err(|error| error.to_string())
+}
+
 fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if (1..=COUNT_MOST).contains(&count) => Ok(count),
@@ -398,11 +495,15 @@ fn value_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Accepts a list of tiers that `terrace_tiers` understands and whose directories are fit for use, and keeps it as it was written.
+/// Accepts a list of tiers that `terrace_tiers` understands and whose directories and nodes are fit for use, and keeps it as it was written.
 pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     for tier in parse_tiers(text)? {
-        if let TierKind::Compressed { medium: MediumKind::File { directory }, .. } = &tier.kind {
-            FileMedium::check(directory).map_err(|error| format!("`{}`: {error}", tier.name))?;
+        match &tier.kind {
+            TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
+                FileMedium::check(directory).map_err(|error| format!("`{}`: {error}", tier.name))?;
+            }
+            TierKind::Node { node } => Nodes::of_machine().check(*node).map_err(|error| format!("`{}`: {error}", tier.name))?,
+            _ => {}
         }
     }
     Ok(text.to_owned())
@@ -448,6 +549,9 @@ mod tests {
         for line in [
             &["--dram", "0%", "--", "p"][..],
             &["--dram", "", "--", "p"],
+            &["--policy", "lru", "--", "p"],
+            &["--sampler", "pebbles", "--", "p"],
+            &["--sampler-cost", "0%", "--", "p"],
             &["--tiers", "dram,nonsense", "--", "p"],
             &["--frobnicate", "--", "p"],
             &["--slowdown", "3%", "--", "p"],

@@ -4,7 +4,7 @@
 //! went to the whole foreground group and so reached the program already; those of a process came to us only, and are
 //! passed on. The program starts with the signal mask and dispositions that we were started with.
 
-use crate::disposition;
+use crate::{OUR_FAULT, disposition};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
@@ -50,6 +50,14 @@ impl End {
             End::Exited(status) => i32::from(status),
             End::Killed(signal) => 128 + signal,
         }
+    }
+
+    /// Ends us in the same way: gives the exit status, or dies of the signal (where it cannot kill us, gives the status too).
+    pub fn pass_on(self) -> u8 {
+        if let End::Killed(signal) = self {
+            die_of(signal);
+        }
+        self.exit_status().try_into().unwrap_or(OUR_FAULT)
     }
 }
 
@@ -193,7 +201,7 @@ fn stop_with_it() {
 
 /// Dies of `signal` as the program did, without a core file of our own. Returns only if the signal does not kill us
 /// (process 1 of a container).
-pub fn die_of(signal: i32) {
+fn die_of(signal: i32) {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let only_it = set_of(&[signal]);
     // SAFETY: all pointers are to initialised values of this frame or null where that means "not asked for".

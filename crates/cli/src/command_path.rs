@@ -1,7 +1,9 @@
 //! Finds the program that a command names, as `execvp` would, so that it can be looked at before it is started.
 
+use crate::{OUR_FAULT, say};
 use std::ffi::OsStr;
 use std::fmt;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -64,6 +66,26 @@ pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NoProgram>
         Some(file) => NoProgram::NotExecutable(file.to_string_lossy().into_owned()),
         None => NoProgram::NotFound(shown()),
     })
+}
+
+/// [`resolve`] along our own PATH; if there is none, says so and gives the exit status.
+pub fn of_command(name: &OsStr) -> Result<PathBuf, u8> {
+    resolve(name, std::env::var_os("PATH").as_deref()).map_err(|error| {
+        say(&error.to_string());
+        error.exit_status()
+    })
+}
+
+/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be executed. What keeps
+/// us from making a process at all is our own failure.
+pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
+    let (status, advice) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (127, "; it is there, so the interpreter or loader that it names is missing"),
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => (OUR_FAULT, "; no new process can be made now"),
+        _ => (126, ""),
+    };
+    say(&format!("cannot execute {} ({}): {error}{advice}", name.to_string_lossy(), program.display()));
+    status
 }
 
 /// `None`: not there. `Some(false)`: there, and not to be executed by us.

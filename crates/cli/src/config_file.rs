@@ -2,17 +2,19 @@
 //! pass and told with its line; an unknown key is a mistake, because a misspelt one would silently do nothing.
 
 use crate::args;
+use crate::sampling::{Choice, Cost};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use terrace_pager::settings::{Dram, Eviction};
+use terrace_pager::settings::{Dram, Eviction, Policy};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 8] = ["dram", "tiers", "observe", "strict", "evict", "verify", "children", "report"];
+const RUN_KEYS: [&str; 11] =
+    ["dram", "tiers", "observe", "strict", "evict", "policy", "sampler", "sampler_cost", "verify", "children", "report"];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -29,6 +31,12 @@ pub struct FileSettings {
     pub strict: Option<bool>,
     /// `run.evict`.
     pub evict: Option<Eviction>,
+    /// `run.policy`.
+    pub policy: Option<Policy>,
+    /// `run.sampler`.
+    pub sampler: Option<Choice>,
+    /// `run.sampler_cost`.
+    pub sampler_cost: Option<Cost>,
     /// `run.verify`.
     pub verify: Option<bool>,
     /// `run.children`; false is `--no-children`.
@@ -149,6 +157,18 @@ impl Reader<'_> {
                     let text = self.string("evict", "\"move\" or \"wp\"", value);
                     settings.evict = text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
                 }
+                "policy" => {
+                    let text = self.string("policy", "a name such as \"terrace\"", value);
+                    settings.policy = text.and_then(|text| self.valid("policy", value, text.parse::<Policy>()));
+                }
+                "sampler" => {
+                    let text = self.string("sampler", "\"auto\", \"pebs\", \"ibs\", \"clock\", \"timer\" or \"none\"", value);
+                    settings.sampler = text.and_then(|text| self.valid("sampler", value, text.parse::<Choice>()));
+                }
+                "sampler_cost" => {
+                    let text = self.string("sampler_cost", "a share of a CPU such as \"1%\"", value);
+                    settings.sampler_cost = text.and_then(|text| self.valid("sampler_cost", value, text.parse::<Cost>()));
+                }
                 "verify" => settings.verify = self.boolean("verify", value),
                 "children" => settings.children = self.boolean("children", value),
                 "report" => match self.string("report", "a file name in quotes", value) {
@@ -242,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -251,6 +271,9 @@ mod tests {
                 observe: Some(true),
                 strict: Some(false),
                 evict: Some(Eviction::WriteProtect),
+                policy: "jenga".parse().ok(),
+                sampler: Some(Choice::None),
+                sampler_cost: "0.5%".parse().ok(),
                 verify: Some(true),
                 children: Some(false),
                 report: Some("r.json".into()),
@@ -265,7 +288,9 @@ mod tests {
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
-            ["2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, verify, children, report"]
+            [
+                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, verify, children, report"
+            ]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
     }
@@ -362,7 +387,7 @@ mod tests {
             let read = parse(&text).unwrap();
             let (observe, strict, verify, children) = (Some(observe), Some(strict), Some(verify), Some(children));
             let report = Some(report.into());
-            prop_assert_eq!(read, FileSettings { dram: Some(dram), tiers: None, observe, strict, evict: None, verify, children, report });
+            prop_assert_eq!(read, FileSettings { dram: Some(dram), observe, strict, verify, children, report, ..FileSettings::default() });
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::args::RunArguments;
 use crate::config_file::{self, FileSettings};
+use crate::sampling::{Choice, Cost};
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -19,15 +20,20 @@ pub enum Origin {
     CommandLine,
 }
 
-/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `verify`, `children`, `report`, in this order.
+/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
+/// `sampler_cost`, `verify`, `children`, `report`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
     pub settings: Settings,
+    /// What takes samples.
+    pub sampler: Choice,
+    /// What that may cost.
+    pub sampler_cost: Cost,
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 8],
+    pub origins: [Origin; 11],
 }
 
 impl Effective {
@@ -40,6 +46,9 @@ impl Effective {
             observe: arguments.observe,
             strict: arguments.strict,
             evict: arguments.evict,
+            policy: arguments.policy,
+            sampler: arguments.sampler,
+            sampler_cost: arguments.sampler_cost,
             verify: arguments.verify,
             children: arguments.no_children.map(|none| !none),
             report: arguments.report.clone(),
@@ -59,13 +68,30 @@ impl Effective {
         let (observe, observe_from) = choose(flags.observe, file.observe, default.observe);
         let (strict, strict_from) = choose(flags.strict, file.strict, default.strict);
         let (evict, evict_from) = choose(flags.evict, file.evict, default.evict);
+        let (policy, policy_from) = choose(flags.policy, file.policy, default.policy);
+        let (sampler, sampler_from) = choose(flags.sampler, file.sampler, Choice::default());
+        let (sampler_cost, sampler_cost_from) = choose(flags.sampler_cost, file.sampler_cost, Cost::default());
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
         let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
         Effective {
-            settings: Settings { dram, tiers, observe, strict, evict, verify, children, ..default },
+            settings: Settings { dram, tiers, observe, strict, evict, policy, verify, children, ..default },
+            sampler,
+            sampler_cost,
             report,
-            origins: [dram_from, tiers_from, observe_from, strict_from, evict_from, verify_from, children_from, report_from],
+            origins: [
+                dram_from,
+                tiers_from,
+                observe_from,
+                strict_from,
+                evict_from,
+                policy_from,
+                sampler_from,
+                sampler_cost_from,
+                verify_from,
+                children_from,
+                report_from,
+            ],
         }
     }
 }
@@ -96,7 +122,19 @@ mod tests {
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
         let default = Origin::Default;
-        let origins = [Origin::CommandLine, default, Origin::CommandLine, Origin::File, default, default, default, default];
+        let origins = [
+            Origin::CommandLine,
+            default,
+            Origin::CommandLine,
+            Origin::File,
+            default,
+            default,
+            default,
+            default,
+            default,
+            default,
+            default,
+        ];
         assert_eq!(effective.origins, origins);
     }
 }

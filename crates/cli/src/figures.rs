@@ -4,12 +4,16 @@
 //! of another size or magic, or with something in it that no Terrace writes, is a damaged one, of which nothing is shown but that.
 
 use serde::Serialize;
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use terrace_pager::stats::{self, MAGIC, StatsPage};
+use terrace_pager::stats::{
+    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, InterruptSlot, MAGIC, SAMPLE_SLOTS, SampleRing, StatsFile, StatsPage,
+};
+use terrace_policy::victims::Reason;
 
 /// One tier's part of [`Figures`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,9 +106,12 @@ pub struct Figures {
     pub over_budget_ms: u64,
     pub promoted_pages: u64,
     pub demoted_pages: u64,
+    /// By [`Reason`].
+    pub demoted_for: [u64; Reason::ALL.len()],
     pub unchanged_pages: u64,
     pub failed_moves: u64,
     pub ahead_pages: u64,
+    pub hot_pages: u64,
     pub shared_pages: u64,
     pub stall_ns: u64,
     pub cpu_ns: u64,
@@ -186,6 +193,7 @@ pub struct Image {
     pub committed_bytes: u64,
     pub logical_bytes: u64,
     pub physical_bytes: u64,
+    pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
 }
@@ -212,6 +220,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         committed_bytes: bytes(&page.committed_bytes),
         logical_bytes: bytes(&page.logical_bytes),
         physical_bytes: bytes(&page.physical_bytes),
+        peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
     };
@@ -223,11 +232,116 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
 pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<()> {
     const OFFSET: usize = std::mem::offset_of!(StatsPage, share_bytes);
     const { assert!(std::mem::offset_of!(StatsPage, share_for_bytes) == OFFSET + 8) };
-    let file = File::options().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)?;
+    let file = open_page(file, true)?;
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&share_bytes.to_ne_bytes());
     bytes[8..].copy_from_slice(&for_bytes.to_ne_bytes());
     file.write_all_at(&bytes, OFFSET as u64)
+}
+
+/// Where samples for one process are written.
+pub struct SampleFile {
+    file: File,
+    /// The page's file.
+    pub name: String,
+    sent: u64,
+    /// Interrupts that have been read.
+    interrupts: u64,
+}
+
+impl SampleFile {
+    const PERIOD: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, period_ns)) as u64;
+    const UNTIL: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, until_ns)) as u64;
+    const BEGUN: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, begun)) as u64;
+    const INTERRUPTS: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, slots)) as u64;
+    const SENT: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, sent)) as u64;
+    const SLOTS: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, slots)) as u64;
+
+    /// After so long without a word it is not believed what a process thinks.
+    const SILENT_NS: u64 = 2_000_000_000;
+
+    /// Opens a page for samples; `None` if it is not one.
+    pub fn open(page: &PageFile) -> Option<SampleFile> {
+        let file = open_page(&page.path, true).ok()?;
+        // What is shorter is not one of ours, or not one yet: writing would make it longer.
+        if file.metadata().ok()?.len() != size_of::<StatsFile>() as u64 {
+            return None;
+        }
+        let mut opened = SampleFile { file, name: page.name.clone(), sent: 0, interrupts: 0 };
+        opened.sent = opened.number(Self::SENT)?;
+        opened.interrupts = opened.number(Self::BEGUN)?;
+        Some(opened)
+    }
+
+    fn number(&self, offset: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, offset).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    }
+
+    /// How much sampling the process thinks worth while (1 is the usual); `None` if it does not say, or not any more.
+    pub fn wanted(&self) -> Option<f64> {
+        const PAGE: usize = std::mem::offset_of!(StatsFile, page);
+        let updated_ns = self.number((PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
+        let percent = self.number((PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
+        let speaks = terrace_pager::sys::now_ns().saturating_sub(updated_ns) < Self::SILENT_NS;
+        Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
+    }
+
+    /// Has the process's threads interrupted each time that they have run for so long; 0: not any more.
+    /// That has to be said again within [`SampleFile::SILENT_NS`].
+    pub fn set_period(&self, period_ns: u64) -> io::Result<()> {
+        let until_ns = terrace_pager::sys::now_ns() + Self::SILENT_NS;
+        self.file.write_all_at(&until_ns.to_ne_bytes(), Self::UNTIL)?;
+        self.file.write_all_at(&period_ns.to_ne_bytes(), Self::PERIOD)
+    }
+
+    /// Takes out where threads were interrupted: thread, instruction, flags, registers. Returns how many were lost. What is being written is lost, too.
+    pub fn interrupts(&mut self, mut each: impl FnMut(&[u64; INTERRUPT_WORDS])) -> u64 {
+        let Some(begun) = self.number(Self::BEGUN) else { return 0 };
+        let slots = INTERRUPT_SLOTS as u64;
+        let from = self.interrupts.max(begun.saturating_sub(slots)).min(begun);
+        let mut lost = begun.saturating_sub(self.interrupts).min(u64::from(u32::MAX));
+        self.interrupts = begun;
+        let mut slot = [0; size_of::<InterruptSlot>()];
+        for number in from..begun {
+            let at = Self::INTERRUPTS + number % slots * slot.len() as u64;
+            // Its number, all of it, and its number again: it may be written over meanwhile.
+            let (before, read) = (self.number(at), self.file.read_exact_at(&mut slot, at));
+            if read.is_err() || before != Some(number + 1) || self.number(at) != before {
+                continue;
+            }
+            let mut words = slot.chunks_exact(8).skip(1).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+            lost -= 1;
+            each(&std::array::from_fn(|_| words.next().unwrap_or(0)));
+        }
+        lost
+    }
+
+    /// Writes entries, and then that they are there; of too many, the first.
+    pub fn send(&mut self, entries: &[u64]) -> io::Result<()> {
+        let entries = &entries[..entries.len().min(SAMPLE_SLOTS)];
+        let first = (self.sent % SAMPLE_SLOTS as u64) as usize;
+        // Around the end of the ring.
+        let (before, after) = entries.split_at(entries.len().min(SAMPLE_SLOTS - first));
+        for (slot, part) in [(first, before), (0, after)] {
+            let bytes: Vec<u8> = part.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
+            self.file.write_all_at(&bytes, Self::SLOTS + slot as u64 * 8)?;
+        }
+        self.sent = self.sent.wrapping_add(entries.len() as u64);
+        self.file.write_all_at(&self.sent.to_ne_bytes(), Self::SENT)
+    }
+}
+
+/// The newest page of each process.
+pub fn newest_pages(run_dir: &Path) -> HashMap<u32, PageFile> {
+    let mut newest: HashMap<u32, PageFile> = HashMap::new();
+    for file in page_files(run_dir) {
+        if newest.get(&file.pid).is_none_or(|known| known.started_ns < file.started_ns) {
+            newest.insert(file.pid, file);
+        }
+    }
+    newest
 }
 
 /// A file in a run directory that may be a page.
@@ -237,6 +351,8 @@ pub struct PageFile {
     pub path: PathBuf,
     /// The process, by the file's name.
     pub pid: u32,
+    /// When the page was made, likewise.
+    pub started_ns: u64,
 }
 
 /// Those files.
@@ -244,27 +360,35 @@ pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> {
     let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        Some(PageFile { pid: page_name(&name)?, path: entry.path(), name })
+        let (pid, started_ns) = page_name(&name)?;
+        Some(PageFile { pid, started_ns, path: entry.path(), name })
     })
 }
 
-/// The process of a page's file, which is called `<pid>-<started_ns>.stats`.
-fn page_name(name: &str) -> Option<u32> {
+/// The process of a page's file, which is called `<pid>-<started_ns>.stats`, and that time.
+fn page_name(name: &str) -> Option<(u32, u64)> {
     let (pid, started) = name.strip_suffix(".stats")?.split_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(pid) && is_number(started)).then(|| pid.parse().ok())?
+    // A time that no clock shows is before all others.
+    (is_number(pid) && is_number(started)).then(|| Some((pid.parse().ok()?, started.parse().unwrap_or(0))))?
+}
+
+/// Opens a page, which may have become anything: through no link, and waiting for nobody.
+fn open_page(file: &Path, write: bool) -> io::Result<File> {
+    File::options().read(true).write(write).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)
 }
 
 /// What `take` makes of the page in a file; `Err` says what is wrong with it.
 fn read_page<T>(file: &Path, pid: u32, take: impl FnOnce(&StatsPage) -> T) -> Result<T, String> {
     const BYTES: usize = size_of::<StatsPage>();
-    let mut content = Vec::with_capacity(BYTES + 1);
-    let opened = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file).map_err(|e| e.to_string())?;
-    opened.take(BYTES as u64 + 1).read_to_end(&mut content).map_err(|e| e.to_string())?;
-    if content.len() != BYTES {
-        let more = if content.len() > BYTES { "more than " } else { "" };
-        return Err(format!("it has {more}{} bytes instead of {BYTES}", content.len().min(BYTES)));
+    const FILE_BYTES: usize = size_of::<StatsFile>();
+    let opened = open_page(file, false).map_err(|e| e.to_string())?;
+    let len = opened.metadata().map_err(|e| e.to_string())?.len();
+    if len != FILE_BYTES as u64 {
+        return Err(format!("it has {len} bytes instead of {FILE_BYTES}"));
     }
+    let mut content = vec![0; BYTES];
+    opened.read_exact_at(&mut content, 0).map_err(|e| e.to_string())?;
     // Words, for their alignment.
     let words: Vec<u64> = content.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8"))).collect();
     const { assert!(BYTES.is_multiple_of(8) && align_of::<StatsPage>() == 8) };
@@ -346,9 +470,11 @@ fn figures_of(page: &StatsPage) -> Figures {
         over_budget_ms: long(&page.over_budget_ms),
         promoted_pages: long(&page.promoted_pages),
         demoted_pages: long(&page.demoted_pages),
+        demoted_for: page.demoted_for.each_ref().map(long),
         unchanged_pages: long(&page.unchanged_pages),
         failed_moves: long(&page.failed_moves),
         ahead_pages: long(&page.ahead_pages),
+        hot_pages: long(&page.hot_pages),
         shared_pages: long(&page.shared_pages),
         stall_ns: long(&page.stall_ns),
         cpu_ns: long(&page.cpu_ns),
@@ -409,9 +535,11 @@ pub mod samples {
             over_budget_ms: 300,
             promoted_pages: 812_345,
             demoted_pages: 1_200_000,
+            demoted_for: [700_000, 1_000, 400_000, 99_000, 0, 0, 0],
             unchanged_pages: 301_222,
             failed_moves: 17,
             ahead_pages: 0,
+            hot_pages: 0,
             shared_pages: 512,
             stall_ns: 1_900_000_000,
             cpu_ns: 730_000_000,
@@ -426,8 +554,8 @@ mod tests {
     use super::*;
 
     fn page(pid: u32, started: u64) -> Vec<u64> {
-        let words = vec![0u64; size_of::<StatsPage>() / 8];
-        // SAFETY: as in read_page: the right size and alignment, and atomics only; the vector is not used meanwhile.
+        let words = vec![0u64; size_of::<StatsFile>() / 8];
+        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector is not used meanwhile.
         let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
         page.magic.store(MAGIC, Relaxed);
         page.pid.store(pid, Relaxed);
@@ -467,7 +595,7 @@ mod tests {
         std::os::unix::fs::symlink(at.join("12-50.stats"), at.join("20-1.stats")).unwrap();
         let Pages { good: all, damaged } = read_all(at);
         assert_eq!(damaged.iter().map(|damaged| damaged.pid).collect::<Vec<_>>(), [14, 15, 16]);
-        assert!(damaged[1].why.starts_with("it has ") && damaged[2].why.starts_with("it has more than "), "{damaged:?}");
+        assert!(damaged[1..].iter().all(|damaged| damaged.why.starts_with("it has ")), "{damaged:?}");
         assert_eq!(all.iter().map(|figures| figures.pid).collect::<Vec<_>>(), [13, 12]);
         let figures = &all[1];
         assert_eq!((figures.budget_bytes, figures.saved_bytes(), figures.note.as_str()), (None, -20, "a note"));
@@ -504,6 +632,89 @@ mod tests {
         write_share(&name, 0, 0).unwrap();
         assert_eq!(fs::read(&name).unwrap(), words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
         assert!(write_share(&scratch.path().join("13-1.stats"), 1, 1).is_err());
+    }
+
+    #[test]
+    fn samples_are_put_into_the_newest_page_and_read_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = scratch.path();
+        for name in ["12-50.stats", "12-9.stats", "13-60.stats"] {
+            write(at, name, &page(12, 50));
+        }
+        write(at, "14-1.stats", &page(14, 1)[1..]);
+        let open = |pid: u32| SampleFile::open(newest_pages(at).get(&pid)?);
+        assert!(open(14).is_none() && open(15).is_none());
+        assert_eq!(open(12).unwrap().name, "12-50.stats");
+        let mut taken = 0;
+        let mut read = || {
+            let bytes = fs::read(at.join("12-50.stats")).unwrap();
+            let words: Vec<u64> = bytes.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap())).collect();
+            assert_eq!(words.len() * 8, size_of::<StatsFile>());
+            // SAFETY: the right size and alignment, and atomics only; the vector outlives the reference.
+            let file = unsafe { &*words.as_ptr().cast::<StatsFile>() };
+            let mut all = Vec::new();
+            file.samples.take(&mut taken, |block, weight| all.push((block, weight)));
+            all
+        };
+        let mut next = 0;
+        // Around the end of the ring, by who opens it again each time.
+        for count in [3, 2_500, 2_500, 0, 1] {
+            let sent: Vec<(u32, f32)> = (next..next + count).map(|n| (n, 0.5 * n as f32)).collect();
+            next += count;
+            let entries: Vec<u64> = sent.iter().map(|(block, weight)| SampleRing::entry(*block, *weight)).collect();
+            open(12).unwrap().send(&entries).unwrap();
+            assert_eq!(read(), sent);
+        }
+        open(12).unwrap().send(&vec![7; 5000]).unwrap();
+        assert_eq!(read().len(), SAMPLE_SLOTS);
+    }
+
+    #[test]
+    fn interrupts_come_once_and_the_oldest_are_lost() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = scratch.path();
+        let path = at.join("12-50.stats");
+        write(at, "12-50.stats", &page(12, 50));
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        // SAFETY: a whole file of atomics, unmapped by nobody in this test.
+        let shared = unsafe {
+            let memory = libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<StatsFile>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+            );
+            assert_ne!(memory, libc::MAP_FAILED);
+            &*memory.cast::<StatsFile>()
+        };
+        let mut reader = SampleFile::open(&newest_pages(at)[&12]).unwrap();
+        reader.set_period(4_000_000).unwrap();
+        assert_eq!(shared.interrupts.period_ns.load(Relaxed), 4_000_000);
+        assert!(shared.interrupts.until_ns.load(Relaxed) > terrace_pager::sys::now_ns());
+        let mut next = 0;
+        let mut interrupt = |count: u64| {
+            (next..next + count).for_each(|n| shared.interrupts.write(&std::array::from_fn(|word| n + word as u64)));
+            next += count;
+        };
+        let mut read = || {
+            let mut seen = Vec::new();
+            let lost = reader.interrupts(|words| {
+                assert!(words.iter().zip(words[0]..).all(|(word, expected)| *word == expected), "{words:?}");
+                seen.push(words[0]);
+            });
+            (seen, lost)
+        };
+        interrupt(3);
+        assert_eq!(read(), (vec![0, 1, 2], 0));
+        assert_eq!(read(), (vec![], 0));
+        interrupt(INTERRUPT_SLOTS as u64 + 5);
+        assert_eq!(read(), ((8..8 + INTERRUPT_SLOTS as u64).collect(), 5));
+        // One that is being written.
+        interrupt(2);
+        shared.interrupts.slots[(next as usize - 1) % INTERRUPT_SLOTS].number.store(0, Relaxed);
+        assert_eq!(read(), (vec![next - 2], 1));
     }
 
     #[test]

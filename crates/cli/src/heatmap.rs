@@ -3,7 +3,7 @@
 //! Samples meet who waits for memory, so what is shown is where the program spends its waiting: see `terrace record`. A window's working set is the
 //! regions that were met in it: with few samples that is less than were touched.
 
-use crate::args::{HeatmapArguments, WssArguments};
+use crate::args::{HeatmapArguments, Shown};
 use crate::quantity::{bytes, share};
 use anyhow::{Context, Result, bail};
 use plotters::prelude::*;
@@ -33,9 +33,9 @@ struct Grid {
     most: f64,
 }
 
-/// Reads the recording; says on standard error if it is not whole.
-fn read(path: &Path) -> Result<Recording> {
-    let recording = Recording::read(path).with_context(|| path.display().to_string())?;
+/// Reads the recording, and leaves one process in it. Says on standard error if it is not whole.
+fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, u32)> {
+    let mut recording = Recording::read(path).with_context(|| path.display().to_string())?;
     if let Some(why) = &recording.incomplete {
         crate::say(&format!("{}: {why}; what comes before is shown", path.display()));
     }
@@ -45,7 +45,9 @@ fn read(path: &Path) -> Result<Recording> {
             path.display()
         );
     }
-    Ok(recording)
+    let process = process(&recording, *asked)?;
+    recording.windows.iter_mut().for_each(|window| window.counts.retain(|place, _| place.process == process));
+    Ok((recording, process))
 }
 
 /// The process that was met most, or the one that is asked for.
@@ -68,12 +70,9 @@ fn end_ms(recording: &Recording) -> u64 {
     recording.windows.last().map_or(1, |window| window.end_ms.max(1))
 }
 
-fn grid(recording: &Recording, process: u32, rows_max: usize, columns: usize) -> Grid {
-    let counts = || {
-        recording.windows.iter().flat_map(|window| {
-            window.counts.iter().filter(|(place, _)| place.process == process).map(move |(place, count)| (window, place.region, *count))
-        })
-    };
+fn grid(recording: &Recording, rows_max: usize, columns: usize) -> Grid {
+    let windows = || recording.windows.iter();
+    let counts = || windows().flat_map(|window| window.counts.iter().map(move |(place, count)| (window, place.region, *count)));
     let mut regions: Vec<u64> = counts().map(|(_, region, _)| region).collect();
     regions.sort_unstable();
     regions.dedup();
@@ -103,13 +102,12 @@ fn heat(count: f64, most: f64) -> f64 {
 
 /// Prints the heatmap, and draws it where that is asked for.
 pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
-    let recording = read(&arguments.file)?;
-    let process = process(&recording, arguments.process)?;
+    let (recording, process) = read(&arguments.shown)?;
     if let Some(path) = &arguments.svg {
-        draw(&recording, &grid(&recording, process, SVG_ROWS, SVG_COLUMNS), path)?;
+        draw(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS), path)?;
     }
-    let grid = grid(&recording, process, ROWS, COLUMNS);
-    let text = if arguments.json { as_json(&recording, process) } else { picture(&recording, process, &grid) };
+    let grid = grid(&recording, ROWS, COLUMNS);
+    let text = if arguments.shown.json { as_json(&recording, process) } else { picture(&recording, process, &grid) };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
 }
@@ -141,8 +139,9 @@ fn as_json(recording: &Recording, process: u32) -> String {
         .windows
         .iter()
         .map(|window| {
-            let counts = window.counts.iter().filter(|(place, _)| place.process == process);
-            let regions: Vec<_> = counts
+            let regions: Vec<_> = window
+                .counts
+                .iter()
                 .map(|(place, count)| json!({ "address": place.region * recording.header.region_bytes, "samples": *count as f32 / PARTS }))
                 .collect();
             json!({ "start_ms": window.start_ms, "end_ms": window.end_ms, "regions": regions })
@@ -189,19 +188,16 @@ fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
 }
 
 /// Prints how much memory is met, in each stretch of time and in all.
-pub fn working_set(arguments: &WssArguments) -> Result<u8> {
-    let recording = read(&arguments.file)?;
-    let process = process(&recording, arguments.process)?;
+pub fn working_set(arguments: &Shown) -> Result<u8> {
+    let (recording, process) = read(arguments)?;
     let size = recording.header.region_bytes;
     let mut sets: Vec<(u64, u64)> = Vec::new();
     let mut met: BTreeMap<u64, u64> = BTreeMap::new();
     for window in &recording.windows {
-        let mut regions = 0;
-        for (place, count) in window.counts.iter().filter(|(place, _)| place.process == process) {
-            regions += 1;
+        for (place, count) in &window.counts {
             *met.entry(place.region).or_default() += u64::from(*count);
         }
-        sets.push((window.start_ms, regions * size));
+        sets.push((window.start_ms, window.counts.len() as u64 * size));
     }
     let mean = sets.iter().map(|(_, bytes)| *bytes as f64).sum::<f64>() / sets.len().max(1) as f64;
     let peak = sets.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);

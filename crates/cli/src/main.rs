@@ -8,6 +8,7 @@ mod child;
 mod command_path;
 mod config_command;
 mod config_file;
+mod data;
 mod disposition;
 mod doctor;
 mod effective;
@@ -24,6 +25,7 @@ mod report_file;
 mod report_text;
 mod run;
 mod run_dir;
+mod sampling;
 mod shares;
 mod tree;
 
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
+        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
     };
     ExitCode::from(status.unwrap_or_else(|error| {
         say(&format!("{error:#}"));

@@ -1,6 +1,12 @@
-//! What the kernel says about a process of the run: whether it is still the same one, and how much of its memory is its own.
+//! What the kernel says about a process of the run: whether it is still the same one, and how much of its memory is its own; and our own CPU time.
 
 use std::fs;
+use std::time::Duration;
+
+/// CPU time of this thread, for what bounds its own cost.
+pub fn cpu_time() -> Duration {
+    Duration::from_nanos(terrace_pager::sys::thread_cpu_ns())
+}
 
 /// Of /proc/PID/stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

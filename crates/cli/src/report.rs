@@ -4,11 +4,14 @@
 
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
+use crate::sampling::Sampled;
 use crate::tree::Together;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
 use terrace_pager::stats::State;
+use terrace_policy::victims::Reason;
 
 /// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named otherwise. The figures
 /// at the top are those of the program itself; its children have theirs in `processes`.
@@ -70,8 +73,12 @@ pub struct Report {
     pub moves: Moves,
     /// Where the time of faults and evictions went (`TERRACE_TRACE_FAULTS=1`); `null` if that was not measured.
     pub steps: Option<Steps>,
+    /// CPU time of Terrace's threads in the program, per elapsed time.
+    pub cpu_fraction: f64,
     /// Where accesses were learned from.
     pub sampler: Sampler,
+    /// Who chose what leaves DRAM.
+    pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
 }
@@ -90,14 +97,19 @@ pub struct All {
 }
 
 /// Pages moved between tiers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
+    /// The same by reason; those that there were: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`), `hot` (by samples, from a
+    /// node's memory).
+    pub promoted_for: BTreeMap<&'static str, u64>,
     /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
     /// Moved out of DRAM, or to a denser tier.
     pub demoted_pages: u64,
+    /// The same by reason; those that there were.
+    pub demoted_for: BTreeMap<&'static str, u64>,
     /// Of those moved out, such as were as they had come back, and were not compressed again.
     pub unchanged_pages: u64,
     /// Refused by the kernel.
@@ -107,11 +119,11 @@ pub struct Moves {
 /// Where accesses were learned from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sampler {
-    /// `faults`: from restores and coldness probes.
+    /// `pebs`, `ibs`, `clock`: from samples and faults. `faults`: from restores and coldness probes alone.
     pub kind: &'static str,
-    /// Accesses sampled.
+    /// Accesses to the program's data that were sampled.
     pub samples: u64,
-    /// CPU time of all of Terrace's threads per elapsed time.
+    /// What sampling cost, the program's interrupts included: CPU time per elapsed time.
     pub cpu_fraction: f64,
 }
 
@@ -173,6 +185,8 @@ pub struct Run<'a> {
     pub elapsed: Duration,
     /// What its processes had together, if there was a budget.
     pub together: Option<Together>,
+    /// What became of sampling, if there was any.
+    pub sampled: Option<Sampled>,
     /// Why it was run without the library, if it was.
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
@@ -242,7 +256,13 @@ impl Report {
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
             steps: main.and_then(|page| page.steps),
-            sampler: Sampler { kind: "faults", samples: 0, cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)) },
+            cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)),
+            sampler: run.sampled.map_or(Sampler { kind: "faults", samples: 0, cpu_fraction: 0.0 }, |sampled| Sampler {
+                kind: sampled.kind,
+                samples: sampled.samples,
+                cpu_fraction: sampled.cpu_fraction,
+            }),
+            policy: run.settings.policy.name(),
             processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
         }
     }
@@ -275,11 +295,23 @@ fn process(page: &Figures, main: bool) -> Process {
 fn moves(page: &Figures) -> Moves {
     Moves {
         promoted_pages: page.promoted_pages,
+        promoted_for: promoted_by_reason(page),
         ahead_pages: page.ahead_pages,
         demoted_pages: page.demoted_pages,
+        demoted_for: demoted_by_reason(page),
         unchanged_pages: page.unchanged_pages,
         failed: page.failed_moves,
     }
+}
+
+fn promoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
+    let touched = page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages);
+    [("touched", touched), ("asked", page.ahead_pages), ("hot", page.hot_pages)].into_iter().filter(|(_, pages)| *pages > 0).collect()
+}
+
+fn demoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
+    let counted = Reason::ALL.into_iter().map(|reason| (reason.name(), page.demoted_for[reason as usize]));
+    counted.filter(|(_, pages)| *pages > 0).collect()
 }
 
 fn note(page: &Figures) -> Option<String> {
@@ -309,6 +341,7 @@ pub mod samples {
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
             together: None,
+            sampled: None,
             out_of_reach: None,
             unusable_page: None,
         }

@@ -101,7 +101,7 @@ fn cost(report: &Report) -> String {
     format!(
         "  terrace itself: {} of memory (included), {} of a CPU; averages over {:.1}s",
         bytes(report.overhead_bytes.unwrap_or(0)),
-        share(report.sampler.cpu_fraction),
+        share(report.cpu_fraction + report.sampler.cpu_fraction),
         report.mean_window_s.unwrap_or(0.0),
     )
 }

@@ -4,20 +4,22 @@
 //! changes its outcome: whatever fails then is said, and the exit status stays the program's.
 
 use crate::args::RunArguments;
-use crate::child::{self, End};
+use crate::child;
 use crate::effective::Effective;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run_dir::RunDir;
+use crate::sampling::Sampling;
 use crate::tree::Tree;
-use crate::{OUR_FAULT, command_path, figures, library, report_text, say};
+use crate::{command_path, figures, library, report_text, say};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Dram, Settings, Stress};
 use terrace_tiers::{SwapKind, SwapView, TierKind, parse_tiers};
@@ -32,7 +34,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
         );
     }
-    let Effective { mut settings, report, .. } = Effective::of_command_line(arguments)?;
+    let Effective { mut settings, sampler, sampler_cost, report, .. } = Effective::of_command_line(arguments)?;
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
         stress.to_string_lossy().parse::<Stress>()?;
     }
@@ -42,12 +44,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let report_file = report.as_deref().map(ReportFile::open).transpose()?;
     let library = library::locate()?;
     let name = &arguments.command[0];
-    let program = match command_path::resolve(name, std::env::var_os("PATH").as_deref()) {
+    let program = match command_path::of_command(name) {
         Ok(program) => program,
-        Err(error) => {
-            say(&error.to_string());
-            return Ok(error.exit_status());
-        }
+        Err(status) => return Ok(status),
     };
     let out_of_reach = reach::out_of_reach(&program);
     if let Some(found) = &out_of_reach {
@@ -68,9 +67,15 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
     let budget = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
     let mut tree = Tree::new(run_dir.path(), budget);
-    let ended = match child::run(command, || tree.look()) {
+    // Inherited by what is started next.
+    let mut sampling = match &out_of_reach {
+        None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
+        Some(_) => None,
+    };
+    let mut looks = Looks::default();
+    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut())) {
         Ok(ended) => ended,
-        Err(error) => return Ok(not_started(name, &program, &error)),
+        Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
 
     let pages = figures::read_all(run_dir.path());
@@ -81,6 +86,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         together: tree.together(),
+        sampled: sampling.map(Sampling::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
         unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
     };
@@ -98,12 +104,31 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             say(&format!("{error:#}; the figures above are all there is"));
         }
     }
-    match ended.end {
-        End::Exited(status) => Ok(status),
-        End::Killed(signal) => {
-            child::die_of(signal);
-            Ok(ended.end.exit_status().try_into().unwrap_or(OUR_FAULT))
+    Ok(ended.end.pass_on())
+}
+
+/// When to look at what.
+#[derive(Default)]
+struct Looks {
+    tree: Option<Instant>,
+    sampling: Option<Instant>,
+}
+
+impl Looks {
+    /// Looks at what is due. Returns how long nothing else will be.
+    fn next(&mut self, tree: &mut Tree, sampling: Option<&mut Sampling>) -> Duration {
+        let now = Instant::now();
+        let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
+        // A year is as good as never.
+        let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
+        if due(&self.tree) {
+            self.tree = later(tree.look());
         }
+        if due(&self.sampling) {
+            self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
+        }
+        let next = self.tree.into_iter().chain(self.sampling).min().unwrap_or(now);
+        next.saturating_duration_since(Instant::now())
     }
 }
 
@@ -140,16 +165,4 @@ fn prepare(command: &mut Command, settings: &Settings, library: &Path) {
     }
     command.env("LD_PRELOAD", preload);
     command.envs(settings.to_environment());
-}
-
-/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be executed. What keeps
-/// us from making a process at all is our own failure.
-pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
-    let (status, advice) = match error.raw_os_error() {
-        Some(libc::ENOENT) => (127, "; it is there, so the interpreter or loader that it names is missing"),
-        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => (OUR_FAULT, "; no new process can be made now"),
-        _ => (126, ""),
-    };
-    say(&format!("cannot execute {} ({}): {error}{advice}", name.to_string_lossy(), program.display()));
-    status
 }

@@ -5,7 +5,7 @@
 //! what they have. The pages are files, read and written and never mapped here: whatever a program does to its own, nothing of ours breaks.
 
 use crate::figures::{self, Image, PageFile};
-use crate::process;
+use crate::process::{self, cpu_time};
 use crate::shares::{Need, shares};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,8 @@ struct Member {
     /// How much of its memory is its own, where others share it.
     own: f64,
     floor: f64,
+    /// The highest `peak_physical_bytes` it told of, at earlier looks.
+    peak: u64,
     written: Option<(u64, u64)>,
 }
 
@@ -96,12 +98,8 @@ pub struct Together {
     pub mean_logical_bytes: u64,
     /// Average DRAM for it.
     pub mean_physical_bytes: u64,
-    /// The most DRAM.
+    /// The most DRAM, between looks too: then as if what each process saw as its most had been at one time.
     pub peak_physical_bytes: u64,
-}
-
-fn cpu_time() -> Duration {
-    Duration::from_nanos(terrace_pager::sys::thread_cpu_ns())
 }
 
 impl Tree {
@@ -186,6 +184,7 @@ impl Tree {
                 seen: false,
                 own: 1.0,
                 floor: 0.0,
+                peak: 0,
                 written: None,
             });
         }
@@ -265,7 +264,7 @@ impl Tree {
         let mut members: Vec<&mut Member> = self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0).collect();
         members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
         let mut idle_bytes = 0u64;
-        let (mut logical, mut physical, mut at_floor) = (0u64, 0u64, true);
+        let (mut logical, mut physical, mut peak, mut at_floor) = (0u64, 0u64, 0u64, true);
         let mut needs = Vec::new();
         for member in &mut members {
             let image = &member.image;
@@ -284,10 +283,15 @@ impl Tree {
             member.floor = if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
             logical += own(image.logical_bytes);
             physical += own(image.physical_bytes);
+            // A burst between two looks is over at the second, but the process saw it.
+            let burst = image.peak_physical_bytes > member.peak;
+            peak += own(if burst { image.peak_physical_bytes } else { image.physical_bytes });
+            member.peak = image.peak_physical_bytes;
             needs.push(Need { demand: own(image.logical_bytes + image.peak_overhead_bytes), floor: member.floor as u64 });
         }
         logical += idle_bytes;
         physical += idle_bytes;
+        self.together.peak_physical_bytes = self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
         let budget = dram.budget_bytes(self.touched_max);
         let to_share = budget.saturating_sub(idle_bytes);
@@ -335,7 +339,7 @@ impl Tree {
             over_budget_s: self.kept.over_s(),
             mean_logical_bytes: mean(self.logical_byte_s),
             mean_physical_bytes: mean(self.physical_byte_s),
-            peak_physical_bytes: self.together.peak_physical_bytes.max(physical),
+            peak_physical_bytes: self.together.peak_physical_bytes,
         };
     }
 }

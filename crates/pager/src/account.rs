@@ -11,7 +11,7 @@ use crate::stats::TierPage;
 use crate::sys::{self, Fd, PAGE, Run};
 use crate::table::REGION;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use terrace_policy::victims::RegionView;
+use terrace_policy::victims::{Reason, RegionView};
 use terrace_tiers::Tier;
 
 /// Counters that every thread of ours may change.
@@ -29,10 +29,14 @@ pub(crate) struct Account {
     forked_ns: AtomicU64,
     pub promoted_pages: AtomicU64,
     pub demoted_pages: AtomicU64,
+    /// By [`Reason`].
+    pub demoted_for: [AtomicU64; Reason::ALL.len()],
     /// Of those, such as left as they had come back: nothing was compressed.
     pub unchanged_pages: AtomicU64,
     /// Of the promoted ones, those that the program asked for.
     pub ahead_pages: AtomicU64,
+    /// And those that came back from far memory because they are hot.
+    pub hot_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
@@ -53,8 +57,10 @@ impl Account {
             forked_ns: AtomicU64::new(0),
             promoted_pages: AtomicU64::new(0),
             demoted_pages: AtomicU64::new(0),
+            demoted_for: [const { AtomicU64::new(0) }; Reason::ALL.len()],
             unchanged_pages: AtomicU64::new(0),
             ahead_pages: AtomicU64::new(0),
+            hot_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
@@ -92,7 +98,11 @@ impl Account {
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
         let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
-        moves.into_iter().chain([&self.shared_tries, &self.stall_ns]).for_each(|counter| counter.store(0, Relaxed));
+        moves
+            .into_iter()
+            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages])
+            .chain(&self.demoted_for)
+            .for_each(|counter| counter.store(0, Relaxed));
     }
 }
 
@@ -194,6 +204,9 @@ pub(crate) struct Measure {
     swapped_unmanaged: u64,
     swapped_ns: u64,
     scan_cost_ns: u64,
+    /// Where there is far memory: anonymous bytes at the last scan, and the least since.
+    anonymous_then: u64,
+    anonymous_least: u64,
     shared_pages: u64,
     /// Anonymous bytes that are neither managed nor ours, at the last scan.
     unmanaged_bytes: u64,
@@ -220,11 +233,13 @@ const SCAN_SHARE: u64 = 64;
 const SCAN_EVERY_NS: u64 = 200_000_000;
 /// The same two while the budget is far: then scans only correct what is estimated between them.
 const IDLE_SCAN_SHARE: u64 = 1024;
+const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// See [`Lately`].
 const LATELY_NS: u64 = 2_000_000_000;
 /// So much may come and go without being growth, bytes.
 const SWAY_BYTES: u64 = 8 << 20;
-const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
+/// See [`Measure::has_shrunk`].
+const SHRUNK_BYTES: u64 = 16 << 20;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
 /// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked before.
@@ -243,6 +258,8 @@ impl Measure {
             swapped_unmanaged: 0,
             swapped_ns: 0,
             scan_cost_ns: 0,
+            anonymous_then: 0,
+            anonymous_least: 0,
             shared_pages: 0,
             unmanaged_bytes: 0,
             touched_max_bytes: 0,
@@ -271,10 +288,17 @@ impl Measure {
         self.scanned_ns == 0 || now_ns - self.scanned_ns >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
     }
 
+    /// Much of the program's memory is gone since the last scan: some of it may have been far, and until that is known there seems to be less in DRAM than there is.
+    pub fn has_shrunk(&self, pager: &Pager) -> bool {
+        pager.far_pages() > 0
+            && self.anonymous_then - self.anonymous_least.min(self.anonymous_then) > SHRUNK_BYTES.max(self.anonymous_then / 16)
+    }
+
     /// Counts present pages of every managed range exactly, and our own.
     pub fn scan(&mut self, pager: &Pager) {
-        let start_ns = sys::now_ns();
+        let (start_ns, begun_cpu_ns) = (sys::now_ns(), sys::thread_cpu_ns());
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
+        let returned_before = pager.account.promoted_pages.load(Relaxed);
         let ranges = pager.ranges.lock().all();
         self.views.clear();
         self.shared_pages = pager.account.shared_tries.swap(0, Relaxed);
@@ -297,17 +321,22 @@ impl Measure {
                     }
                 }
                 start = walked.max(start + PAGE);
+                // All of it takes a millisecond for half a gigabyte.
+                pager.let_others_run();
             }
         }
         self.runs = runs;
+        // What came back meanwhile was behind the walk or before it.
+        resident_pages += (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
         let overhead =
             pager.table.footprint().into_iter().map(own).sum::<u64>() + own(pager.staging.range()) + own((pager.host.unmanaged_range)());
         pager.account.overhead_bytes.store(overhead, Relaxed);
-        pager.account.resident_pages.store(resident_pages as i64, Relaxed);
+        pager.account.resident_pages.store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);
         pager.set_swapped(swapped_pages as u64);
         self.swapped_unmanaged = (sys::swapped_bytes(self.status).unwrap_or(0) / PAGE as u64).saturating_sub(swapped_pages as u64);
-        let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
+        let anonymous = near_anonymous_bytes(pager);
+        (self.anonymous_then, self.anonymous_least) = (anonymous, anonymous);
         self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         let touched_bytes = pager.touched_bytes();
         let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
@@ -318,7 +347,7 @@ impl Measure {
         self.returning = if self.scanned_ns == 0 { 0.0 } else { (returned * PAGE as u64) as f64 / seconds.max(1e-3) };
         self.scanned_ns = sys::now_ns();
         pager.account.scanned_ms.store(self.scanned_ns / 1_000_000, Relaxed);
-        self.scan_cost_ns = self.scanned_ns - start_ns;
+        self.scan_cost_ns = sys::thread_cpu_ns() - begun_cpu_ns;
     }
 
     /// Returns how many of the pages came back from the kernel's swap.
@@ -371,10 +400,10 @@ impl Measure {
     pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let account = &pager.account;
         self.count_swapped(pager, now_ns);
-        let pools: Vec<u64> = pager.tiers.iter().map(Tier::dram_bytes).collect();
-        let pools_total: u64 = pools.iter().sum();
+        let pools_total: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let overhead = account.overhead_bytes.load(Relaxed);
-        let anonymous = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
+        let anonymous = near_anonymous_bytes(pager);
+        self.anonymous_least = self.anonymous_least.min(anonymous);
         if anonymous > 0 && self.scanned_ns > 0 {
             let anonymous_pools: u64 = pager.tiers.iter().map(Tier::anonymous_bytes).sum();
             let resident = anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
@@ -400,7 +429,7 @@ impl Measure {
         for (index, (logical, physical)) in self.tiers.iter_mut().enumerate() {
             let dram = index == 0;
             logical.add(if dram { resident } else { pager.tiers[index].stats.logical_bytes() }, seconds);
-            physical.add(if dram { resident } else { pools[index] }, seconds);
+            physical.add(if dram { resident } else { pager.tiers[index].memory_bytes() }, seconds);
         }
         self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
         self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
@@ -431,21 +460,13 @@ impl Measure {
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
-        page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
-        page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
-        page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
-        page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
-        page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
-        page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
         page.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
             let (logical, physical) = &self.tiers[index];
             publish_tier(field, tier, logical.over(seconds), physical.over(seconds));
-            if index == 0 {
-                field.pages.store(account.resident(), Relaxed);
-            }
         }
+        pager.tell_counts();
         pager.trace.publish(page);
         page.updated_ns.store(now_ns, Release);
     }
@@ -468,6 +489,34 @@ impl Measure {
     }
 }
 
+impl Pager {
+    /// Writes into the statistics page what is counted and needs no measuring. As the program ends, too: one that lives for less than the time
+    /// between two publications has moved pages all the same. Nothing but stores, because a filter may forbid system calls by then.
+    pub fn tell_counts(&self) {
+        let Some(page) = self.stats() else { return };
+        let account = &self.account;
+        page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
+        page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
+        page.demoted_for.iter().zip(&account.demoted_for).for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
+        page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
+        page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
+        page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
+        page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
+        page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
+        for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
+            field.pages.store(if index == 0 { account.resident() } else { tier.stats.pages() }, Relaxed);
+            field.faults.store(tier.stats.faults(), Relaxed);
+            field.rejected.store(tier.stats.rejected(), Relaxed);
+        }
+    }
+}
+
+/// Anonymous memory of this process, but for managed pages in far memory; 0 if that cannot be read.
+fn near_anonymous_bytes(pager: &Pager) -> u64 {
+    let all = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
+    all.saturating_sub(pager.far_pages() * PAGE as u64)
+}
+
 /// DRAM in which files of tiers are: physical, but no anonymous memory of this process.
 fn in_files(pager: &Pager) -> u64 {
     pager.tiers.iter().map(|tier| tier.dram_bytes() - tier.anonymous_bytes().min(tier.dram_bytes())).sum()
@@ -481,11 +530,8 @@ fn publish_tier(field: &TierPage, tier: &Tier, logical: u64, physical: u64) {
     }
     field.mean_logical_bytes.store(logical, Relaxed);
     field.mean_physical_bytes.store(physical, Relaxed);
-    field.pages.store(stats.pages(), Relaxed);
-    field.faults.store(stats.faults(), Relaxed);
     field.fault_p50_ns.store(stats.restore_quantile_ns(0.5), Relaxed);
     field.fault_p99_ns.store(stats.restore_quantile_ns(0.99), Relaxed);
-    field.rejected.store(stats.rejected(), Relaxed);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use crate::auto::Auto;
 use crate::handler::{PageBuffer, Tools};
+use crate::lesson::Lesson;
 use crate::pager::Pager;
 use crate::settings::Eviction;
 use crate::staging::{BATCH, PROBE};
@@ -141,8 +142,12 @@ pub(crate) struct Evictor {
     packed: Vec<(u64, u64)>,
     /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
     pub encoded: Vec<Ratio>,
+    /// Of each tier.
+    lessons: Vec<Lesson>,
     /// Of `--tiers auto`.
     pub auto: Option<Auto>,
+    /// Pages since others had the processor.
+    without_breath: usize,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
 }
@@ -204,7 +209,9 @@ impl Evictor {
             locations: Vec::new(),
             packed: Vec::new(),
             encoded: pager.tiers.iter().map(|_| Ratio::default()).collect(),
+            lessons: pager.tiers.iter().map(|_| Lesson::new()).collect(),
             auto: Auto::new(pager),
+            without_breath: 0,
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }
@@ -302,6 +309,19 @@ impl Evictor {
             pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(0, slot));
         }
         pager.tell_progress();
+    }
+
+    /// Lets codecs learn from what left, where there is enough of it.
+    pub fn learn(&mut self, pager: &Pager) {
+        for (tier, lesson) in pager.tiers.iter().zip(&mut self.lessons) {
+            if let Some(pages) = lesson.due(tier) {
+                // No fork meanwhile.
+                let _inside = pager.gate.worker();
+                tier.learn(&pages, &sys::thread_cpu_ns);
+                // One at a time: each takes milliseconds.
+                return;
+            }
+        }
     }
 
     /// Takes a few pages of a region out of the page table, to see whether they are touched. False if none could be taken.
@@ -509,7 +529,7 @@ impl Evictor {
                         return done;
                     }
                     unshared_at = at;
-                    if sys::populate_for_writing(at).is_err() {
+                    if sys::populate_for_writing(at, PAGE).is_err() {
                         return done;
                     }
                 }
@@ -559,9 +579,11 @@ impl Evictor {
     pub(crate) fn store(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
-        for (index, page) in staged.iter().enumerate() {
-            if index % BREATH == BREATH - 1 && !entry.region.lock.is_waited_for() {
+        for page in staged {
+            self.without_breath += 1;
+            if self.without_breath >= BREATH && !entry.region.lock.is_waited_for() {
                 pager.let_others_run();
+                self.without_breath = 0;
             }
             // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
             let touched = entry.word(page.address).load() != page.word;
@@ -656,6 +678,9 @@ impl Evictor {
             let encoded = pager.trace.evicting(EvictionStep::Compress, || place.encode(contents, &mut self.tools.scratch));
             if tier == wish.tier {
                 self.encoded[tier].count(encoded.bytes.len());
+            }
+            if encoded.encoding == Encoding::Coded {
+                self.lessons[tier].offer(place, contents);
             }
             if encoded.encoding == Encoding::Raw {
                 incompressible = true;
@@ -770,6 +795,7 @@ impl Evictor {
             if !reads_back(pager, &mut store, new, address, page, &mut self.read_back.0, with) {
                 return gained;
             }
+            self.lessons[densest].offer(&pager.tiers[densest], page);
             if word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok() {
                 pager.check(store.remove(&pager.tiers, old).is_ok(), "a moved page's old bytes were in its store");
                 pager.account.demoted_pages.fetch_add(1, Relaxed);
@@ -797,7 +823,7 @@ enum Fate {
 
 /// Whether it is worth trying to store in a tier.
 fn accepts(tier: &Tier) -> bool {
-    tier.swap().is_none() && tier.files().is_none_or(|files| files.accepts())
+    tier.is_ours() && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Pager {

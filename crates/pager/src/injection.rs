@@ -34,6 +34,8 @@ pub enum Call {
     Empty,
     /// MADV_PAGEOUT.
     PageOut,
+    /// move_pages between NUMA nodes.
+    Nodes,
     /// PAGEMAP_SCAN.
     Scan,
     /// A page's entry in /proc/self/pagemap.
@@ -57,6 +59,7 @@ impl Call {
             Call::Populate => &[Errno::ENOMEM, Errno::EAGAIN, Errno::EFAULT],
             Call::Empty => &[Errno::EAGAIN, Errno::ENOMEM],
             Call::PageOut => &[Errno::EAGAIN, Errno::EINVAL, Errno::EINTR],
+            Call::Nodes => &[Errno::ENOMEM, Errno::EAGAIN],
             Call::Scan => &[Errno::ENOMEM, Errno::EFAULT],
             Call::Entry => &[Errno::ENOMEM, Errno::EINTR],
         }

@@ -13,10 +13,12 @@ mod auto;
 mod child;
 mod dma;
 mod evict;
+mod far;
 pub mod fork;
 mod handler;
 pub mod injection;
 pub mod kept;
+mod lesson;
 pub mod lock;
 pub mod memory;
 #[cfg(test)]
@@ -37,6 +39,7 @@ mod streams;
 mod swapping;
 pub mod sys;
 pub mod table;
+mod timers;
 pub mod trace;
 #[cfg(test)]
 mod verify_test;

@@ -23,8 +23,8 @@ impl Pager {
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
-        if self.moves() {
-            // The kernel's move of a pinned huge page may never end, and moving single pages would split it anyway.
+        if self.moves() && self.tiers[1..].iter().any(|tier| tier.node().is_none()) {
+            // The kernel's move of a pinned huge page may never end, and moving single pages would split it anyway. (To another node they go whole.)
             // SAFETY: changes no contents; kernels without huge pages refuse, which is as good.
             let _ = unsafe { sys::advise(start, len, libc::MADV_NOHUGEPAGE) };
         }

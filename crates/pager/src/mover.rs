@@ -7,6 +7,7 @@ use crate::account::Measure;
 use crate::ahead::RUN_PAGES;
 use crate::auto::faults;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
+use crate::far::Far;
 use crate::fork::{PAUSE, PAUSED};
 use crate::pager::{DO, Mode, Pager};
 use crate::quiet::Quiet;
@@ -14,10 +15,12 @@ use crate::settings::Stress;
 use crate::swapping::own_tier;
 use crate::sys::{self, PAGE};
 use crate::table::REGION;
+use crate::timers::Timers;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, PROBATION_SHARE, PROBATION_SHARE_OF_OUT, SOON_SHARE, VictimPolicy};
+use terrace_policy::live;
+use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, SOON_SHARE, VictimPolicy, probation_room};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
@@ -46,6 +49,9 @@ const AT_ONCE: usize = 32;
 const AT_ONCE_WAITED_FOR: usize = 24;
 /// The policy is told so often what came back, ns.
 const TELL_EVERY_NS: u64 = 200_000_000;
+/// And so often of samples, ns.
+const SAMPLES_EVERY_NS: u64 = 100_000_000;
+const SAMPLES_WITH_ROOM: f32 = 0.1;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
 /// Room for this share of the resident pages on probation: where much comes back, many are too young to leave.
@@ -64,10 +70,12 @@ const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
+/// Where a full node's coldest regions are compressed, at least this pressure.
+const FAR_PRESSURE: u32 = 1;
 /// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 16 to 19 and
-/// 23 to 30 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.5), less because there zstd saves
-/// more faults than Zipf's law says.
-const DENSEST_COST: f64 = 1.4;
+/// 22 to 27 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.4), less because there zstd saves more faults than
+/// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd with a third fewer faults.
+const DENSEST_COST: f64 = 1.3;
 /// The same of a tier in files: 100 µs to read.
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.
@@ -83,7 +91,13 @@ struct Mover {
     pager: &'static Pager,
     evictor: Evictor,
     measure: Measure,
-    policy: Faults,
+    policy: Box<dyn VictimPolicy>,
+    /// Where there is a tier `node:N`.
+    far: Option<Far>,
+    timers: Timers,
+    /// Samples that it has been told of, and when.
+    samples_taken: u64,
+    sampled_ns: u64,
     pressure: u32,
     eased_ns: u64,
     order: Vec<Choice>,
@@ -130,7 +144,11 @@ pub(crate) fn run(pager: &'static Pager) {
         pager,
         evictor: Evictor::new(pager),
         measure: Measure::new(pager),
-        policy: Faults::default(),
+        policy: live::victims(pager.settings.policy.name()).unwrap_or_else(|| Box::new(Faults::default())),
+        far: Far::new(pager),
+        timers: Timers::default(),
+        samples_taken: 0,
+        sampled_ns: now_ns,
         pressure: 0,
         eased_ns: now_ns,
         order: Vec::new(),
@@ -164,6 +182,7 @@ pub(crate) fn run(pager: &'static Pager) {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
         if pager.is_retired() {
+            mover.timers.end();
             return;
         }
         mover.page_out();
@@ -209,7 +228,12 @@ impl Mover {
         let pager = self.pager;
         let line = &pager.mover.page_out;
         let Some((_, start, end)) = line.asked() else { return };
+        let before = self.demoted();
         let mut address = start;
+        if let Some(far) = self.far.as_mut().filter(|_| pager.densest_own().is_none()) {
+            far.page_out(pager, start, end, || pager.mover.pause.load(Relaxed) != 0);
+            address = end;
+        }
         while address < end && !pager.is_frozen() && !self.pause_asked() {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
@@ -219,7 +243,16 @@ impl Mover {
             }
             address = region_end;
         }
+        self.count(Reason::Asked, before);
         line.done();
+    }
+
+    /// Looks at all memory.
+    fn scan(&mut self) {
+        self.measure.scan(self.pager);
+        if let Some(far) = &mut self.far {
+            far.look(self.pager, &mut self.measure.views);
+        }
     }
 
     /// Serves [`Pager::prefetch`] while no eviction would follow from it.
@@ -238,11 +271,12 @@ impl Mover {
         let now_ns = sys::now_ns();
         let budget = pager.account.budget_bytes.load(Relaxed);
         let tight = pager.physical_bytes() + budget / 8 > budget;
-        let due = if tight { self.measure.scan_due(now_ns) } else { self.measure.idle_scan_due(now_ns) };
+        let due = if tight || self.measure.has_shrunk(pager) { self.measure.scan_due(now_ns) } else { self.measure.idle_scan_due(now_ns) };
         if due {
-            self.measure.scan(pager);
+            self.scan();
         }
         self.measure.tick(pager, now_ns);
+        self.timers.tick(pager, now_ns);
         self.pace(now_ns);
         if now_ns - self.gave_back_ns > GIVE_BACK_EVERY_NS {
             self.gave_back_ns = now_ns;
@@ -260,8 +294,13 @@ impl Mover {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
         }
+        if !self.pause_asked() {
+            self.evictor.learn(pager);
+        }
+        let before = self.demoted();
         let policy = &mut self.policy;
         self.evictor.end_probes(pager, now_ns, |region, staged, touched, _| policy.probed(region, staged, touched, now_ns / 1_000_000));
+        self.count(Reason::Probed, before);
         let stressed = self.stress(now_ns);
         let budget = pager.account.budget_bytes.load(Relaxed);
         if budget == u64::MAX {
@@ -270,7 +309,16 @@ impl Mover {
         if now_ns - self.told_ns > TELL_EVERY_NS {
             self.tell_returns(now_ns);
         }
+        if now_ns - self.sampled_ns > SAMPLES_EVERY_NS {
+            self.tell_samples(now_ns);
+        }
         let headroom = self.headroom(budget, now_ns);
+        if let Some(far) = &mut self.far {
+            far.look_up(pager, now_ns);
+            let pools_and_overhead = pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
+            let room = budget.saturating_sub(headroom + pools_and_overhead);
+            far.decide(pager, room, now_ns, || pager.mover.pause.load(Relaxed) != 0);
+        }
         let physical = pager.physical_bytes();
         if physical <= budget {
             self.ease(now_ns);
@@ -330,13 +378,13 @@ impl Mover {
     }
 
     fn look_at_swap(&mut self, now_ns: u64) {
-        let Some((_, swap)) = self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS) else { return };
+        let Some((tier, swap)) = self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS) else { return };
         // Each second: as files that refused.
         if self.swap_looked_ns / TRY_AGAIN_EVERY_NS != now_ns / TRY_AGAIN_EVERY_NS {
             swap.try_again();
         }
         self.swap_looked_ns = now_ns;
-        swap.look();
+        swap.look(tier.stats.pages());
         if let Some(auto) = &mut self.evictor.auto {
             auto.measure(self.pager, &mut self.evictor.tools.scratch, now_ns);
         }
@@ -355,7 +403,8 @@ impl Mover {
     fn takers(&self) -> impl Iterator<Item = usize> {
         let auto = self.evictor.auto.is_some();
         let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
-        (1..self.pager.tiers.len()).filter(move |tier| self.pager.tiers[*tier].swap().is_none_or(|swap| takes(swap)))
+        let tiers = &self.pager.tiers;
+        (1..tiers.len()).filter(move |tier| tiers[*tier].is_ours() || tiers[*tier].swap().is_some_and(|swap| takes(swap)))
     }
 
     /// The first (fastest) of the tiers that take pages at present, and the last (densest).
@@ -372,6 +421,19 @@ impl Mover {
         let deadline = now_ns + SLICE_NS;
         if now_ns < self.rest_until_ns {
             return false;
+        }
+        if let Some(more) = self.make_room_in_node(target, deadline) {
+            return more;
+        }
+        if let Some(far) = self.far.as_ref().filter(|_| self.takers().next().is_none()) {
+            if pager.physical_bytes() <= budget {
+                return false;
+            }
+            if !far.accepts() {
+                far.say_full(pager);
+            }
+            self.ranked_ns = now_ns;
+            return self.walk_ended(budget);
         }
         // Every region has its turn before any has another: the hand that passes over pages.
         if self.cursor >= self.order.len() {
@@ -408,7 +470,9 @@ impl Mover {
             let (least, most) = self.at_once();
             let pages = (over as usize / PAGE * 2 + 1).clamp(least, most);
             let tier = self.tier();
+            let before = self.demoted();
             let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from });
+            self.count(if self.pressure == 0 { Reason::Cold } else { Reason::Pressed }, before);
             if taken.next < REGION / PAGE {
                 self.cursor -= 1;
                 self.from = taken.next;
@@ -424,6 +488,82 @@ impl Mover {
         false
     }
 
+    /// The same by far memory, as long as that has room, or room can be made in it; otherwise `None`.
+    fn make_room_in_node(&mut self, target: u64, deadline: u64) -> Option<bool> {
+        self.far.as_ref()?;
+        let pager = self.pager;
+        let before = self.demoted();
+        let more = loop {
+            let now_ns = sys::now_ns();
+            if pager.physical_bytes() <= target {
+                self.met();
+                break Some(false);
+            }
+            if self.pause_asked() || now_ns > deadline || pager.is_frozen() {
+                break Some(!pager.is_frozen());
+            }
+            pager.let_others_run();
+            let far = self.far.as_mut()?;
+            if far.demote_coldest(pager, now_ns) {
+                continue;
+            }
+            if far.accepts() {
+                // What came after the last scan is not known yet.
+                if self.measure.scan_due(now_ns) {
+                    self.scan();
+                    continue;
+                }
+                // Over the budget that cannot wait: the other tiers have to help.
+                break (pager.physical_bytes() <= pager.account.budget_bytes.load(Relaxed)).then_some(false);
+            }
+            if !self.compress_far(deadline) {
+                // Other tiers have their turn.
+                break None;
+            }
+        };
+        self.count(Reason::Cold, before);
+        more
+    }
+
+    /// The node is full: what is coldest there is compressed. False if nothing was.
+    fn compress_far(&mut self, deadline: u64) -> bool {
+        let pager = self.pager;
+        // Of a node that takes none even then, nothing is compressed: that would cost DRAM.
+        if !self.far.as_ref().is_some_and(Far::is_usable) || pager.densest_own().is_none() {
+            return false;
+        }
+        while let Some(entry) = self.far.as_mut().and_then(|far| far.coldest_far(pager, sys::now_ns())) {
+            // Samples say that it is cold; a page that came back from there lately, or is written, stays at first.
+            let wish =
+                Wish { pages: REGION / PAGE, pressure: self.pressure.max(FAR_PRESSURE), anything: false, tier: self.tier(), from: 0 };
+            let taken = self.evictor.evict(pager, entry, wish);
+            note_refusals(&entry, &taken);
+            if let Some(far) = &mut self.far {
+                far.compressed(pager, &entry, taken.evicted);
+            }
+            if taken.evicted > 0 {
+                return true;
+            }
+            if self.pause_asked() || sys::now_ns() > deadline {
+                return false;
+            }
+        }
+        if let Some(far) = &mut self.far {
+            far.compressed_none(sys::now_ns());
+        }
+        false
+    }
+
+    /// Pages that left so far. Nobody but this thread moves any out.
+    fn demoted(&self) -> u64 {
+        self.pager.account.demoted_pages.load(Relaxed)
+    }
+
+    /// What left since there were `before` did so for this reason.
+    fn count(&self, reason: Reason, before: u64) {
+        self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
+    }
+
     /// Least and most pages to take at a time.
     fn at_once(&self) -> (usize, usize) {
         let waited_for = self.pager.mover.waiting.load(Relaxed) > 0;
@@ -433,9 +573,7 @@ impl Mover {
     /// Evicts pages that were on probation for long enough. True if there were some.
     fn end_probation(&mut self) -> bool {
         let pager = self.pager;
-        // Their copies take memory too, which weighs where little is out.
-        let out: u64 = pager.tiers.iter().map(|tier| tier.stats.pages()).sum();
-        let stay = (pager.account.resident() as f64 * PROBATION_SHARE).min(out as f64 * PROBATION_SHARE_OF_OUT) as usize;
+        let stay = probation_room(pager.account.resident(), pager.all_pages_out());
         self.leaving.clear();
         let now_ms = sys::now_ns() / 1_000_000;
         let ready = |page: u32| {
@@ -447,12 +585,13 @@ impl Mover {
         if self.leaving.is_empty() {
             return false;
         }
-        let tier = self.tier();
+        let (tier, before) = (self.tier(), self.demoted());
         let (policy, moved) = (&mut self.policy, &mut self.walk_moved_bytes);
         self.evictor.end_probation(pager, &self.leaving, tier, |region| {
             policy.evicted(region, 1, now_ms);
             *moved += PAGE as u64;
         });
+        self.count(Reason::Probation, before);
         true
     }
 
@@ -492,15 +631,19 @@ impl Mover {
     /// Of `--tiers auto`: see [`Auto`](crate::auto::Auto).
     fn measured_tier(&mut self) -> usize {
         let first_own = own_tier(self.pager, 1);
+        // Among ours as without swap.
+        let own = self.cheaper_of(first_own, self.pager.densest_own().unwrap_or(first_own));
         let assumed = |tier: usize| if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED };
-        let takes: Vec<(usize, f64)> = self.takers().map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
+        let rivals = self.takers().filter(|tier| *tier == own || self.pager.tiers[*tier].swap().is_some());
+        let takes: Vec<(usize, f64)> = rivals.map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
         let must_go = self.must_go();
-        self.evictor.auto.as_mut().map_or(first_own, |auto| auto.choose(must_go, &takes, first_own))
+        self.evictor.auto.as_mut().map_or(own, |auto| auto.choose(must_go, &takes, own))
     }
 
     /// The share of the data that cannot stay in DRAM as it is.
     fn must_go(&self) -> f64 {
-        1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / self.pager.touched_bytes().max(1) as f64
+        let data = (self.pager.all_pages_out() + self.pager.account.resident()) * PAGE as u64;
+        1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / data.max(1) as f64
     }
 
     /// DRAM for each byte in a tier, if that is known.
@@ -516,11 +659,12 @@ impl Mover {
     /// it in a denser tier, whose faults cost more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 − x), but
     /// for a factor.
     fn cheapest_tier(&self) -> usize {
-        let pager = self.pager;
         let (fastest, densest) = self.ends();
-        if self.pressure >= PRESSURE_DENSE {
-            return densest;
-        }
+        if self.pressure >= PRESSURE_DENSE { densest } else { self.cheaper_of(fastest, densest) }
+    }
+
+    fn cheaper_of(&self, fastest: usize, densest: usize) -> usize {
+        let pager = self.pager;
         let must_go = self.must_go();
         let first = self.ratio(fastest).unwrap_or(RATIO_ASSUMED);
         let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
@@ -560,7 +704,7 @@ impl Mover {
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
         if !found && looked_ns + FRESH_NS < ranked_ns {
             // What was allocated since the last look is not in the order.
-            self.measure.scan(pager);
+            self.scan();
             return true;
         }
         if excess > 0 && (self.pressure >= 2 || self.cheapest_tier() + 1 == pager.tiers.len()) && self.densify() {
@@ -586,7 +730,7 @@ impl Mover {
     fn densify(&mut self) -> bool {
         let pager = self.pager;
         let Some(densest) = pager.densest_own() else { return false };
-        if pager.tiers[1..densest].iter().all(|tier| tier.stats.pages() == 0) {
+        if pager.tiers[1..densest].iter().all(|tier| tier.node().is_some() || tier.stats.pages() == 0) {
             return false;
         }
         let swap = pager.tiers[..densest].iter().position(|tier| tier.swap().is_some());
@@ -594,6 +738,7 @@ impl Mover {
         let swap_is_sparser =
             swap.is_some_and(|swap| self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875);
         let deadline = sys::now_ns() + SLICE_NS;
+        let demoted = self.demoted();
         let before: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let regions = pager.table.len();
         let first = (self.next_random() % u64::from(regions.max(1))) as u32;
@@ -610,15 +755,15 @@ impl Mover {
                 break;
             }
         }
+        self.count(Reason::Denser, demoted);
         let after: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         gained > 0 && after < before
     }
 
     fn rank(&mut self, now_ns: u64) {
-        let pager = self.pager;
         let now_ms = now_ns / 1_000_000;
         if self.measure.scan_due(now_ns) {
-            self.measure.scan(pager);
+            self.scan();
         }
         self.tell_returns(now_ns);
         self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
@@ -641,6 +786,33 @@ impl Mover {
         }
     }
 
+    /// Tells the policy where the program waited for memory.
+    fn tell_samples(&mut self, now_ns: u64) {
+        self.sampled_ns = now_ns;
+        let pager = self.pager;
+        let (Some(samples), Some(page)) = (pager.samples(), pager.stats()) else { return };
+        // While there is plenty of room, what is hot makes no difference yet.
+        let budget = self.pager.account.budget_bytes.load(Relaxed);
+        let tight = self.pager.physical_bytes() + budget / 8 > budget;
+        let wanted = match &self.far {
+            // Nothing but samples tells what is used there.
+            Some(_) if pager.far_pages() > 0 => 1.0,
+            _ if tight => self.policy.samples_wanted(),
+            _ => SAMPLES_WITH_ROOM,
+        };
+        page.samples_percent.store((wanted * 100.0) as u64, Relaxed);
+        let (table, policy, far) = (&pager.table, &mut self.policy, &mut self.far);
+        samples.take(&mut self.samples_taken, |block, weight| {
+            // What is not managed has no region.
+            if let Some(entry) = table.get(block as usize * REGION) {
+                policy.sampled(entry.number, weight);
+                if let Some(far) = far {
+                    far.sampled(entry.number, weight);
+                }
+            }
+        });
+    }
+
     /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress is on.
     fn stress(&mut self, now_ns: u64) -> bool {
         let pager = self.pager;
@@ -654,9 +826,10 @@ impl Mover {
         };
         self.stress_ns = now_ns;
         if self.measure.scan_due(now_ns) {
-            self.measure.scan(pager);
+            self.scan();
         }
         let deadline = now_ns + SLICE_NS;
+        let before = self.demoted();
         let mut left = batch;
         let mut tries = 64;
         while left > 0 && tries > 0 && sys::now_ns() < deadline && !self.pause_asked() {
@@ -673,6 +846,9 @@ impl Mover {
             let taken = if random >> 60 == 0 {
                 self.evictor.probe(pager, entry, random);
                 Taken::default()
+            } else if let Some(far) = self.far.as_mut().filter(|_| random >> 60 < 4) {
+                far.toss(pager, &entry, random >> 8 & 1 == 0);
+                Taken::default()
             } else {
                 self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
             };
@@ -685,6 +861,7 @@ impl Mover {
             note_refusals(&entry, &taken);
             left -= (taken.evicted as usize).min(left);
         }
+        self.count(Reason::Stress, before);
         self.stress_due -= (batch - left) as f64;
         true
     }

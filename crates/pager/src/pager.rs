@@ -14,14 +14,15 @@ use crate::ranges::Ranges;
 use crate::rehearsal::rehearse;
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
-use crate::stats::{self, State, StatsPage};
+use crate::stats::{self, InterruptRing, SampleRing, State, StatsFile, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
+use crate::timers;
 use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, PoolError, Tier, TierKind, TierSpec, parse_tiers};
+use terrace_tiers::{DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, PoolError, Tier, TierKind, TierSpec, parse_tiers};
 
 /// What the pager needs of the library around it.
 #[derive(Clone, Copy)]
@@ -75,7 +76,7 @@ pub struct Pager {
     pub(crate) fork: ForkState,
     pub(crate) first: FirstThreads,
     pub(crate) staging: Staging,
-    pub(crate) stats: AtomicPtr<StatsPage>,
+    pub(crate) stats: AtomicPtr<StatsFile>,
     pub(crate) descriptors: Descriptors,
     pub(crate) mover: MoverLine,
     pub(crate) probation: Probation,
@@ -113,6 +114,12 @@ pub(crate) struct Said {
     pub no_room: AtomicBool,
     /// The kernel takes no pages into its swap.
     pub swap_refuses: AtomicBool,
+    /// The node of the tier `node:N` cannot be used, is full, or the kernel moves nothing there.
+    pub node: AtomicBool,
+    pub node_full: AtomicBool,
+    pub node_refused: AtomicBool,
+    /// Threads cannot be interrupted by timers.
+    pub timers: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -279,6 +286,10 @@ impl Pager {
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats(false);
+        // Two that move the same pages would undo each other's moves. (A filter may end who asks for that: then so be it.)
+        if pager.far().is_some() && pager.moves() && !sys::is_filtered() {
+            sys::leave_pages_in_their_nodes();
+        }
         Ok(pager)
     }
 
@@ -381,6 +392,20 @@ impl Pager {
 
     /// The statistics page, if there is one.
     pub(crate) fn stats(&self) -> Option<&StatsPage> {
+        self.stats_file().map(|file| &file.page)
+    }
+
+    /// Samples of where the program waits for memory, if somebody takes them.
+    pub(crate) fn samples(&self) -> Option<&SampleRing> {
+        self.stats_file().map(|file| &file.samples)
+    }
+
+    /// Where threads write when a timer interrupts them.
+    pub(crate) fn interrupts(&self) -> Option<&InterruptRing> {
+        self.stats_file().map(|file| &file.interrupts)
+    }
+
+    fn stats_file(&self) -> Option<&StatsFile> {
         // SAFETY: null, or a mapping of a whole page file that is never unmapped while in use (see `open_stats`).
         unsafe { self.stats.load(Acquire).as_ref() }
     }
@@ -445,10 +470,14 @@ impl Pager {
         self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
-    /// Bytes of managed memory that the program has touched, resident or evicted. An estimate between scans.
+    /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate between scans.
     pub(crate) fn touched_bytes(&self) -> u64 {
-        let evicted: u64 = self.tiers.iter().map(|tier| tier.stats.logical_bytes()).sum();
-        evicted + self.account.resident() * PAGE as u64
+        (self.all_pages_out() + self.far_pages() + self.account.resident()) * PAGE as u64
+    }
+
+    /// Pages in all tiers below DRAM that are not in the page table.
+    pub(crate) fn all_pages_out(&self) -> u64 {
+        self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
     }
 
     /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
@@ -481,11 +510,13 @@ impl Pager {
         self.mover.demand.fetch_sub(bytes, Relaxed);
     }
 
-    /// The mover made room.
+    /// The mover made room. Whoever waited for it has the processor next: where there is only this one, it would have to wait for the end of the mover's
+    /// time slice (5 ms) otherwise, and as long as it has not run the mover takes it for somebody who waits.
     pub(crate) fn tell_progress(&self) {
         self.mover.progress.fetch_add(1, Release);
         if self.mover.waiting.load(SeqCst) > 0 {
             sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
+            sys::yield_now();
         }
     }
 
@@ -630,7 +661,7 @@ impl Pager {
         // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
         if !self.rehearsed.load(Relaxed) {
             let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
-            rehearse(&directories)?;
+            rehearse(&directories, self.far().is_some())?;
             self.rehearsed.store(true, Relaxed);
         }
         sys::leave_descriptor_table(self.inherited_descriptors())
@@ -753,6 +784,10 @@ fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
         TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
             let files = FileMedium::new(directory);
             Tier::in_files(spec, files)
+        }
+        TierKind::Node { node } => {
+            let node = Node::new(*node);
+            Tier::in_node(spec, node)
         }
         TierKind::Swap => Tier::in_swap(spec),
         TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => Tier::new(spec, memory),
@@ -904,10 +939,10 @@ impl Pager {
 
     /// Whether no thread of the program runs but the main thread, which stays as a zombie, and `own`.
     fn only_ours_left(&self, own: i32) -> bool {
-        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
-        let mut threads = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok());
-        threads.all(|thread| {
-            thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && sys::thread_state(thread) == Some('Z'))
+        sys::own_threads().is_ok_and(|threads| {
+            threads.into_iter().all(|thread| {
+                thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && sys::thread_state(thread) == Some('Z'))
+            })
         })
     }
 }
@@ -922,10 +957,11 @@ extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {
 impl Pager {
     /// In a fork's child: the page is its parent's.
     pub(crate) fn let_go_of_stats(&self) {
+        timers::forget_ring();
         let inherited = self.stats.swap(std::ptr::null_mut(), AcqRel);
         if !inherited.is_null() {
             // SAFETY: a mapping of this size made in `open_stats`; the pointer is gone, and a child has no other thread that may hold it.
-            unsafe { sys::unmap(inherited as usize, size_of::<StatsPage>()) };
+            unsafe { sys::unmap(inherited as usize, size_of::<StatsFile>()) };
         }
     }
 
@@ -937,11 +973,11 @@ impl Pager {
         let started_ns = sys::now_ns();
         let path = format!("{dir}/{}-{started_ns}.stats\0", sys::process_id());
         let Ok(fd) = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
-        let size = size_of::<StatsPage>();
+        let size = size_of::<StatsFile>();
         let mapping = sys::truncate(fd, size).and_then(|()| sys::map_shared(fd, size));
         sys::close(fd);
         let Ok(mapping) = mapping else { return };
-        self.stats.store(mapping as *mut StatsPage, Release);
+        self.stats.store(mapping as *mut StatsFile, Release);
         let Some(page) = self.stats() else { return };
         page.pid.store(sys::process_id() as u32, Relaxed);
         page.started_ns.store(started_ns, Relaxed);

@@ -5,10 +5,10 @@
 use crate::sys::{self, PAGE};
 use terrace_tiers::FileMedium;
 
-/// Nothing stands in the way of us and of tiers in files in these directories, or a sentence for the user.
-pub fn rehearse(directories: &[&str]) -> Result<(), String> {
+/// Nothing stands in the way of us, of tiers in files in these directories, and (if `far`) of a tier of far memory, or a sentence for the user.
+pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
     if sys::is_filtered() {
-        match sys::survives(|| make_seldom_calls(directories)) {
+        match sys::survives(|| make_seldom_calls(directories, far)) {
             Ok(true) => {}
             Ok(false) => {
                 return Err(
@@ -30,7 +30,7 @@ pub fn rehearse(directories: &[&str]) -> Result<(), String> {
 }
 
 /// In a child: whether they succeed does not matter, only that they return.
-fn make_seldom_calls(directories: &[&str]) {
+fn make_seldom_calls(directories: &[&str], far: bool) {
     let known = 1u8;
     sys::peek(&raw const known as usize, &mut [0]);
     let _ = sys::leave_descriptor_table(Vec::new());
@@ -60,6 +60,10 @@ fn make_seldom_calls(directories: &[&str]) {
         let _ = sys::advise(source, PAGE, libc::MADV_POPULATE_WRITE);
     }
     sys::page_out(sys::own_process().unwrap_or(-1), &[(source, PAGE)]);
+    if far {
+        let _ = sys::locate_pages(&[source], &mut [0]);
+        let _ = sys::move_pages(&[source], &[0], &mut [0]);
+    }
     if let Ok(pagemap) = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0) {
         let _ = sys::scan_present(pagemap, memory, memory + PAGE, &mut [sys::Run::default()]);
         // A move that fails is looked into until the pagemap answers.
@@ -79,7 +83,7 @@ mod tests {
     #[test]
     fn a_child_that_ends_itself_does_not_survive() {
         assert_eq!(sys::survives(|| {}), Ok(true));
-        assert_eq!(sys::survives(|| make_seldom_calls(&["/dev/shm"])), Ok(true));
+        assert_eq!(sys::survives(|| make_seldom_calls(&["/dev/shm"], true)), Ok(true));
         assert_eq!(sys::survives(|| std::process::abort()), Ok(false));
     }
 }

@@ -6,6 +6,7 @@
 use crate::injection::Injection;
 use std::fmt;
 use std::str::FromStr;
+use terrace_policy::live::NAMES;
 
 /// The limit for managed memory in DRAM (`--dram`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -165,6 +166,49 @@ impl fmt::Display for Eviction {
     }
 }
 
+/// Who chooses what leaves DRAM (`--policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy(&'static str);
+
+impl Policy {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Whether samples would change what it does.
+    pub fn uses_samples(self) -> bool {
+        self.0 != "faults"
+    }
+
+    /// Whether it knows less than it should without them. From compressed tiers pages come back by faults, of which `terrace` learns as much (`docs/benchmarks.md`, "Samples and
+    /// policies").
+    pub fn needs_samples(self) -> bool {
+        self.uses_samples() && self != Policy::default()
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy(NAMES[0])
+    }
+}
+
+impl FromStr for Policy {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let known = NAMES.iter().find(|name| **name == text.trim());
+        known.map(|name| Policy(name)).ok_or_else(|| SettingError(format!("`{text}` is no policy: write one of {}", NAMES.join(", "))))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
 /// Everything one process's Terrace is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -178,6 +222,8 @@ pub struct Settings {
     pub strict: bool,
     /// `--evict`, as `TERRACE_EVICT`.
     pub evict: Eviction,
+    /// `--policy`, as `TERRACE_POLICY`: one of [`terrace_policy::live::NAMES`].
+    pub policy: Policy,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
     pub verify: bool,
     /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
@@ -202,6 +248,7 @@ impl Default for Settings {
             observe: false,
             strict: false,
             evict: Eviction::Move,
+            policy: Policy::default(),
             verify: false,
             children: true,
             run_pid: None,
@@ -231,6 +278,9 @@ impl Settings {
         if let Some(text) = get("TERRACE_EVICT") {
             settings.evict = text.parse()?;
         }
+        if let Some(text) = get("TERRACE_POLICY").filter(|text| !text.trim().is_empty()) {
+            settings.policy = text.parse()?;
+        }
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
             settings.children = flag("TERRACE_CHILDREN", Some(text))?;
@@ -259,6 +309,7 @@ impl Settings {
             ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
             ("TERRACE_EVICT", self.evict.to_string()),
+            ("TERRACE_POLICY", self.policy.to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
             ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
         ];
@@ -305,6 +356,7 @@ mod tests {
             observe: true,
             strict: true,
             evict: Eviction::WriteProtect,
+            policy: Policy("jenga"),
             verify: true,
             children: false,
             run_pid: Some(7),
@@ -329,13 +381,14 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 12)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 13)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
                 "TERRACE_OBSERVE",
                 "TERRACE_STRICT",
                 "TERRACE_EVICT",
+                "TERRACE_POLICY",
                 "TERRACE_VERIFY",
                 "TERRACE_CHILDREN",
                 "TERRACE_RUN_PID",

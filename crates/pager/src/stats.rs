@@ -4,14 +4,17 @@
 //! Two fields go the other way: `terrace run` writes there how much of the budget the process may have. A process believes only a page that
 //! it made itself; one that it inherited in a fork is let go of.
 //!
+//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it into a ring behind the page.
+//!
 //! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
 //! an update within microseconds, so the difference is below what the figures mean.
 
 use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x06");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -128,6 +131,8 @@ pub struct StatsPage {
     pub promoted_pages: AtomicU64,
     /// Pages moved out of DRAM or to a denser tier.
     pub demoted_pages: AtomicU64,
+    /// The same by [`Reason`].
+    pub demoted_for: [AtomicU64; Reason::ALL.len()],
     /// Of those moved out, such as were as they had come back: not compressed again.
     pub unchanged_pages: AtomicU64,
     /// Moves that the kernel refused (shared with a child, pinned, locked).
@@ -140,6 +145,8 @@ pub struct StatsPage {
     pub cpu_ns: AtomicU64,
     /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
     pub ahead_pages: AtomicU64,
+    /// Pages that came back from far memory because they are hot.
+    pub hot_pages: AtomicU64,
     /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_faults: AtomicU64,
     /// See there.
@@ -148,12 +155,96 @@ pub struct StatsPage {
     pub fault_step_ns: [[AtomicU64; 2]; FAULT_STEPS],
     /// Mean for a page of an eviction's steps: scan, move, compress, store, empty.
     pub eviction_step_ns: [AtomicU64; EVICTION_STEPS],
+    /// How much sampling of this process would be worth while, percent of the usual; 0: not known yet.
+    pub samples_percent: AtomicU64,
     /// Why the state is Unmanaged or Frozen, or a warning; zero-padded UTF-8.
     pub note: [AtomicU64; NOTE_BYTES / 8],
     /// The program (`argv[0]`'s last part), zero-padded UTF-8.
     pub program: [AtomicU64; 8],
     /// The tiers, fastest first.
     pub tiers: [TierPage; MAX_TIERS],
+}
+
+/// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits: what was not read in time is lost.
+#[repr(C)]
+pub struct SampleRing {
+    /// How many have been written so far.
+    pub sent: AtomicU64,
+    /// The last of them, each in the place of its number.
+    pub slots: [AtomicU64; SAMPLE_SLOTS],
+}
+
+/// Slots of the ring.
+pub const SAMPLE_SLOTS: usize = 4096;
+/// Least weight of an entry.
+const WEIGHT_UNIT: f32 = 1.0 / 256.0;
+
+impl SampleRing {
+    /// Samples of this weight met the region at `block` (its address divided by its size).
+    pub fn entry(block: u32, weight: f32) -> u64 {
+        u64::from(block) << 32 | u64::from((weight / WEIGHT_UNIT) as u32)
+    }
+
+    /// Takes out what came since `taken` were.
+    pub fn take(&self, taken: &mut u64, mut each: impl FnMut(u32, f32)) {
+        let sent = self.sent.load(Acquire);
+        let from = (*taken).max(sent.saturating_sub(SAMPLE_SLOTS as u64)).min(sent);
+        for number in from..sent {
+            let entry = self.slots[(number % SAMPLE_SLOTS as u64) as usize].load(Relaxed);
+            each((entry >> 32) as u32, entry as u32 as f32 * WEIGHT_UNIT);
+        }
+        *taken = sent;
+    }
+}
+
+/// Where threads were when their timers interrupted them (`timers.rs`), on the way to `terrace run`. Any thread writes, one process reads, and nobody waits.
+#[repr(C)]
+pub struct InterruptRing {
+    /// Written by `terrace run`: processor time between two interrupts of a thread, ns; 0: none are wanted.
+    pub period_ns: AtomicU64,
+    /// And until when, CLOCK_MONOTONIC in ns, if that is not said again.
+    pub until_ns: AtomicU64,
+    /// How many have been written, or are just being.
+    pub begun: AtomicU64,
+    /// The last of them, each in the place of its number.
+    pub slots: [InterruptSlot; INTERRUPT_SLOTS],
+}
+
+/// One of them.
+#[repr(C)]
+pub struct InterruptSlot {
+    /// Its number, from 1, once all of it is there; 0 while it is written.
+    pub number: AtomicU64,
+    /// Thread, instruction, flags, and registers in the order of `ucontext_t`.
+    pub words: [AtomicU64; INTERRUPT_WORDS],
+}
+
+/// Slots of that ring: of eight threads at 250 a second, half a second.
+pub const INTERRUPT_SLOTS: usize = 1024;
+/// Words of a slot.
+pub const INTERRUPT_WORDS: usize = 19;
+
+impl InterruptRing {
+    /// Writes one. Nothing but stores: for a signal's handler.
+    pub fn write(&self, words: &[u64; INTERRUPT_WORDS]) {
+        let begun = self.begun.fetch_add(1, Relaxed);
+        let slot = &self.slots[(begun % INTERRUPT_SLOTS as u64) as usize];
+        slot.number.store(0, Relaxed);
+        std::sync::atomic::fence(Release);
+        slot.words.iter().zip(words).for_each(|(to, word)| to.store(*word, Relaxed));
+        slot.number.store(begun + 1, Release);
+    }
+}
+
+/// The whole file.
+#[repr(C)]
+pub struct StatsFile {
+    /// What the process tells.
+    pub page: StatsPage,
+    /// What it is told.
+    pub samples: SampleRing,
+    /// What its threads tell.
+    pub interrupts: InterruptRing,
 }
 
 /// Writes `text`, cut at a character border where it is too long, into a zero-padded field.
@@ -181,6 +272,33 @@ pub fn get_text(field: &[AtomicU64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_come_once_and_the_oldest_are_lost() {
+        let ring = SampleRing { sent: AtomicU64::new(0), slots: [const { AtomicU64::new(0) }; SAMPLE_SLOTS] };
+        let write = |from: u64, to: u64| {
+            (from..to).for_each(|n| ring.slots[n as usize % SAMPLE_SLOTS].store(SampleRing::entry(n as u32, n as f32 / 4.0), Relaxed));
+            ring.sent.store(to, Release);
+        };
+        let taken = std::cell::Cell::new(0);
+        let take = || {
+            let (mut all, mut number) = (Vec::new(), taken.get());
+            ring.take(&mut number, |block, weight| all.push((block, weight)));
+            taken.set(number);
+            all
+        };
+        write(0, 3);
+        assert_eq!(take(), [(0, 0.0), (1, 0.25), (2, 0.5)]);
+        assert_eq!(take(), []);
+        write(3, 3 + 6000);
+        let last: Vec<u32> = take().iter().map(|(block, _)| *block).collect();
+        assert_eq!(last, (6003 - SAMPLE_SLOTS as u32..6003).collect::<Vec<_>>());
+        // A page that somebody else wrote into.
+        ring.sent.store(1, Release);
+        assert_eq!(take(), []);
+        ring.sent.store(u64::MAX, Release);
+        assert_eq!(take().len(), SAMPLE_SLOTS);
+    }
 
     #[test]
     fn text_fields_keep_what_fits() {

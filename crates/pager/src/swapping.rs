@@ -45,13 +45,13 @@ impl Pager {
 
     /// The densest tier that is not the kernel's.
     pub(crate) fn densest_own(&self) -> Option<usize> {
-        (1..self.tiers.len()).rev().find(|tier| self.tiers[*tier].swap().is_none())
+        (1..self.tiers.len()).rev().find(|tier| self.tiers[*tier].is_ours())
     }
 
     /// From now on so many managed pages are taken to be in the kernel's swap.
     pub(crate) fn set_swapped(&self, pages: u64) {
         if let Some((tier, swap)) = self.swap() {
-            tier.stats.set_held(pages, (pages as f64 * PAGE as f64 * swap.ratio()) as u64);
+            tier.stats.set_held(pages, swap.held_bytes(pages));
         }
     }
 
@@ -192,7 +192,7 @@ impl Evictor {
                 let address = base + page * PAGE;
                 // What came back meanwhile is in use.
                 let in_swap = !sys::is_present(pagemap, address) && sys::is_mapped(pagemap, address);
-                if !in_swap || sys::populate_for_writing(address).is_err() {
+                if !in_swap || sys::populate_for_writing(address, PAGE).is_err() {
                     continue;
                 }
                 pager.account.resident_pages.fetch_add(1, Relaxed);
@@ -297,7 +297,7 @@ impl Evictor {
         pager.account.resident_pages.fetch_sub(gone as i64, Relaxed);
         pager.set_swapped(tier.stats.pages() + gone as u64);
         if gone > 0 && swap.took(gone as u64) {
-            swap.look();
+            swap.look(tier.stats.pages());
         }
         if refused == 0 {
             return;
@@ -305,7 +305,7 @@ impl Evictor {
         if !sys::mapped_exclusively(pagemap, first.address) {
             pager.account.shared_tries.fetch_add(refused as u64, Relaxed);
         } else if gone == 0 && answered && swap.stayed(refused as u64) {
-            swap.look();
+            swap.look(tier.stats.pages());
             if swap.kind() != SwapKind::None {
                 let note = "the kernel takes no pages into its swap, though there is room in it: has a control group a limit of swap?";
                 pager.say_once(&pager.said.swap_refuses, note);
@@ -316,7 +316,7 @@ impl Evictor {
 
 /// The tier for what the kernel's swap, at `swap`, does not take: the next, or else the one before.
 pub(crate) fn own_tier(pager: &Pager, swap: usize) -> usize {
-    let own = |tier: &usize| pager.tiers[*tier].swap().is_none();
+    let own = |tier: &usize| pager.tiers[*tier].is_ours();
     (swap..pager.tiers.len()).chain((1..swap).rev()).find(own).unwrap_or(swap)
 }
 

@@ -81,6 +81,11 @@ impl Faults {
         record
     }
 
+    /// How much of what left the region came back, when it was last looked at (0.06 where nothing is known).
+    pub fn heat_of(&self, region: RegionId) -> f32 {
+        Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
+    }
+
     /// Returns per exit, with the weight of one neutral observation (1/16) so that thin evidence counts for little.
     fn heat(record: &Record) -> f32 {
         (record.returns + 0.5) / (record.exits + 8.0)
@@ -90,6 +95,12 @@ impl Faults {
 impl VictimPolicy for Faults {
     fn name(&self) -> &'static str {
         "faults"
+    }
+
+    fn sampled(&mut self, _region: RegionId, _weight: f32) {}
+
+    fn samples_wanted(&mut self) -> f32 {
+        0.0
     }
 
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64) {

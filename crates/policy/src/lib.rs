@@ -1,9 +1,22 @@
 //! Decides which pages go where.
 //!
 //! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code runs in a live program
-//! and, later, in the simulator. This version holds victim choice by faults ([`faults`]); sampled hotness joins behind
-//! the same trait.
+//! and, later, in the simulator.
+//!
+//! - [`victims`]: which pages leave DRAM, by faults and written bits; [`faults`] ranks the regions for it, [`regions`] with samples: by our own model,
+//!   [`mod@terrace`], or by a published one.
+//! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and [`memtis`] by the mechanism that they share, [`histogram`];
+//!   ours by its model and what moves cost, [`gate`].
+//! - [`live`]: all of them by their names.
 #![forbid(unsafe_code)]
 
 pub mod faults;
+pub mod gate;
+pub mod histogram;
+pub mod jenga;
+pub mod live;
+pub mod memtis;
+pub mod placement;
+pub mod regions;
+pub mod terrace;
 pub mod victims;

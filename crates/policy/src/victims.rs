@@ -33,6 +33,44 @@ pub struct Choice {
     pub action: Action,
 }
 
+/// Why a page left DRAM, or its tier for a denser one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The hand found it unused, in one of the coldest regions.
+    Cold,
+    /// The same, when the cold ones were not enough.
+    Pressed,
+    /// It had come back after a long time, and was not wanted again soon.
+    Probation,
+    /// It was not touched while it was probed.
+    Probed,
+    /// The program said that it does not need it (MADV_PAGEOUT).
+    Asked,
+    /// It was out already, and takes less room in a denser tier.
+    Denser,
+    /// A test evicts whatever there is.
+    Stress,
+}
+
+impl Reason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Reason; 7] =
+        [Reason::Cold, Reason::Pressed, Reason::Probation, Reason::Probed, Reason::Asked, Reason::Denser, Reason::Stress];
+
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Cold => "cold",
+            Reason::Pressed => "pressed",
+            Reason::Probation => "probation",
+            Reason::Probed => "probed",
+            Reason::Asked => "asked",
+            Reason::Denser => "denser",
+            Reason::Stress => "stress",
+        }
+    }
+}
+
 /// How urgently room is needed: 0 (keeping the headroom) to [`PRESSURE_MAX`] (over budget, and a look at everything
 /// did not help). Each step halves the rests of regions and takes pages with one more return.
 pub type Pressure = u32;
@@ -41,11 +79,13 @@ pub type Pressure = u32;
 pub const PRESSURE_MAX: Pressure = 12;
 
 /// Chooses victims. Times are milliseconds of any monotonic clock.
-///
-/// A source of samples (hardware or clock) will report through one more method; everything here is what faults tell.
 pub trait VictimPolicy: Send {
     /// The name that `--policy` and reports use.
     fn name(&self) -> &'static str;
+    /// Samples that count as `weight` met the region (a part of one where any of several addresses may have been touched).
+    fn sampled(&mut self, region: RegionId, weight: f32);
+    /// How much sampling would be worth while, since this was last asked: 1 as much as is usual, less where samples change nothing, more after a change.
+    fn samples_wanted(&mut self) -> f32;
     /// `pages` of the region came back by faults since the last call.
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64);
     /// `pages` of the region were moved out.
@@ -63,10 +103,11 @@ pub const FLOOR_MS: u64 = 20;
 /// Most returns of a page that are counted.
 pub const RETURNS_MAX: u32 = 7;
 
-/// Share of the resident pages that may be on probation.
-pub const PROBATION_SHARE: f64 = 0.03;
-/// And so many for each that is out: where few are, what is kept of those on probation is a large part of what compression takes.
-pub const PROBATION_SHARE_OF_OUT: f64 = 0.05;
+/// How many pages may be on probation: 3 % of the resident ones, and 5 % of those that are out. Where few are out, what is kept of those on
+/// probation is a large part of what compression takes.
+pub fn probation_room(resident_pages: u64, pages_out: u64) -> usize {
+    (resident_pages as f64 * 0.03).min(pages_out as f64 * 0.05) as usize
+}
 
 /// A page is back soon if it was out for no longer than it takes to evict this share of the resident pages.
 pub const SOON_SHARE: f64 = 0.5;

@@ -42,6 +42,17 @@ extern "C" fn begin() {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
+extern "C" fn end() {
+    if let Some(pager) = pager() {
+        pager.tell_counts();
+    }
+}
+
+/// The C library calls this after the program's own destructors, unless it leaves by `_exit` or a signal.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
 fn set_up() -> Result<(), String> {
     let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {

@@ -4,7 +4,8 @@
 //! each CPU, and those of one CPU write into one ring. Threads that are made later are in by themselves; whether processes and executed
 //! programs are, says [`Whose`].
 
-use crate::ring::{Drained, Layout, Record, Ring};
+use crate::Tally;
+use crate::ring::{Drained, Layout, RawSample, Record, Ring};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use perf_event_open_sys::{ioctls, perf_event_open};
 use std::io;
@@ -18,8 +19,10 @@ const DATA_LEN: usize = 64 << 10;
 pub enum Whose<'a> {
     /// Of these threads and those that they will make, until they execute another program.
     Threads(&'a [i32]),
-    /// Of the programs that this thread's children will execute, and all that they make.
+    /// Of the programs that this thread's children will execute, and all that they make. Each switch between their threads costs the kernel half a microsecond more.
     Children,
+    /// Of all that runs on this machine: costs no switch anything, and needs a privilege.
+    Everybody,
 }
 
 /// What is sampled.
@@ -29,6 +32,10 @@ pub struct Request {
     pub kind: u32,
     /// See `kind`.
     pub config: u64,
+    /// More of it.
+    pub config2: u64,
+    /// Whether the kernel is asked to leave itself out, which not all hardware can.
+    pub user_only: bool,
     /// Counts between samples (for the clock: ns of a thread's running).
     pub period: u64,
     /// How exact the address of the instruction must be: 0, or 1 to 3 for hardware that samples accesses.
@@ -114,15 +121,16 @@ impl Events {
     /// # Errors
     /// See [`OpenError`]. Threads that have ended are left out.
     pub fn open(whose: Whose, request: &Request) -> Result<Events, OpenError> {
-        let (threads, children) = match whose {
-            Whose::Threads(threads) => (threads, false),
-            Whose::Children => (&[0][..], true),
+        let threads = match whose {
+            Whose::Threads(threads) => threads,
+            Whose::Children => &[0],
+            Whose::Everybody => &[-1],
         };
         let mut opened = Events { layout: request.layout, rings: Vec::new(), _mappings: Vec::new(), events: Vec::new() };
         for cpu in 0..cpus() {
             let mut first: Option<i32> = None;
             for thread in threads {
-                let event = match open_one(*thread, cpu, children, request) {
+                let event = match open_one(*thread, cpu, whose, request) {
                     Ok(event) => event,
                     // It has ended; or the CPU is offline.
                     Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => continue,
@@ -156,14 +164,31 @@ impl Events {
             .fold(Drained::default(), |all, one| Drained { records: all.records + one.records, damaged: all.damaged || one.damaged })
     }
 
-    /// From now on so many counts between samples.
+    /// The same of samples; what else came is in the tally. (Which of them can be located is the caller's to say.)
+    pub fn samples(&mut self, mut each: impl FnMut(RawSample)) -> Tally {
+        let mut tally = Tally::default();
+        let drained = self.drain(|record| match record {
+            Record::Sample(sample) => {
+                tally.samples += 1;
+                each(sample);
+            }
+            Record::Lost(lost) => tally.lost += lost,
+            Record::Throttled => tally.throttled += 1,
+            _ => {}
+        });
+        tally.damaged += u64::from(drained.damaged);
+        tally
+    }
+
+    /// Stops counting, or goes on, in all threads. (A new period, `PERF_EVENT_IOC_PERIOD`, would be for threads that come, not for those that are there.)
     ///
     /// # Errors
-    /// The kernel's, if it does not take it.
-    pub fn set_period(&self, period: u64) -> io::Result<()> {
+    /// The kernel's.
+    pub fn enable(&self, on: bool) -> io::Result<()> {
         self.events.iter().try_for_each(|event| {
-            // SAFETY: the kernel reads one u64 at that address.
-            let done = unsafe { libc::ioctl(event.as_raw_fd(), bindings::PERIOD as libc::c_ulong, &raw const period) };
+            let event = event.as_raw_fd();
+            // SAFETY: no memory is involved.
+            let done = unsafe { if on { ioctls::ENABLE(event, 0) } else { ioctls::DISABLE(event, 0) } };
             if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         })
     }
@@ -174,7 +199,8 @@ fn cpus() -> i32 {
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as i32
 }
 
-fn open_one(thread: i32, cpu: i32, children: bool, request: &Request) -> io::Result<OwnedFd> {
+fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Result<OwnedFd> {
+    let (children, threads) = (matches!(whose, Whose::Children), matches!(whose, Whose::Threads(_)));
     let mut attributes =
         perf_event_attr { type_: request.kind, config: request.config, sample_type: request.layout.sample_type, ..Default::default() };
     attributes.size = size_of::<perf_event_attr>() as u32;
@@ -182,19 +208,20 @@ fn open_one(thread: i32, cpu: i32, children: bool, request: &Request) -> io::Res
     attributes.sample_regs_user = crate::operand::Registers::PERF_MASK;
     attributes.clockid = libc::CLOCK_MONOTONIC;
     attributes.set_use_clockid(1);
-    attributes.set_exclude_kernel(1);
-    attributes.set_exclude_hv(1);
-    attributes.set_inherit(1);
+    attributes.__bindgen_anon_4.config2 = request.config2;
+    attributes.set_exclude_kernel(request.user_only.into());
+    attributes.set_exclude_hv(request.user_only.into());
+    attributes.set_inherit((children || threads).into());
     // Off here, and in children until they execute something.
     attributes.set_disabled(children.into());
     attributes.set_enable_on_exec(children.into());
-    attributes.set_inherit_thread((!children).into());
-    attributes.set_remove_on_exec((!children).into());
+    attributes.set_inherit_thread(threads.into());
+    attributes.set_remove_on_exec(threads.into());
     attributes.set_precise_ip(u64::from(request.precise_ip));
     let flags = bindings::PERF_FLAG_FD_CLOEXEC;
     // SAFETY: a whole attribute; sampling changes nothing in the program.
     let event = unsafe { perf_event_open(&raw mut attributes, thread, cpu, -1, flags.into()) };
-    if event < 0 && !children && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) {
+    if event < 0 && threads && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) {
         // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left out by their process.
         attributes.set_inherit_thread(0);
         attributes.set_remove_on_exec(0);

@@ -4,17 +4,23 @@
 //! clock says where a thread was, with its registers, and the address is what the instruction *before* that one touched
 //! ([`operand`]): the interrupt comes when the stalled instruction retires.
 //!
-//! - [`clock`]: a source that needs no hardware.
+//! - [`source`]: any of the sources: [`hardware`] that samples accesses, or the [`clock`], which needs none; or interrupts that come from elsewhere, for the
+//!   [`decoder`].
 //! - [`events`]: perf events of a process's threads, and [`ring`]: the records that the kernel writes for them.
 //! - [`code`]: the program's code as it is in memory, and [`text`]: its instruction boundaries and branches.
 //! - [`operand`]: from an interrupted instruction to the address that it waited for.
 
 pub mod clock;
 pub mod code;
+pub mod decoder;
 pub mod events;
+pub mod hardware;
 pub mod operand;
 pub mod ring;
+pub mod source;
 pub mod text;
+
+use std::ops::AddAssign;
 
 /// One observed access.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +35,16 @@ pub struct Sample {
     pub process: u32,
     /// By which thread.
     pub thread: u32,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.samples += more.samples;
+        self.located += more.located;
+        self.lost += more.lost;
+        self.throttled += more.throttled;
+        self.damaged += more.damaged;
+    }
 }
 
 /// What became of samples.

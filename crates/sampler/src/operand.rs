@@ -42,6 +42,14 @@ impl Registers {
         (*ip, Registers { general, flags: *flags })
     }
 
+    /// From a signal's context, in the order of `ucontext_t`: r8 … r15, di, si, bp, bx, dx, ax, cx, sp; and flags.
+    pub fn from_context(context: &[u64; 16], flags: u64) -> Registers {
+        let [extended @ .., di, si, bp, bx, dx, ax, cx, sp] = context;
+        let mut general = [*ax, *cx, *dx, *bx, *sp, *bp, *si, *di, 0, 0, 0, 0, 0, 0, 0, 0];
+        general[8..].copy_from_slice(extended);
+        Registers { general, flags }
+    }
+
     /// The value of a register of any width; `None` if it is not a general one.
     fn value(&self, register: Register) -> Option<u64> {
         let value = self.general[number(register)?];

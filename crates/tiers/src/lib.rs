@@ -1,5 +1,5 @@
 //! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them, and its statistics; or what is known of
-//! the kernel's swap.
+//! another NUMA node or of the kernel's swap.
 //!
 //! Invariants: a page comes back byte for byte or with an error (each is stored with a checksum of itself); a failed call changes nothing; memory is taken only
 //! from a [`Medium`] or a [`FileMedium`], by raw system calls, because the library interposes libc's `mmap`. This crate decides nothing
@@ -9,6 +9,7 @@ pub mod codec;
 pub mod encode;
 pub mod file;
 pub mod medium;
+pub mod node;
 pub mod pool;
 pub mod spec;
 pub mod stats;
@@ -19,10 +20,11 @@ pub use codec::{Codec, CodecError, Scratch};
 pub use encode::{Encoded, Encoding, checksum};
 pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
+pub use node::{Node, NodeError, NodeView, Nodes};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::{TierStats, Times};
-pub use swap::{Swap, SwapDevice, SwapKind, SwapView, swap_devices};
+pub use swap::{Swap, SwapDevice, SwapKind, SwapView, meminfo_bytes, swap_devices};
 pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
 
 /// Bytes in a page, the unit that is compressed, stored and restored.

@@ -29,13 +29,14 @@ const UNIT_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = size_of::<u32>();
 
 /// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten there.
-const HOLES: usize = 16;
+const HOLES: usize = 64;
 
 /// An extent is worth repacking when more than one byte in so many is dead …
-const REPACK_DEAD_ONE_IN: usize = 4;
+const REPACK_DEAD_ONE_IN: usize = 10;
 /// … and so many bytes at least, since nothing less than a page can be given back.
 const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
-/// On disk all of it is read and written for that, and space is cheaper: one byte in so many.
+/// Of a file all is read and written for that, and holes are not filled; on disk space is cheaper, too: one byte in so many.
+const REPACK_DRAM_FILE_DEAD_ONE_IN: usize = 4;
 const REPACK_FILE_DEAD_ONE_IN: usize = 2;
 
 /// Where a page is stored, and how.
@@ -166,7 +167,7 @@ impl std::fmt::Display for RepackMismatch {
     }
 }
 
-/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 104 more an extent (4 KiB more in a file).
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 296 more an extent (4 KiB more in a file).
 ///
 /// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics keep counting.
 #[derive(Default)]
@@ -188,8 +189,13 @@ struct Extent {
 }
 
 /// Dead room below an extent's cursor, in units of 8 bytes; an empty one is none. They do not overlap.
-#[derive(Default)]
 struct Holes([Hole; HOLES]);
+
+impl Default for Holes {
+    fn default() -> Self {
+        Holes([Hole::default(); HOLES])
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 struct Hole {
@@ -284,7 +290,7 @@ impl Extent {
         match &self.data {
             Data::Memory { .. } => more_than(REPACK_DEAD_ONE_IN),
             Data::File(file) => {
-                more_than(if file.is_in_dram() { REPACK_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
+                more_than(if file.is_in_dram() { REPACK_DRAM_FILE_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
             }
         }
     }
@@ -422,7 +428,7 @@ impl RegionStore {
         Ok(())
     }
 
-    /// The first extent in which more than a quarter of the packed bytes (half on disk), and at least 4096, are dead, if any. None in
+    /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half on disk), and at least 4096, are dead, if any. None in
     /// a file that a forked child shares.
     pub fn wants_repack(&self) -> Option<u8> {
         self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
@@ -535,7 +541,7 @@ impl RegionStore {
         let data = match tier.backing() {
             Backing::Memory(medium) => Data::Memory { base: medium.allocate().map_err(refused)?, medium: Arc::clone(medium) },
             Backing::File(files) => Data::File(Box::new(files.allocate().map_err(refused)?)),
-            Backing::Swap(_) => return Err(PoolError::NoPool { tier_index }),
+            Backing::Node(_) | Backing::Swap(_) => return Err(PoolError::NoPool { tier_index }),
         };
         let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index, holes: Holes::default() };
         if index == self.extents.len() {

@@ -1,6 +1,6 @@
-//! How a user writes tiers: `dram,lz4,zstd:1/extent@dram`.
+//! How a user writes tiers: `dram,node:1,lz4,zstd:1/extent@dram`.
 //!
-//! A tier is `dram`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
+//! A tier is `dram`, `node:NUMBER`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
 //! this version has not built is told apart from what is misspelt, because the remedies differ.
 
 /// Tiers in one list, DRAM included, at most.
@@ -27,6 +27,11 @@ pub struct TierSpec {
 pub enum TierKind {
     /// Ordinary memory: pages as they are.
     Dram,
+    /// Memory of another NUMA node: pages as they are, farther away.
+    Node {
+        /// The kernel's number of it.
+        node: u32,
+    },
     /// What the kernel swaps to: zram, zswap, a disk.
     Swap,
     /// Compressed pages.
@@ -105,7 +110,7 @@ pub enum SpecError {
     NotBuilt {
         /// The tier.
         tier: String,
-        /// `tier`, `codec`, `pool` or `medium`.
+        /// `codec`, `pool` or `medium`.
         part: &'static str,
         /// What is missing.
         word: String,
@@ -133,6 +138,26 @@ pub enum SpecError {
         level: String,
         /// What to write.
         remedy: &'static str,
+    },
+    /// `node` without a number, or with a pool or medium.
+    #[error("`{tier}`: a node is written with its number alone, such as node:1 (`terrace doctor` names those there are)")]
+    NodeNumber {
+        /// The tier.
+        tier: String,
+    },
+    /// A node behind a tier that is slower.
+    #[error("`{tier}` holds pages as they are, and is faster than what is before it: write it right behind dram, such as dram,{tier},zstd")]
+    NodeNotSecond {
+        /// The tier.
+        tier: String,
+    },
+    /// More than one node beside DRAM.
+    #[error("`{second}`: this version has one node as a tier, and `{first}` is one already: remove one of them")]
+    SecondNode {
+        /// The earlier one.
+        first: String,
+        /// The later one.
+        second: String,
     },
     /// `swap` with a level, pool or medium.
     #[error("`{tier}`: what the kernel swaps to is its own to say: write swap")]
@@ -165,10 +190,10 @@ pub enum SpecError {
 
 fn what_there_is(part: &str) -> &'static str {
     match part {
-        "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram and swap",
+        "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram, node:NUMBER and swap",
         "pool" => "there is extent, as in lz4/extent",
         "medium" => "there are dram and file:/DIRECTORY, as in lz4@dram and lz4@file:/var/tmp",
-        _ => "there are dram, swap, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
+        _ => "there are dram, node:NUMBER, swap, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
     }
 }
 
@@ -181,7 +206,6 @@ const CODECS_NOT_BUILT: [&str; 11] =
     ["lzo", "lzo-rle", "lz4hc", "842", "deflate", "zlib", "libdeflate", "snappy", "snap", "wkdm", "lz4_flex"];
 const POOLS_NOT_BUILT: [&str; 3] = ["zsmalloc", "zbud", "z3fold"];
 const MEDIA_NOT_BUILT: [&str; 1] = ["node"];
-const TIERS_NOT_BUILT: [&str; 1] = ["node"];
 
 /// What `auto` stands for; which of them a page goes to is then chosen by what each costs here.
 pub const AUTO: &str = "dram,swap,lz4,zstd:1";
@@ -213,6 +237,13 @@ pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
         if tiers.is_empty() && tier.kind != TierKind::Dram {
             return Err(SpecError::DramNotFirst { first: tier.name });
         }
+        let is_node = |tier: &TierSpec| matches!(tier.kind, TierKind::Node { .. });
+        if is_node(&tier) && tiers.len() > 1 {
+            return Err(match tiers.iter().find(|earlier| is_node(earlier)) {
+                Some(first) => SpecError::SecondNode { first: first.name.clone(), second: tier.name },
+                None => SpecError::NodeNotSecond { tier: tier.name },
+            });
+        }
         tiers.push(tier);
     }
     if tiers.len() > TIERS_MAX {
@@ -237,8 +268,9 @@ fn parse_kind(tier: &str) -> Result<TierKind, SpecError> {
     if tier == "auto" {
         return Err(SpecError::AutoAmongOthers);
     }
-    if TIERS_NOT_BUILT.contains(&codec) {
-        return Err(SpecError::NotBuilt { tier: tier.to_owned(), part: "tier", word: codec.to_owned() });
+    if codec == "node" {
+        let number = level.filter(|_| pool.is_none() && medium.is_none()).and_then(|level| level.parse().ok());
+        return number.map(|node| TierKind::Node { node }).ok_or_else(|| SpecError::NodeNumber { tier: tier.to_owned() });
     }
     Ok(TierKind::Compressed {
         codec: parse_codec(tier, codec, level)?,
@@ -265,7 +297,7 @@ fn parse_codec(tier: &str, codec: &str, level: Option<&str>) -> Result<CodecKind
             Ok(level @ ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX) if level != 0 => Ok(CodecKind::Zstd { level }),
             _ => bad_level("zstd", text, "write -5 to 19 without 0, such as zstd:1"),
         },
-        _ => Err(refuse(tier, "codec", codec, &["lz4", "zstd", "dram", "swap"], &CODECS_NOT_BUILT)),
+        _ => Err(refuse(tier, "codec", codec, &["lz4", "zstd", "dram", "node", "swap"], &CODECS_NOT_BUILT)),
     }
 }
 

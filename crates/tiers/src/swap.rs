@@ -24,6 +24,8 @@ const TAKES_NONE: u64 = 256;
 pub const RATIO_ASSUMED: f64 = 0.45;
 /// Measured from so many swapped bytes on: below, zram's own tables and half empty blocks are most of what it takes.
 const MEASURED_FROM: u64 = 4 << 20;
+/// What swap takes of memory cannot be read.
+const UNKNOWN: u64 = u64::MAX;
 
 /// What is under the kernel's swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,10 +79,7 @@ impl SwapView {
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let swaps = read("proc/swaps");
         let meminfo = read("proc/meminfo");
-        let kib = |name: &str| {
-            let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
-        };
+        let bytes = |name: &str| meminfo_bytes(&meminfo, "", name);
         let devices: Vec<SwapDevice> = swap_devices(&swaps).collect();
         // The kernel fills the highest priority first.
         let Some(first) = devices.iter().max_by_key(|device| device.priority).map(|device| device.path) else { return SwapView::default() };
@@ -102,9 +101,9 @@ impl SwapView {
         SwapView {
             kind,
             name: if codec.is_empty() { first.to_owned() } else { format!("{first} ({codec})") },
-            total_bytes: kib("SwapTotal").unwrap_or(0),
-            free_bytes: kib("SwapFree").unwrap_or(0),
-            memory_bytes: used.map(|used| used + kib("Zswap").unwrap_or(0)),
+            total_bytes: bytes("SwapTotal").unwrap_or(0),
+            free_bytes: bytes("SwapFree").unwrap_or(0),
+            memory_bytes: used.map(|used| used + bytes("Zswap").unwrap_or(0)),
         }
     }
 
@@ -113,15 +112,25 @@ impl SwapView {
         self.free_bytes.saturating_sub(self.total_bytes.div_ceil(KEEP_FREE))
     }
 
+    fn used_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.free_bytes)
+    }
+
     /// What a swapped page takes of memory, as a share of itself. Whose pages they are is not told apart: all are taken to compress alike.
     pub fn ratio(&self) -> f64 {
-        let used = self.total_bytes.saturating_sub(self.free_bytes);
         match self.memory_bytes {
-            Some(memory) if used >= MEASURED_FROM => (memory as f64 / used as f64).min(1.25),
+            Some(memory) if self.used_bytes() >= MEASURED_FROM => (memory as f64 / self.used_bytes() as f64).min(1.25),
             _ if self.kind.is_memory() => RATIO_ASSUMED,
             _ => 0.0,
         }
     }
+}
+
+/// A quantity in the text of `/proc/meminfo`, or (there `before` stands before each name, as `Node 1 `) of a node's.
+pub fn meminfo_bytes(text: &str, before: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(before)?.strip_prefix(name)?.strip_prefix(':'))?;
+    // "kB" are units of 1024.
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// A line of `/proc/swaps`.
@@ -155,6 +164,10 @@ pub struct Swap {
     kind: AtomicU32,
     /// See [`SwapView::ratio`]; times 2^16.
     ratio: AtomicU32,
+    /// At the last look: pages in it, whosever they are, those of them that are ours, and what memory all take; [`UNKNOWN`] where that cannot be read.
+    used_pages: AtomicU64,
+    own_pages: AtomicU64,
+    memory_bytes: AtomicU64,
     /// Pages that may still be put there, at the last look, less those that were since.
     room_pages: AtomicU64,
     /// Pages after which the next look is due.
@@ -166,16 +179,20 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Looks at the machine's swap. Some 0.1 ms.
-    pub fn look(&self) {
-        self.seen(&SwapView::of_machine());
+    /// Looks at the machine's swap, in which so many pages are ours. Some 0.1 ms.
+    pub fn look(&self, own_pages: u64) {
+        self.seen(&SwapView::of_machine(), own_pages);
     }
 
     /// What a look saw.
-    pub fn seen(&self, view: &SwapView) {
+    pub fn seen(&self, view: &SwapView, own_pages: u64) {
         let room = Some(view.room_bytes() / PAGE_BYTES as u64).filter(|room| *room >= LEAST_ROOM).unwrap_or(0);
         self.kind.store(view.kind as u32, Relaxed);
         self.ratio.store((view.ratio() * 65536.0) as u32, Relaxed);
+        let used = view.used_bytes() / PAGE_BYTES as u64;
+        self.used_pages.store(used, Relaxed);
+        self.own_pages.store(own_pages.min(used), Relaxed);
+        self.memory_bytes.store(view.memory_bytes.unwrap_or(UNKNOWN), Relaxed);
         self.room_pages.store(room, Relaxed);
         // Others look at the same room: a quarter of it each, where it is small.
         self.look_in.store(PAGES_A_LOOK.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
@@ -189,6 +206,19 @@ impl Swap {
     /// What a page takes of memory, as a share of itself.
     pub fn ratio(&self) -> f64 {
         f64::from(self.ratio.load(Relaxed)) / 65536.0
+    }
+
+    /// What so many pages of ours take of memory. zram gives a block of memory back when all of it is empty: where most pages came back, the others still hold
+    /// much more than they need. So what all take is shared out by pages, as of the last look; and pages that came since count as they would in full blocks.
+    pub fn held_bytes(&self, pages: u64) -> u64 {
+        let own = self.own_pages.load(Relaxed).min(pages);
+        let fresh = |pages: u64, ratio: f64| (pages as f64 * PAGE_BYTES as f64 * ratio) as u64;
+        match (self.memory_bytes.load(Relaxed), self.used_pages.load(Relaxed)) {
+            (UNKNOWN, _) | (_, 0) => fresh(pages, self.ratio()),
+            (memory, used) => {
+                (u128::from(memory) * u128::from(own) / u128::from(used)) as u64 + fresh(pages - own, self.ratio().min(RATIO_ASSUMED))
+            }
+        }
     }
 
     /// Whether it is worth trying to put pages there.
@@ -268,17 +298,39 @@ mod tests {
     }
 
     #[test]
+    fn what_zram_keeps_of_pages_that_came_back_counts() {
+        let swap = Swap::default();
+        let view = |used: u64, memory_bytes| SwapView {
+            kind: SwapKind::Zram,
+            total_bytes: 100_000 << 12,
+            free_bytes: (100_000 - used) << 12,
+            memory_bytes,
+            ..SwapView::default()
+        };
+        swap.seen(&view(10_000, Some(4_000 << 12)), 10_000);
+        assert_eq!([0, 5_000, 10_000].map(|pages| swap.held_bytes(pages) >> 12), [0, 2_000, 4_000]);
+        assert_eq!(swap.held_bytes(11_000) >> 12, 4_399);
+        // Nearly all are back, and half of the memory is not; a part of it is ours, and what comes now finds room in it.
+        swap.seen(&view(100, Some(2_000 << 12)), 50);
+        assert_eq!([25, 50, 150].map(|pages| swap.held_bytes(pages) >> 12), [500, 1_000, 1_044]);
+        swap.seen(&view(10_000, None), 500);
+        assert_eq!(swap.held_bytes(1_000), (1_000.0 * 4096.0 * swap.ratio()) as u64);
+        swap.seen(&view(0, Some(1 << 20)), 0);
+        assert_eq!(swap.held_bytes(0), 0);
+    }
+
+    #[test]
     fn a_quarter_is_left_to_others() {
         let swap = Swap::default();
         assert!(!swap.accepts());
         let view = |free: u64| SwapView { kind: SwapKind::Zram, total_bytes: 1000 << 12, free_bytes: free << 12, ..SwapView::default() };
-        swap.seen(&view(330));
+        swap.seen(&view(330), 0);
         assert!(swap.accepts() && !swap.took(19) && swap.took(1), "20 of 80 may go before another look");
         assert!(swap.accepts());
         assert!(swap.took(60) && !swap.accepts());
-        swap.seen(&view(313));
+        swap.seen(&view(313), 0);
         assert!(!swap.accepts());
-        swap.seen(&view(314));
+        swap.seen(&view(314), 0);
         assert!(!swap.stayed(TAKES_NONE - 1) && swap.accepts());
         swap.took(1);
         assert!(!swap.stayed(1) && swap.accepts());

@@ -9,6 +9,7 @@ use crate::codec::{Codec, CodecError, Scratch, codec_for};
 use crate::encode::{Encoded, Encoding, checksum};
 use crate::file::FileMedium;
 use crate::medium::Medium;
+use crate::node::Node;
 use crate::spec::{TierKind, TierSpec};
 use crate::stats::TierStats;
 use crate::swap::Swap;
@@ -37,6 +38,8 @@ pub enum Backing {
     Memory(Arc<dyn Medium>),
     /// Files.
     File(Arc<FileMedium>),
+    /// Nothing of ours: pages stay in the page table, in memory of that node.
+    Node(Arc<Node>),
     /// Nothing of ours: the kernel has the pages.
     Swap(Arc<Swap>),
 }
@@ -104,9 +107,14 @@ impl Tier {
         Tier::over(spec, Backing::Swap(Arc::default()))
     }
 
+    /// A tier whose pages are in memory of another node. As with [`Tier::in_swap`], nothing is encoded for it or stored in it.
+    pub fn in_node(spec: TierSpec, node: Node) -> Self {
+        Tier::over(spec, Backing::Node(Arc::new(node)))
+    }
+
     fn over(spec: TierSpec, backing: Backing) -> Self {
         let codec = match &spec.kind {
-            TierKind::Dram | TierKind::Swap => None,
+            TierKind::Dram | TierKind::Node { .. } | TierKind::Swap => None,
             TierKind::Compressed { codec, .. } => Some(codec_for(*codec)),
         };
         Tier { spec, stats: TierStats::new(), codec, backing }
@@ -131,7 +139,20 @@ impl Tier {
     pub fn files(&self) -> Option<&Arc<FileMedium>> {
         match &self.backing {
             Backing::File(files) => Some(files),
-            Backing::Memory(_) | Backing::Swap(_) => None,
+            _ => None,
+        }
+    }
+
+    /// Whether a pool of ours keeps what is here (DRAM as a tier has one that nothing is put into).
+    pub fn is_ours(&self) -> bool {
+        matches!(self.backing, Backing::Memory(_) | Backing::File(_))
+    }
+
+    /// The node, if the tier is memory of one.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        match &self.backing {
+            Backing::Node(node) => Some(node),
+            _ => None,
         }
     }
 
@@ -139,7 +160,7 @@ impl Tier {
     pub fn swap(&self) -> Option<&Arc<Swap>> {
         match &self.backing {
             Backing::Swap(swap) => Some(swap),
-            Backing::Memory(_) | Backing::File(_) => None,
+            _ => None,
         }
     }
 
@@ -147,6 +168,7 @@ impl Tier {
     pub fn leaves_dram(&self) -> bool {
         match &self.backing {
             Backing::Memory(_) => false,
+            Backing::Node(_) => true,
             Backing::File(files) => !files.is_in_dram(),
             Backing::Swap(swap) => !swap.kind().is_memory(),
         }
@@ -157,8 +179,13 @@ impl Tier {
         match &self.backing {
             Backing::Memory(_) | Backing::Swap(_) => self.stats.physical_bytes(),
             Backing::File(files) if files.is_in_dram() => self.stats.physical_bytes() + files.held_bytes(),
-            Backing::File(_) => 0,
+            Backing::File(_) | Backing::Node(_) => 0,
         }
+    }
+
+    /// Bytes of memory that hold what is here: DRAM, or of the node that the tier is.
+    pub fn memory_bytes(&self) -> u64 {
+        if self.node().is_some() { self.stats.physical_bytes() } else { self.dram_bytes() }
     }
 
     /// Those of [`Tier::dram_bytes`] that are in anonymous memory of this process.
@@ -183,6 +210,16 @@ impl Tier {
                 raw
             }
         }
+    }
+
+    /// How many pages [`Tier::learn`] wants to be shown; 0 if there is nothing to learn.
+    pub fn lesson_pages(&self) -> usize {
+        self.codec.as_ref().map_or(0, |codec| codec.lesson_pages())
+    }
+
+    /// See [`Codec::learn`].
+    pub fn learn(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
+        self.codec.as_ref().is_some_and(|codec| codec.learn(pages, clock_ns))
     }
 
     /// Turns what [`Tier::encode`] of the same tier gave back into the page. After an error the content of `page` is

@@ -13,7 +13,11 @@ use terrace_tiers::{
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
     let specs = parse_tiers("dram,lz4,zstd").unwrap();
-    specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect()
+    let mut tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
+    let learned = Tier::new(parse_tiers("dram,zstd").unwrap().remove(1), medium);
+    assert!(pages::teach(&learned, 0));
+    tiers.push(learned);
+    tiers
 }
 
 const ENCODINGS: [Encoding; 3] = [Encoding::Same, Encoding::Raw, Encoding::Coded];

@@ -40,7 +40,6 @@ fn lists_of_the_wrong_shape() {
 #[test]
 fn what_is_designed_but_not_built() {
     for (tier, part, word) in [
-        ("node:1", "tier", "node"),
         ("lzo", "codec", "lzo"),
         ("deflate:6", "codec", "deflate"),
         ("lz4/zsmalloc", "pool", "zsmalloc"),
@@ -87,7 +86,7 @@ fn slips_get_the_word_that_was_meant() {
 fn directories_of_files() {
     let medium = |tier: &str| match parse_tiers(&format!("dram,{tier}")).unwrap().remove(1).kind {
         TierKind::Compressed { medium, .. } => medium,
-        TierKind::Dram | TierKind::Swap => panic!("{tier} is no such tier"),
+        _ => panic!("{tier} is no such tier"),
     };
     let directory = |directory: &str| MediumKind::File { directory: directory.to_owned() };
     assert_eq!(medium("lz4@file:/var/tmp"), directory("/var/tmp"));
@@ -113,6 +112,21 @@ fn the_kernels_swap_is_one_tier() {
     for tier in ["swap:1", "swap/extent", "swap@dram", "lz4@swap"] {
         assert!(parse_tiers(&format!("dram,{tier}")).is_err(), "{tier}");
     }
+}
+
+#[test]
+fn one_node_right_behind_dram() {
+    for list in ["dram,node:1", " dram , node:1 , zstd"] {
+        assert_eq!(parse_tiers(list).unwrap()[1].kind, TierKind::Node { node: 1 }, "{list}");
+    }
+    for tier in ["node", "node:", "node:x", "node:-1", "node:1@dram", "node:1/extent"] {
+        assert!(refusal(&format!("dram,{tier}")).contains("such as node:1"), "{tier}");
+    }
+    assert!(refusal("dram,zstd,node:1").contains("write it right behind dram"));
+    assert!(refusal("dram,node:1,node:2").contains("`node:1` is one already"));
+    assert!(matches!(parse_tiers("dram,node:1,node:1"), Err(SpecError::Duplicate { .. })));
+    assert!(matches!(parse_tiers("node:0,dram"), Err(SpecError::DramNotFirst { .. })));
+    assert!(refusal("dram,nod:1").contains("did you mean `node`?"));
 }
 
 #[test]

@@ -165,7 +165,8 @@ pub struct Writer {
     path: PathBuf,
     file: std::fs::File,
     header: Vec<u8>,
-    windows: Vec<Window>,
+    /// In the file.
+    windows: usize,
     len: u64,
     limit: u64,
     /// Windows that are one in the file, and those of them that have come.
@@ -189,7 +190,7 @@ impl Writer {
             path: path.canonicalize()?,
             file,
             header: block(HEADER, &header),
-            windows: Vec::new(),
+            windows: 0,
             len: 0,
             limit,
             together: 1,
@@ -219,26 +220,31 @@ impl Writer {
 
     fn write(&mut self, window: Window) -> io::Result<()> {
         let bytes = block(WINDOW, &window.encode());
-        self.windows.push(window);
+        self.file.write_all(&bytes)?;
+        self.windows += 1;
         self.len += bytes.len() as u64;
-        if self.len > self.limit && self.windows.len() > 1 {
-            return self.coarsen();
-        }
-        self.file.write_all(&bytes)
+        if self.len > self.limit && self.windows > 1 { self.coarsen() } else { Ok(()) }
     }
 
     /// Every two windows become one, in a new file that takes the old one's place.
     fn coarsen(&mut self) -> io::Result<()> {
-        let mut merged = Vec::with_capacity(self.windows.len().div_ceil(2));
-        let mut windows = std::mem::take(&mut self.windows).into_iter();
-        while let Some(first) = windows.next() {
-            merged.push(match windows.next() {
+        let old = std::fs::read(&self.path)?;
+        let mut rest = old.get(MAGIC.len() + self.header.len()..).unwrap_or_default();
+        let mut windows = std::iter::from_fn(|| match next_block(&mut rest) {
+            Ok(block) => block.map(|(_, contents)| Window::decode(contents).ok_or("a window cannot be understood".to_owned())),
+            Err(why) => Some(Err(why)),
+        });
+        let mut bytes = [&MAGIC[..], &self.header].concat();
+        let mut merged = 0;
+        let changed = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("it was changed meanwhile: {why}"));
+        while let Some(first) = windows.next().transpose().map_err(changed)? {
+            let window = match windows.next().transpose().map_err(changed)? {
                 Some(second) => first.with(second),
                 None => first,
-            });
+            };
+            bytes.extend(block(WINDOW, &window.encode()));
+            merged += 1;
         }
-        let mut bytes = [&MAGIC[..], &self.header].concat();
-        merged.iter().for_each(|window| bytes.extend(block(WINDOW, &window.encode())));
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(&bytes)?;

@@ -2,6 +2,7 @@
 
 use super::{Row, Status, chosen, read};
 use crate::quantity::bytes;
+use terrace_tiers::meminfo_bytes;
 
 /// Rows: memory, huge pages.
 pub fn rows() -> Vec<Row> {
@@ -22,7 +23,7 @@ pub fn rows() -> Vec<Row> {
 
 fn memory(text: &str) -> Row {
     let name = "memory";
-    let (Some(total), Some(available)) = (entry(text, "MemTotal"), entry(text, "MemAvailable")) else {
+    let (Some(total), Some(available)) = (meminfo_bytes(text, "", "MemTotal"), meminfo_bytes(text, "", "MemAvailable")) else {
         return Row::new(name, Status::Warn, "/proc/meminfo is not understood", "not known", "");
     };
     Row::ok(name, format!("{} in all, {} available", bytes(total), bytes(available)), "a size for --dram can be chosen by these")
@@ -37,12 +38,6 @@ fn huge_pages(text: &str) -> Row {
         _ => "all pages are 4 KiB",
     };
     Row::ok(name, format!("transparent huge pages: {mode}"), consequence)
-}
-
-/// An entry of /proc/meminfo, in bytes; its "kB" are units of 1024.
-fn entry(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -1,54 +1,64 @@
-//! NUMA nodes. Nodes without a CPU (CXL, persistent memory) could become a tier; their sizes are left out, because they lag
+//! NUMA nodes, and which of them can be a tier: those without a CPU (CXL, persistent memory) above all. Their sizes are left out, because they lag
 //! behind on machines whose memory grows.
 
-use super::{Row, read};
-use std::fs;
-use std::path::Path;
+use super::Row;
+use terrace_tiers::Nodes;
 
 /// One row.
 pub fn rows() -> Vec<Row> {
-    vec![judge(Path::new("/sys/devices/system/node"))]
+    vec![judge(&Nodes::of_machine())]
 }
 
-fn judge(directory: &Path) -> Row {
+fn judge(nodes: &Nodes) -> Row {
     let name = "NUMA nodes";
-    let mut nodes: Vec<u32> = fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
-        .collect();
-    nodes.sort_unstable();
-    if nodes.is_empty() {
+    if nodes.all.is_empty() {
         return Row::ok(name, "not shown by this kernel", "all memory is treated as one node");
     }
-    let without_cpu = |node: &&u32| read(directory.join(format!("node{node}/cpulist"))).is_ok_and(|list| list.is_empty());
-    let slow: Vec<String> = nodes.iter().filter(without_cpu).map(ToString::to_string).collect();
-    let plural = if nodes.len() == 1 { "" } else { "s" };
-    if slow.is_empty() {
-        return Row::ok(name, format!("{} node{plural}, with CPUs", nodes.len()), "no slower memory to use as a tier");
+    let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let count = nodes.all.len();
+    let plural = if count == 1 { "" } else { "s" };
+    let slow: Vec<u32> = nodes.all.iter().filter(|node| !node.has_cpus).map(|node| node.number).collect();
+    let found = if slow.is_empty() {
+        format!("{count} node{plural}, with CPUs")
+    } else {
+        format!("{count} node{plural}; without a CPU: {}", list(&slow))
+    };
+    let usable: Vec<u32> = nodes.all.iter().map(|node| node.number).filter(|node| nodes.check(*node).is_ok()).collect();
+    // Another socket's memory is a tier as well, but seldom what one wants.
+    match slow.iter().find(|node| usable.contains(node)) {
+        Some(node) => Row::ok(name, found, format!("far memory can be a tier: --tiers dram,node:{node}")),
+        None => match slow.first().and_then(|node| nodes.check(*node).err()) {
+            Some(problem) => Row::ok(name, found, format!("no tier of far memory: {problem}")),
+            None if usable.is_empty() => Row::ok(name, found, "no slower memory to use as a tier"),
+            None => Row::ok(name, found, format!("memory of another socket can be a tier: --tiers dram,node:{}", usable[usable.len() - 1])),
+        },
     }
-    let slow = slow.join(", ");
-    Row::ok(
-        name,
-        format!("{} node{plural}; without a CPU: {slow}", nodes.len()),
-        format!("candidate for a tier of slower memory: node {slow}"),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_node_without_a_cpu_is_named() {
         let scratch = tempfile::tempdir().unwrap();
-        assert_eq!(judge(scratch.path()).found, "not shown by this kernel");
-        for (node, cpus) in [("node0", "0-3\n"), ("node2", "\n")] {
-            fs::create_dir(scratch.path().join(node)).unwrap();
-            fs::write(scratch.path().join(node).join("cpulist"), cpus).unwrap();
-        }
-        fs::write(scratch.path().join("online"), "0,2\n").unwrap();
-        assert_eq!(judge(scratch.path()).found, "2 nodes; without a CPU: 2");
+        let said = || judge(&Nodes::below(scratch.path()));
+        assert_eq!(said().found, "not shown by this kernel");
+        let write = |path: &str, text: &str| {
+            let path = scratch.path().join("sys/devices/system/node").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("node0/cpulist", "0-3\n");
+        write("node0/meminfo", "Node 0 MemTotal: 1024 kB\n");
+        assert_eq!((said().found.as_str(), said().consequence.as_str()), ("1 node, with CPUs", "no slower memory to use as a tier"));
+        write("node2/cpulist", "\n");
+        assert_eq!(said().found, "2 nodes; without a CPU: 2");
+        assert!(said().consequence.contains("no memory online"), "{}", said().consequence);
+        write("node2/meminfo", "Node 2 MemTotal: 1024 kB\n");
+        assert!(said().consequence.contains("--tiers dram,node:2"), "{}", said().consequence);
+        write("node2/cpulist", "4-7\n");
+        assert!(said().consequence.contains("another socket"), "{}", said().consequence);
     }
 }

@@ -14,11 +14,21 @@ pub enum Operation {
     Set(u64),
 }
 
+impl Operation {
+    /// With which it is done.
+    pub fn item(self) -> u64 {
+        match self {
+            Operation::Get(item) | Operation::Set(item) => item,
+        }
+    }
+}
+
 /// An endless load.
 #[derive(Debug)]
 pub struct Accesses {
     zipf: Zipf<f64>,
-    scattered: Scattered,
+    /// Unless ranks are items.
+    scattered: Option<Scattered>,
     random: SmallRng,
     /// Of 2^32 operations, so many read.
     gets: u64,
@@ -30,10 +40,15 @@ impl Accesses {
     pub fn new(items: u64, theta: f64, get_share: f64, seed: u64, order: u64) -> Self {
         Accesses {
             zipf: Zipf::new(items as f64, theta).expect("checked with the arguments"),
-            scattered: Scattered::new(items, seed),
+            scattered: Some(Scattered::new(items, seed)),
             random: SmallRng::seed_from_u64(mixed(mixed(seed) ^ order)),
             gets: (get_share * (1u64 << 32) as f64) as u64,
         }
+    }
+
+    /// With ranks for items.
+    pub fn clustered(self) -> Self {
+        Accesses { scattered: None, ..self }
     }
 
     /// A rank, the most popular first, from 0.
@@ -47,7 +62,7 @@ impl Iterator for Accesses {
 
     fn next(&mut self) -> Option<Operation> {
         let rank = self.rank();
-        let item = self.scattered.item(rank);
+        let item = self.scattered.map_or(rank, |scattered| scattered.item(rank));
         let get = u64::from(self.random.next_u32()) < self.gets;
         Some(if get { Operation::Get(item) } else { Operation::Set(item) })
     }

@@ -5,6 +5,7 @@
 
 mod accesses;
 mod client;
+pub mod memory;
 mod protocol;
 mod tally;
 mod target;
@@ -12,6 +13,7 @@ mod text;
 mod values;
 mod versions;
 
+pub use memory::Load;
 pub use protocol::Protocol;
 pub use target::Target;
 pub use values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
@@ -19,9 +21,12 @@ pub use values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
 use crate::args::{KvArguments, Phase};
 use crate::say;
 use accesses::{Accesses, Operation};
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use client::Client;
 use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tally::Figures;
 use values::Values;
@@ -29,7 +34,7 @@ use versions::Ledger;
 
 /// Requests on the way on each connection during the fill, which is not measured.
 const FILL_DEPTH: usize = 64;
-/// Exit status where the server answered something that it should not have.
+/// Exit status where the server, or memory, answered something that it should not have.
 const WRONG: u8 = 1;
 
 /// What `--json` prints.
@@ -51,6 +56,8 @@ pub struct Outcome {
     pub order: u64,
     /// As asked for.
     pub theta: f64,
+    /// As asked for.
+    pub clustered: bool,
     /// As asked for, from 0 to 1.
     pub get_share: f64,
     /// As asked for.
@@ -69,6 +76,10 @@ pub struct Outcome {
 
 /// Runs the command; the result is the exit status.
 pub fn run(arguments: &KvArguments) -> Result<u8> {
+    if arguments.truth.is_some() && arguments.phase == Phase::Fill {
+        bail!("--truth counts what is measured, and with --phase fill nothing is");
+    }
+    let truth = truth_file(arguments.truth.as_deref())?;
     let filled = arguments.phase != Phase::Run;
     let base = if filled { 0 } else { version_after_earlier_runs() };
     let values = Values::new(arguments.value_bytes, arguments.seed);
@@ -81,6 +92,7 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         seed: arguments.seed,
         order: arguments.order,
         theta: arguments.theta,
+        clustered: arguments.clustered,
         get_share: arguments.get_share,
         connections: arguments.connections,
         depth: arguments.depth,
@@ -100,14 +112,24 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     }
     if right && arguments.phase != Phase::Fill {
         let mut accesses = Accesses::new(arguments.items, arguments.theta, arguments.get_share, arguments.seed, arguments.order);
+        if arguments.clustered {
+            accesses = accesses.clustered();
+        }
         let warm_up = Duration::from_secs_f64(arguments.warm_up);
         if !warm_up.is_zero() {
             let tally = client.run(&mut accesses, arguments.depth, Some(Instant::now() + warm_up))?;
             right &= tally.is_right();
         }
+        // Those that were not carried out any more are few: one for each request on the way.
+        let mut asked = vec![0u64; if truth.is_some() { arguments.items as usize } else { 0 }];
+        let mut accesses = accesses.inspect(|operation| {
+            if let Some(count) = asked.get_mut(operation.item() as usize) {
+                *count += 1;
+            }
+        });
         let cpu_before = terrace_pager::sys::thread_cpu_ns();
         let tally = match arguments.operations {
-            Some(operations) => client.run(&mut accesses.take(operations as usize), arguments.depth, None)?,
+            Some(operations) => client.run(&mut accesses.by_ref().take(operations as usize), arguments.depth, None)?,
             None => client.run(&mut accesses, arguments.depth, Some(Instant::now() + Duration::from_secs_f64(arguments.seconds)))?,
         };
         let cpu_s = (terrace_pager::sys::thread_cpu_ns() - cpu_before) as f64 / 1e9;
@@ -115,6 +137,10 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         let figures = tally.figures();
         outcome.client_cpu_share = (figures.seconds > 0.0).then(|| cpu_s / figures.seconds);
         outcome.run = Some(figures);
+        drop(accesses);
+        if let Some(file) = truth {
+            write_truth(file, &serde_json::json!({ "operations": asked }))?;
+        }
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
@@ -130,6 +156,18 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         trouble.unwrap_or("during the warm-up")
     ));
     Ok(WRONG)
+}
+
+/// Opened before the work: whoever asked for it wants it.
+fn truth_file(path: Option<&Path>) -> Result<Option<File>> {
+    path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display()))).transpose()
+}
+
+/// All of it, or an error.
+fn write_truth(file: File, truth: &impl Serialize) -> Result<()> {
+    let mut writer = BufWriter::new(file);
+    let written = serde_json::to_writer(&mut writer, truth).map_err(io::Error::from).and_then(|()| writer.flush());
+    written.context("cannot write the truth (--truth)")
 }
 
 /// Versions of a run that did not fill the server begin after those of all that came before it.

@@ -66,6 +66,7 @@ mod tests {
             seed: 1,
             order: 1,
             theta: 0.99,
+            clustered: false,
             get_share: 0.9,
             connections: 32,
             depth: 1,

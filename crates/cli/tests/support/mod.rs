@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
-use terrace_pager::stats::{self, StatsPage};
+use terrace_pager::stats::{self, StatsFile, StatsPage};
 
 const STUB: &str = r#"
 #include <stdio.h>
@@ -20,7 +20,7 @@ const STUB: &str = r#"
 #include <unistd.h>
 __attribute__((constructor)) static void come_up(void) {
     const char *from = getenv("STUB_PAGE"), *dir = getenv("TERRACE_RUN_DIR");
-    static char page[65536], name[4096];
+    static char page[1 << 20], name[4096];
     if (!from || !dir) return;
     FILE *in = fopen(from, "r");
     if (!in) return;
@@ -104,7 +104,7 @@ impl Scratch {
 
     /// A statistics page for the stand-in to put down, as `fill` makes it.
     pub fn page(&self, fill: impl Fn(&StatsPage)) -> PathBuf {
-        let words = vec![0u64; size_of::<StatsPage>() / 8];
+        let words = vec![0u64; size_of::<StatsFile>() / 8];
         // SAFETY: the vector has the size and alignment of a page of atomics, for which all zeros is valid; it is not
         // used in another way until the reference is gone.
         let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };

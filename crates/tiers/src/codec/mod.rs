@@ -1,7 +1,7 @@
 //! A codec compresses one page. One file a codec, all behind [`Codec`], listed in [`codec_for`].
 //!
-//! Codecs hold no state of their own: what they need to work is in the [`Scratch`] of the calling thread, so that a
-//! page costs no allocation. A codec must not panic or read outside its input, whatever bytes it is given.
+//! What a codec needs to work is in the [`Scratch`] of the calling thread, so that a page costs no allocation; of its own it has at most what it
+//! [learned](Codec::learn). A codec must not panic or read outside its input, whatever bytes it is given.
 
 mod lz4;
 mod scratch;
@@ -28,6 +28,18 @@ pub trait Codec: Send + Sync {
     /// [`CodecError`] if `bytes` is not this codec's, does not give exactly 4096 bytes, or if there is no memory for a
     /// context (only at the first use; see [`Scratch::prepare`]).
     fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError>;
+
+    /// How many pages [`Codec::learn`] wants to be shown; 0 if it does not learn.
+    fn lesson_pages(&self) -> usize {
+        0
+    }
+
+    /// Looks at pages like those to come, and from then on compresses differently where that is better by bytes and by `clock_ns` (any clock, ns; best
+    /// the thread's own). What was compressed before is read as before. Takes some milliseconds; others may use the codec meanwhile, but no
+    /// fork may happen (a child would have half of what was learned). True if anything was learned.
+    fn learn(&self, _pages: &[Page], _clock_ns: &dyn Fn() -> u64) -> bool {
+        false
+    }
 }
 
 /// Why a codec could not give a page back.

@@ -20,7 +20,7 @@ impl Scratch {
         Scratch { lz4: lz4::State::new(), zstd: zstd::Contexts::default(), output: Box::new([0; PAGE_BYTES]) }
     }
 
-    /// Creates zstd's contexts now, so that a later restore needs no memory. Does nothing where they exist.
+    /// Creates zstd's contexts now, so that a later restore needs no memory.
     ///
     /// # Errors
     /// [`CodecError::NoContext`] if there is no memory; the scratch then works as before.

@@ -1,14 +1,44 @@
 //! Zstandard frames: the dense tiers (level 1: 6.5 µs to restore a page, ratio 2 to 2.8 on heaps).
 //!
 //! Frames carry no magic number, content size or checksum: 5 bytes a page, 0.4 % of the ratio. A page's length is
-//! known, and the pool keeps a checksum with every page.
+//! known, and the pool keeps a checksum with every page. What is stored is one byte, the number of the dictionary (0: none), and the frame.
+//!
+//! # Dictionaries
+//! A page is too short to learn from: its tables of symbols cost a tenth of what is stored and a third of the time, and what it repeats
+//! of other pages it repeats in vain. So a codec that has seen some pages makes a [`Dictionary`] of them, 4 pages of content and the tables that 64 ask for, in
+//! 1 to 3 ms, and keeps it if pages that had no part in it are then better off. Measured on this machine, level 1, before → after: JSON values in
+//! memcached 4.60 → 5.21 times smaller, 10.0 → 6.8 µs to compress, 4.2 → 3.6 µs to decompress; python3's objects 6.7 → 7.2, 9.1 → 4.5, 2.4 → 2.3; a chemical
+//! database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82, 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the
+//! same or four times the size is no better, and takes 5 to 20 ms. Later lessons choose again among all that there are, and none.
 
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
+use std::sync::atomic::{AtomicU8, Ordering::*};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
 use super::{Codec, CodecError, Scratch};
 use crate::{PAGE_BYTES, Page};
 
 const NO_CONTEXT: CodecError = CodecError::NoContext { codec: "zstd" };
+
+/// Pages that a dictionary's tables are made from, and those that are its content.
+const SAMPLE_PAGES: usize = 60;
+const CONTENT_PAGES: usize = 4;
+const TRAINING_PAGES: usize = SAMPLE_PAGES + CONTENT_PAGES;
+/// Pages on which it is compared with what there was.
+const TRIAL_PAGES: usize = 32;
+/// Before the content: tables. zstd makes no more, or says that it cannot.
+const TABLES_BYTES_MAX: usize = 256;
+
+/// Dictionaries of one codec at most. They are never given up, since a page may need them: 105 KiB each at level 1.
+const DICTIONARIES_MAX: usize = 4;
+/// Beyond this level a lesson would take 10 to 100 ms.
+const LEVEL_MAX: i32 = 3;
+
+/// What a fault and the eviction that it causes cost beside the codec, ns: a smaller page saves that as often.
+const FAULT_NS: u64 = 12_000;
+/// Something else is used if bytes × time fall to this share of what they were.
+const CLEARLY: f64 = 0.97;
 
 /// A thread's zstd contexts, created when first needed.
 #[derive(Default)]
@@ -19,58 +49,166 @@ pub(super) struct Contexts {
 
 struct Compressor {
     context: CCtx<'static>,
-    /// The level `context` is set to; several zstd tiers share one context.
+    /// What `context` is set to; several zstd tiers share one.
     level: i32,
+    dictionary: Option<&'static Dictionary>,
+}
+
+/// What pages of one tier have in common. Lives as long as the process.
+struct Dictionary {
+    to_compress: CDict<'static>,
+    to_decompress: DDict<'static>,
 }
 
 impl Contexts {
     pub(super) fn prepare(&mut self) -> Result<(), CodecError> {
-        self.compressor(zstd_safe::CLEVEL_DEFAULT)?;
-        self.decompressor().map(|_| ())
+        // First what a restore needs.
+        self.decompressor()?;
+        self.compressor(zstd_safe::CLEVEL_DEFAULT, None).map(|_| ())
     }
 
-    fn compressor(&mut self, level: i32) -> Result<&mut CCtx<'static>, CodecError> {
+    fn compressor(&mut self, level: i32, dictionary: Option<&'static Dictionary>) -> Result<&mut CCtx<'static>, CodecError> {
         if self.compressor.is_none() {
-            let mut context = CCtx::try_create().ok_or(NO_CONTEXT)?;
-            for parameter in [
-                CParameter::Format(FrameFormat::Magicless),
-                CParameter::ContentSizeFlag(false),
-                CParameter::ChecksumFlag(false),
-                CParameter::DictIdFlag(false),
-                CParameter::CompressionLevel(level),
-            ] {
-                context.set_parameter(parameter).map_err(|_| NO_CONTEXT)?;
-            }
-            self.compressor = Some(Compressor { context, level });
+            self.compressor = Some(Compressor { context: new_compressor(level)?, level, dictionary: None });
         }
         let compressor = self.compressor.as_mut().ok_or(NO_CONTEXT)?;
         if compressor.level != level {
             compressor.context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| NO_CONTEXT)?;
             compressor.level = level;
         }
+        if compressor.dictionary.map(std::ptr::from_ref) != dictionary.map(std::ptr::from_ref) {
+            let set = match dictionary {
+                Some(dictionary) => compressor.context.ref_cdict(&dictionary.to_compress),
+                None => compressor.context.disable_dictionary(),
+            };
+            set.map_err(|_| NO_CONTEXT)?;
+            compressor.dictionary = dictionary;
+        }
         Ok(&mut compressor.context)
     }
 
     fn decompressor(&mut self) -> Result<&mut DCtx<'static>, CodecError> {
         if self.decompressor.is_none() {
-            let mut context = DCtx::try_create().ok_or(NO_CONTEXT)?;
-            context.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(|_| NO_CONTEXT)?;
-            self.decompressor = Some(context);
+            self.decompressor = Some(new_decompressor()?);
         }
         self.decompressor.as_mut().ok_or(NO_CONTEXT)
     }
+}
+
+fn new_decompressor<'d>() -> Result<DCtx<'d>, CodecError> {
+    let mut context = DCtx::try_create().ok_or(NO_CONTEXT)?;
+    context.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(|_| NO_CONTEXT)?;
+    Ok(context)
+}
+
+fn new_compressor<'d>(level: i32) -> Result<CCtx<'d>, CodecError> {
+    let mut context = CCtx::try_create().ok_or(NO_CONTEXT)?;
+    for parameter in [
+        CParameter::Format(FrameFormat::Magicless),
+        CParameter::ContentSizeFlag(false),
+        CParameter::ChecksumFlag(false),
+        CParameter::DictIdFlag(false),
+        CParameter::CompressionLevel(level),
+    ] {
+        context.set_parameter(parameter).map_err(|_| NO_CONTEXT)?;
+    }
+    Ok(context)
+}
+
+/// All of them: they are to be found from here even when their codec is gone.
+static DICTIONARIES: Mutex<Vec<&'static Dictionary>> = Mutex::new(Vec::new());
+
+impl Dictionary {
+    /// `None` if zstd can make none of these pages (all alike, say), or has no memory.
+    fn of(pages: &[Page], level: i32) -> Option<Dictionary> {
+        let (samples, content) = pages.split_at_checked(SAMPLE_PAGES)?;
+        let (samples, content) = (samples.as_flattened(), content.as_flattened());
+        const SIZES: [usize; SAMPLE_PAGES] = [PAGE_BYTES; SAMPLE_PAGES];
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(content.len() + TABLES_BYTES_MAX).ok()?;
+        bytes.resize(content.len() + TABLES_BYTES_MAX, 0u8);
+        // The number inside is for frames that carry it; ours do not.
+        let parameters = zstd_sys::ZDICT_params_t { compressionLevel: level, notificationLevel: 0, dictID: 1 };
+        // SAFETY: each pointer is to a live slice of the length given beside it (zdict.h); `samples` is as long as the sum of `SIZES`; `bytes` is longer than the content and overlaps nothing.
+        let written = unsafe {
+            zstd_sys::ZDICT_finalizeDictionary(
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                content.as_ptr().cast(),
+                content.len(),
+                samples.as_ptr().cast(),
+                SIZES.as_ptr(),
+                SIZES.len() as u32,
+                parameters,
+            )
+        };
+        // An error is a number beyond any length.
+        let bytes = bytes.get(..written)?;
+        Some(Dictionary { to_compress: CDict::try_create(bytes, level)?, to_decompress: DDict::try_create(bytes)? })
+    }
+
+    /// For good: threads of any kind may be reading a page with it at any time, and forked children are. False without memory.
+    fn keep(self, place: &OnceLock<&'static Dictionary>) -> bool {
+        let mut all = DICTIONARIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut boxed = Vec::new();
+        if all.try_reserve(1).is_err() || boxed.try_reserve_exact(1).is_err() {
+            return false;
+        }
+        boxed.push(self);
+        let Some(kept) = boxed.leak().first() else { return false };
+        all.push(kept);
+        place.set(kept).is_ok()
+    }
+}
+
+/// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or if a page does not come back.
+fn cost(pages: &[Page], level: i32, dictionary: Option<&Dictionary>, clock_ns: &dyn Fn() -> u64) -> Option<f64> {
+    let (mut out, mut home) = (new_compressor(level).ok()?, new_decompressor().ok()?);
+    if let Some(dictionary) = dictionary {
+        out.ref_cdict(&dictionary.to_compress).ok()?;
+        home.ref_ddict(&dictionary.to_decompress).ok()?;
+    }
+    let (mut stored, mut back) = ([0u8; PAGE_BYTES], [0u8; PAGE_BYTES]);
+    let (mut bytes, mut ns) = (0, 0);
+    // The first time is for the caches, and for memory that the contexts take then.
+    for _ in 0..2 {
+        bytes = 0;
+        let begun_ns = clock_ns();
+        for page in pages {
+            let Ok(len) = out.compress2(&mut stored[..], page) else {
+                // Kept as it is.
+                out.reset(ResetDirective::SessionOnly).ok()?;
+                bytes += PAGE_BYTES;
+                continue;
+            };
+            if home.decompress(&mut back[..], &stored[..len]) != Ok(PAGE_BYTES) || back != *page {
+                return None;
+            }
+            bytes += len;
+        }
+        ns = clock_ns().saturating_sub(begun_ns) / pages.len() as u64;
+    }
+    Some(bytes as f64 * (ns + FAULT_NS) as f64)
 }
 
 /// Zstandard at one level.
 pub(super) struct Zstd {
     level: i32,
     name: String,
+    /// Those made so far; never taken out.
+    dictionaries: [OnceLock<&'static Dictionary>; DICTIONARIES_MAX],
+    /// The number, from 1, of the one to compress with; 0: none.
+    using: AtomicU8,
 }
 
 impl Zstd {
     /// `level`: -5..=19.
     pub(super) fn new(level: i32) -> Self {
-        Zstd { level, name: format!("zstd:{level}") }
+        Zstd { level, name: format!("zstd:{level}"), dictionaries: Default::default(), using: AtomicU8::new(0) }
+    }
+
+    fn dictionary(&self, number: u8) -> Option<&'static Dictionary> {
+        self.dictionaries.get(usize::from(number).checked_sub(1)?)?.get().copied()
     }
 }
 
@@ -81,9 +219,13 @@ impl Codec for Zstd {
 
     fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
-        let context = scratch.zstd.compressor(self.level).ok()?;
-        match context.compress2(scratch.output.get_mut(..capacity)?, page) {
-            Ok(written) => scratch.output.get(..written),
+        let number = self.using.load(Acquire);
+        let dictionary = self.dictionary(number);
+        let context = scratch.zstd.compressor(self.level, dictionary).ok()?;
+        let (first, rest) = scratch.output.get_mut(..capacity)?.split_first_mut()?;
+        *first = if dictionary.is_some() { number } else { 0 };
+        match context.compress2(rest, page) {
+            Ok(written) => scratch.output.get(..1 + written),
             Err(_) => {
                 // A failed compression leaves the context inside its frame, where it refuses new parameters.
                 let _ = context.reset(ResetDirective::SessionOnly);
@@ -93,14 +235,50 @@ impl Codec for Zstd {
     }
 
     fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError> {
+        let damaged = |reason| CodecError::Damaged { codec: "zstd", len: bytes.len(), reason };
+        let (number, frame) = bytes.split_first().ok_or(damaged("nothing"))?;
         let context = scratch.zstd.decompressor()?;
-        match context.decompress(page.as_mut_slice(), bytes) {
+        let got = match number {
+            0 => context.decompress(page.as_mut_slice(), frame),
+            number => {
+                let dictionary = self.dictionary(*number).ok_or(damaged("no such dictionary"))?;
+                context.decompress_using_ddict(page.as_mut_slice(), frame, &dictionary.to_decompress)
+            }
+        };
+        match got {
             Ok(PAGE_BYTES) => Ok(()),
             Ok(got) => Err(CodecError::WrongLength { codec: "zstd", got }),
-            Err(code) => {
-                let reason = zstd_safe::get_error_name(code);
-                Err(CodecError::Damaged { codec: "zstd", len: bytes.len(), reason })
-            }
+            Err(code) => Err(damaged(zstd_safe::get_error_name(code))),
         }
+    }
+
+    fn lesson_pages(&self) -> usize {
+        if self.level > LEVEL_MAX { 0 } else { TRAINING_PAGES + TRIAL_PAGES }
+    }
+
+    fn learn(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
+        if pages.len() < TRAINING_PAGES + TRIAL_PAGES {
+            return false;
+        }
+        let (training, trial) = pages.split_at(TRAINING_PAGES);
+        let cost = |dictionary: Option<&Dictionary>| cost(trial, self.level, dictionary, clock_ns);
+        let made = self.dictionaries.iter().take_while(|made| made.get().is_some()).count();
+        let using = self.using.load(Acquire);
+        let Some(now) = cost(self.dictionary(using)) else { return false };
+        // What there is, and none.
+        let others = (0..=made as u8).filter(|number| *number != using);
+        let others = others.filter_map(|number| Some((number, cost(self.dictionary(number))?)));
+        let (best, least) = others.fold((using, now), |best, other| if other.1 < best.1 { other } else { best });
+        let new = self.dictionaries.get(made).and_then(|free| Some((free, Dictionary::of(training, self.level)?)));
+        let new = new.filter(|(_, new)| cost(Some(new)).is_some_and(|cost| cost < least * CLEARLY));
+        let number = if new.is_some_and(|(free, new)| new.keep(free)) {
+            made as u8 + 1
+        } else if least < now * CLEARLY {
+            best
+        } else {
+            return false;
+        };
+        self.using.store(number, Release);
+        true
     }
 }

@@ -26,3 +26,37 @@ pub fn any_page() -> impl Strategy<Value = Box<Page>> {
     });
     prop_oneof![random, words, pointers, same, zero, nearly_random, nearly_same]
 }
+
+/// Records with the same field names and other values, as servers keep them: what a codec can learn from. Number `n` of a long row.
+pub fn records(n: u64) -> Page {
+    let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut text = String::new();
+    while text.len() < PAGE_BYTES {
+        text += &format!(
+            r#"{{"id":{},"name":"user-{}","email":"{:x}@example.org","score":{},"active":{},"tags":[]}},"#,
+            next() % 1_000_000,
+            next() % 10_000,
+            next() >> 24,
+            next() % 5_000,
+            next() % 2 == 0
+        );
+    }
+    text.as_bytes()[..PAGE_BYTES].try_into().expect("it is cut to a page")
+}
+
+/// A clock that stands still: only sizes decide.
+pub fn no_clock() -> impl Fn() -> u64 {
+    || 0
+}
+
+/// Shows a tier as many of the records as it wants, from number `from` on.
+pub fn teach(tier: &terrace_tiers::Tier, from: u64) -> bool {
+    let pages: Vec<Page> = (from..from + tier.lesson_pages() as u64).map(records).collect();
+    tier.learn(&pages, &no_clock())
+}

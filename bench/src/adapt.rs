@@ -1,0 +1,170 @@
+//! How policies follow a load that changes: throughput over time, time to recover, moves. One program, `terrace load memory`, under each policy in turn.
+
+use crate::results::{self, median};
+use crate::{machine, picture};
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::process::Stdio;
+use terrace_policy::live;
+
+/// Recovered at this share of the throughput before the change.
+const RECOVERED: f64 = 0.8;
+/// Looked at for "before the change", and the shortest recovery that counts, s.
+const BEFORE_S: f64 = 2.0;
+
+/// What is run.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Patterns of `terrace load memory`
+    #[arg(long, value_delimiter = ',', default_values_t = ["jump".to_string()])]
+    patterns: Vec<String>,
+    /// Policies
+    #[arg(long, value_delimiter = ',', default_values_t = live::NAMES.map(String::from))]
+    policies: Vec<String>,
+    /// Memory of the load
+    #[arg(long, default_value = "512M")]
+    size: String,
+    /// The budget
+    #[arg(long, default_value = "50%")]
+    dram: String,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 24.0)]
+    seconds: f64,
+    /// Seconds between changes
+    #[arg(long, default_value_t = 8.0)]
+    change_every: f64,
+    /// Interleaved repeats
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+    /// More flags for `terrace run`
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    terrace_flags: String,
+}
+
+/// One run.
+struct Run {
+    over_time: Vec<f64>,
+    interval_s: f64,
+    per_s: f64,
+    demoted: f64,
+    promoted: f64,
+    samples: f64,
+    sampler_cpu: f64,
+}
+
+impl Run {
+    fn of(options: &Options, pattern: &str, policy: &str) -> anyhow::Result<Run> {
+        let scratch = tempfile::tempdir()?;
+        let report = scratch.path().join("report.json");
+        let report = report.to_str().context("a path of letters")?;
+        let terrace = machine::terrace()?;
+        let terrace = terrace.to_str().context("a path of letters")?;
+        let mut flags = vec!["--dram", &options.dram, "--policy", policy, "--report", report];
+        flags.extend(options.terrace_flags.split_ascii_whitespace());
+        let (seconds, change_every) = (options.seconds.to_string(), options.change_every.to_string());
+        let load =
+            [terrace, "load", "memory", pattern, "--json", "--size", &options.size, "--seconds", &seconds, "--change-every", &change_every];
+        let output = machine::pinned(Some(&flags), &load)?.stderr(Stdio::piped()).output()?;
+        anyhow::ensure!(output.status.success(), "{pattern} under {policy}: {}", String::from_utf8_lossy(&output.stderr));
+        let load: Value = serde_json::from_slice(&output.stdout)?;
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(report)?)?;
+        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+        Ok(Run {
+            over_time: load["over_time"].as_array().context("no throughput")?.iter().map(number).collect(),
+            interval_s: number(&load["interval_s"]),
+            per_s: number(&load["accesses_per_s"]),
+            demoted: number(&report["moves"]["demoted_pages"]),
+            promoted: number(&report["moves"]["promoted_pages"]),
+            samples: number(&report["sampler"]["samples"]),
+            sampler_cpu: number(&report["sampler"]["cpu_fraction"]),
+        })
+    }
+
+    /// Mean throughput from one second to another.
+    fn between(&self, from_s: f64, to_s: f64) -> f64 {
+        let index = |seconds: f64| ((seconds / self.interval_s).round() as usize).min(self.over_time.len());
+        let part = &self.over_time[index(from_s)..index(to_s)];
+        part.iter().sum::<f64>() / part.len().max(1) as f64
+    }
+
+    /// Seconds from each change until throughput is what it was, or until the next one.
+    fn recoveries(&self, options: &Options) -> Vec<f64> {
+        let changes = (options.seconds / options.change_every).ceil() as usize;
+        (1..changes)
+            .map(|change| {
+                let at = change as f64 * options.change_every;
+                let goal = self.between(at - BEFORE_S, at) * RECOVERED;
+                let from = (at / self.interval_s).round() as usize;
+                // Half a second of it, not one lucky interval.
+                let stretch = (0.5 / self.interval_s).round().max(1.0) as usize;
+                let later = self.over_time.get(from..).unwrap_or_default();
+                let later = &later[..later.len().min((options.change_every / self.interval_s) as usize)];
+                let found = later.windows(stretch).position(|part| part.iter().sum::<f64>() / stretch as f64 >= goal);
+                found.map_or(options.change_every, |intervals| intervals as f64 * self.interval_s)
+            })
+            .collect()
+    }
+}
+
+/// Runs all.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for pattern in &options.patterns {
+        all.push(json!({ "pattern": pattern, "policies": compare(options, pattern)? }));
+    }
+    results::write(
+        "adapt",
+        json!({
+            "size": options.size, "dram": options.dram, "seconds": options.seconds, "change_every_s": options.change_every,
+            "repeats": options.repeats, "terrace_flags": options.terrace_flags, "patterns": all,
+        }),
+    )
+}
+
+fn compare(options: &Options, pattern: &str) -> anyhow::Result<Vec<Value>> {
+    println!(
+        "{pattern}: {} in {} of DRAM, everything on one CPU, a change each {:.0} s; medians of {} interleaved repeats:\n",
+        options.size, options.dram, options.change_every, options.repeats
+    );
+    let mut runs: Vec<Vec<Run>> = options.policies.iter().map(|_| Vec::new()).collect();
+    for _ in 0..options.repeats {
+        for (policy, runs) in options.policies.iter().zip(&mut runs) {
+            runs.push(Run::of(options, pattern, policy)?);
+        }
+    }
+    println!(
+        "{:>12} {:>10} {:>10} {:>10} {:>12} {:>12} {:>9} {:>8}",
+        "policy", "M/s", "late M/s", "recover s", "out pages", "back pages", "samples", "CPU"
+    );
+    let mut rows = Vec::new();
+    let mut curves = Vec::new();
+    for (policy, runs) in options.policies.iter().zip(&runs) {
+        let of = |get: &dyn Fn(&Run) -> f64| median(&runs.iter().map(get).collect::<Vec<_>>());
+        let recoveries: Vec<f64> = runs.iter().flat_map(|run| run.recoveries(options)).collect();
+        let late = of(&|run| run.between(options.seconds - BEFORE_S, options.seconds));
+        println!(
+            "{policy:>12} {:>10.2} {:>10.2} {:>10.1} {:>12.0} {:>12.0} {:>9.0} {:>7.2}%",
+            of(&|run| run.per_s) / 1e6,
+            late / 1e6,
+            median(&recoveries),
+            of(&|run| run.demoted),
+            of(&|run| run.promoted),
+            of(&|run| run.samples),
+            of(&|run| run.sampler_cpu) * 100.0,
+        );
+        let intervals = runs.iter().map(|run| run.over_time.len()).min().unwrap_or(0);
+        let over_time: Vec<f64> = (0..intervals).map(|i| of(&|run| run.over_time[i])).collect();
+        let interval_s = of(&|run| run.interval_s);
+        curves.push((policy.as_str(), picture::smooth(&over_time, 5).enumerate().map(|(i, v)| (i as f64 * interval_s, v / 1e6)).collect()));
+        rows.push(json!({
+            "policy": policy, "accesses_per_s": of(&|run| run.per_s), "late_accesses_per_s": late, "recover_s": median(&recoveries),
+            "recoveries_s": recoveries, "demoted_pages": of(&|run| run.demoted), "promoted_pages": of(&|run| run.promoted),
+            "samples": of(&|run| run.samples), "sampler_cpu_fraction": of(&|run| run.sampler_cpu), "interval_s": interval_s,
+            "over_time": over_time, "accesses_per_s_of_each": runs.iter().map(|run| run.per_s).collect::<Vec<_>>(),
+        }));
+    }
+    println!();
+    let title = format!("{pattern}: {} in {} of DRAM", options.size, options.dram);
+    picture::over_time(&format!("adapt-{pattern}"), &title, "million accesses a second", curves)?;
+    Ok(rows)
+}

@@ -1,0 +1,276 @@
+//! The policy `terrace` over two tiers of memory: our model of hotness, and a gate that lets through those moves which pay.
+//!
+//! A unit of the slow tier takes the place of one in the fast tier (or free room there) if
+//!
+//! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the moves take. Samples are time spent waiting, so both are
+//!   counted in samples: a unit that is met n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in the slow one;
+//! - **it is no chance**: if another has to go, the two differ by more than [`SIGMAS`] standard deviations of what sampling makes of equal ones.
+//!
+//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order without a gate thrashes on noise, with 25 times the moves).
+
+use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
+use crate::regions::Model;
+use crate::terrace::{PRIOR, Terrace};
+use std::cmp::Ordering;
+
+/// A move must pay back before each unit has been met so often, on average.
+const HORIZON: f64 = 16.0;
+/// What a move of 2 MiB takes, in samples of 1 ms: it is copied at 2 GB/s and more.
+const MOVE_SAMPLES: f64 = 1.0;
+/// See the module. Of two units taken at random 1.5 would be plenty (`facts/hotness-policies.md`); but it is the hottest of many and the coldest of many that are compared, and of
+/// 200 equal units those are 3 standard deviations apart.
+const SIGMAS: f64 = 3.0;
+
+/// The policy named `terrace`.
+pub struct Gated {
+    model: Terrace,
+    places: Vec<Option<Place>>,
+    /// What an access gains by a move to the fast tier, as a multiple of what it costs there.
+    gain: f64,
+    /// Scratch: units by heat.
+    fast: Vec<(f32, UnitId)>,
+    slow: Vec<(f32, UnitId)>,
+}
+
+impl Gated {
+    /// Over a slow tier that takes `slowness` times as long, at least 1.
+    pub fn new(slowness: f64) -> Gated {
+        Gated { model: Terrace::default(), places: Vec::new(), gain: (slowness - 1.0).max(0.0), fast: Vec::new(), slow: Vec::new() }
+    }
+
+    /// What is gained before the horizon if `unit` takes the place of `other`, as a multiple of what the moves cost; `None` if they may well be equal.
+    fn pays(&self, unit: UnitId, other: Option<UnitId>) -> Option<f64> {
+        let (met, mean) = self.model.evidence(unit);
+        let (others, moves) = other.map_or((0.0, 1.0), |other| (self.model.evidence(other).0, 2.0));
+        let more = met - others;
+        // What comes into free room takes nobody's place.
+        let noise = if other.is_some() { (met + others + 1.0).sqrt() } else { 0.0 };
+        // Thin evidence is drawn towards the average, which is no reason to move anything.
+        let before_horizon = more / (mean + PRIOR) * HORIZON;
+        (more > SIGMAS * noise).then_some(before_horizon * self.gain / (moves * MOVE_SAMPLES))
+    }
+
+    fn place(&mut self, unit: UnitId) -> &mut Option<Place> {
+        let index = unit as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
+        }
+        &mut self.places[index]
+    }
+}
+
+/// The first `count` by this order come first, in order.
+fn first_by(units: &mut [(f32, UnitId)], count: usize, order: impl Fn(&f32, &f32) -> Ordering) {
+    let by = |a: &(f32, UnitId), b: &(f32, UnitId)| order(&a.0, &b.0).then(a.1.cmp(&b.1));
+    let count = count.min(units.len());
+    if count > 0 && count < units.len() {
+        units.select_nth_unstable_by(count - 1, by);
+    }
+    units[..count].sort_unstable_by(by);
+}
+
+impl PlacementPolicy for Gated {
+    fn name(&self) -> &'static str {
+        self.model.name()
+    }
+
+    fn arrived(&mut self, unit: UnitId, place: Place) {
+        self.model.gone(unit);
+        self.model.arrived(unit);
+        *self.place(unit) = Some(place);
+    }
+
+    fn gone(&mut self, unit: UnitId) {
+        self.model.gone(unit);
+        *self.place(unit) = None;
+    }
+
+    fn sampled(&mut self, unit: UnitId, weight: u32) {
+        self.model.sampled(unit, weight as f32);
+    }
+
+    fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
+        moves.clear();
+        self.model.settle(room.capacity);
+        let at_most = room.moves_max as usize;
+        let (mut fast, mut slow) = (std::mem::take(&mut self.fast), std::mem::take(&mut self.slow));
+        fast.clear();
+        slow.clear();
+        for (unit, place) in (0..).zip(&self.places) {
+            match place {
+                Some(Place::Fast) => fast.push((self.model.heat(unit), unit)),
+                Some(Place::Slow) => slow.push((self.model.heat(unit), unit)),
+                None => {}
+            }
+        }
+        let excess = room.used.saturating_sub(room.capacity) as usize;
+        first_by(&mut fast, excess + at_most, f32::total_cmp);
+        first_by(&mut slow, at_most, |a, b| b.total_cmp(a));
+        let mut coldest = fast.iter().map(|(_, unit)| *unit);
+        for unit in coldest.by_ref().take(excess.min(at_most)) {
+            moves.push(Move { unit, to: Place::Slow, reason: Reason::Coldest });
+        }
+        let mut free = room.capacity.saturating_sub(room.used);
+        if self.model.is_informed() {
+            for (_, unit) in &slow {
+                let other = if free > 0 { None } else { coldest.next() };
+                if free == 0 && other.is_none() || moves.len() + 1 + usize::from(other.is_some()) > at_most {
+                    break;
+                }
+                // Those that follow are colder, and would take the place of hotter ones.
+                let Some(pays) = self.pays(*unit, other).filter(|pays| *pays > 1.0) else { break };
+                match other {
+                    Some(other) => moves.push(Move { unit: other, to: Place::Slow, reason: Reason::SwappedFor { unit: *unit } }),
+                    None => free -= 1,
+                }
+                moves.push(Move { unit: *unit, to: Place::Fast, reason: Reason::Pays { hundredths: (pays * 100.0) as u32 } });
+            }
+        }
+        (self.fast, self.slow) = (fast, slow);
+    }
+
+    fn moved(&mut self, unit: UnitId, to: Place) {
+        if let Some(place) = self.places.get_mut(unit as usize).filter(|place| place.is_some()) {
+            *place = Some(to);
+        }
+    }
+
+    fn heat(&self, unit: UnitId) -> f32 {
+        self.model.heat(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNITS: u32 = 200;
+
+    /// A fast tier with room for half of the units, and a load of which 90 % meets `hot` units.
+    struct Load {
+        policy: Gated,
+        fast: Vec<bool>,
+        random: u64,
+        moves: u32,
+    }
+
+    impl Load {
+        fn new(slowness: f64) -> Load {
+            let mut policy = Gated::new(slowness);
+            let fast: Vec<bool> = (0..UNITS).map(|unit| unit < UNITS / 2).collect();
+            (0..UNITS).for_each(|unit| policy.arrived(unit, if fast[unit as usize] { Place::Fast } else { Place::Slow }));
+            Load { policy, fast, random: 88_172_645_463_325_252, moves: 0 }
+        }
+
+        fn next(&mut self, below: u32) -> u32 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            ((self.random >> 11) % u64::from(below)) as u32
+        }
+
+        fn run(&mut self, samples: u32, hot: std::ops::Range<u32>) {
+            let mut moves = Vec::new();
+            for n in 0..samples {
+                let unit = if self.next(10) == 0 { self.next(UNITS) } else { hot.start + self.next(hot.end - hot.start) };
+                self.policy.sampled(unit, 1);
+                if n % 100 == 0 {
+                    let used = self.fast.iter().filter(|fast| **fast).count() as u32;
+                    self.policy.decide(Room { capacity: UNITS / 2, used, moves_max: 16 }, &mut moves);
+                    for step in &moves {
+                        self.fast[step.unit as usize] = step.to == Place::Fast;
+                        self.policy.moved(step.unit, step.to);
+                        self.moves += 1;
+                    }
+                }
+            }
+        }
+
+        /// The share of a range that is in the fast tier.
+        fn share(&self, range: std::ops::Range<u32>) -> f64 {
+            range.clone().filter(|unit| self.fast[*unit as usize]).count() as f64 / range.len() as f64
+        }
+    }
+
+    #[test]
+    fn what_is_hot_comes_into_the_fast_tier_and_then_nothing_moves() {
+        let mut load = Load::new(2.0);
+        load.run(20 * UNITS, 120..160);
+        assert!(load.share(120..160) > 0.95, "{}", load.share(120..160));
+        let moves = std::mem::take(&mut load.moves);
+        assert!(moves >= 80, "{moves}");
+        load.run(100 * UNITS, 120..160);
+        assert!(load.moves <= 16, "{} moves that change nothing", load.moves);
+    }
+
+    #[test]
+    fn a_jump_is_followed() {
+        let mut load = Load::new(2.0);
+        load.run(50 * UNITS, 120..160);
+        load.run(10 * UNITS, 20..60);
+        assert!(load.share(20..60) > 0.9, "{}", load.share(20..60));
+    }
+
+    #[test]
+    fn where_all_are_alike_next_to_nothing_moves() {
+        let mut load = Load::new(2.0);
+        load.run(200 * UNITS, 0..UNITS);
+        assert!(load.moves < UNITS / 10, "{}", load.moves);
+    }
+
+    #[test]
+    fn nothing_pays_where_nothing_is_slower() {
+        let mut load = Load::new(1.0);
+        load.run(50 * UNITS, 120..160);
+        assert_eq!(load.moves, 0);
+    }
+
+    #[test]
+    fn the_coldest_go_where_there_is_too_much() {
+        let mut load = Load::new(2.0);
+        load.run(20 * UNITS, 0..40);
+        let mut moves = Vec::new();
+        load.policy.decide(Room { capacity: 60, used: 100, moves_max: 1000 }, &mut moves);
+        let out: Vec<UnitId> = moves.iter().filter(|step| step.reason == Reason::Coldest).map(|step| step.unit).collect();
+        assert_eq!(out.len(), 40);
+        assert!(out.iter().all(|unit| *unit >= 40), "{out:?}");
+    }
+
+    proptest! {
+        /// Whatever happens, moves are possible ones and fit.
+        #[test]
+        fn moves_keep_to_the_room(steps in prop::collection::vec((0u32..24, 0u32..24, 0u32..20, 0u32..8), 1..300), capacity in 0u32..20) {
+            let mut policy = Gated::new(3.0);
+            let mut places = [None; 24];
+            let mut moves = Vec::new();
+            for (a, b, what, moves_max) in steps {
+                match what {
+                    0 => {
+                        let place = if b % 2 == 0 { Place::Fast } else { Place::Slow };
+                        places[a as usize] = Some(place);
+                        policy.arrived(a, place);
+                    }
+                    1 => {
+                        places[a as usize] = None;
+                        policy.gone(a);
+                    }
+                    2 => {
+                        let used = places.iter().filter(|place| **place == Some(Place::Fast)).count() as u32;
+                        policy.decide(Room { capacity, used, moves_max }, &mut moves);
+                        prop_assert!(moves.len() <= moves_max as usize);
+                        let mut now = used;
+                        for step in &moves {
+                            prop_assert!(places[step.unit as usize].is_some_and(|place| place != step.to), "{step:?}");
+                            now = if step.to == Place::Fast { now + 1 } else { now - 1 };
+                            prop_assert!(now <= capacity.max(used), "{moves:?}");
+                            places[step.unit as usize] = Some(step.to);
+                            policy.moved(step.unit, step.to);
+                        }
+                    }
+                    _ => (0..40).for_each(|_| policy.sampled(a.min(b), 1)),
+                }
+            }
+        }
+    }
+}

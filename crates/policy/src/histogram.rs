@@ -1,0 +1,502 @@
+//! Hotness by a histogram of counters: what Memtis (Lee et al., SOSP 2023) and Jenga have in common (Jenga §2.2.2, §2.3).
+//!
+//! Each unit has a counter that decays by half in every *cooling period* (a number of samples). Sixteen bins hold how many units have a counter between
+//! 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and the one below is *warm*,
+//! which stays where it is; without a warm bin if the hot ones fill three quarters of the fast tier. Hot units in the slow tier wait in one queue, cold
+//! ones in the fast tier in another, and are looked at again when it is their turn.
+//!
+//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units are looked at when a period ends and when thresholds are
+//! adapted (a pass over 12 bytes a unit, once in 100,000 samples), where the module shifts its histogram and corrects a page when it is next met; and
+//! watermarks are shares of the fast tier alone, without the module's least and greatest sizes.
+
+use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
+use std::collections::VecDeque;
+
+/// Bins of the histogram (Jenga §2.2.2).
+pub const BINS: usize = 16;
+
+/// Thresholds are adapted when the capacity changes by one part of so many.
+const CAPACITY_SHARE: u32 = 20;
+
+/// How a counter decays within a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// By half at once, at the end of each period: the sawtooth (Jenga §5.1).
+    Sawtooth,
+    /// A little at every access, so that it is the same at the end of each period: see [`crate::jenga`].
+    Smooth,
+}
+
+/// Parameters of the mechanism.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The policy's name.
+    pub name: &'static str,
+    /// How counters decay.
+    pub decay: Decay,
+    /// Samples in a cooling period, at least 1.
+    pub cooling_samples: u64,
+    /// Samples between adaptations of the thresholds, at least 1.
+    pub adapt_samples: u64,
+    /// No bin is warm if hot units fill this share of the fast tier. 0.75 in Memtis (Jenga §2.2.2, footnote 1).
+    pub no_warm_from: f64,
+    /// Promotions leave this share of the fast tier free, and room is made for it while any wait. 0.03 in Memtis.
+    pub promote_free: f64,
+    /// The share to keep free while none waits. 0.02 in Memtis.
+    pub demote_free: f64,
+    /// The first adaptation after a cooling may only lower the hot threshold, and by one bin; others may only raise it. So does Memtis's module, by what
+    /// looks like a mistake.
+    pub one_way_adaptation: bool,
+    /// A new unit begins one bin above the hot threshold, as in Memtis, and otherwise at 0.
+    pub begins_hot: bool,
+}
+
+/// One unit's state.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Its counter when this period began.
+    before: f32,
+    /// What was counted in this period.
+    recent: u32,
+    /// Bits 0 to 3 its bin; the others below.
+    bits: u8,
+}
+
+const _: () = assert!(size_of::<Record>() <= 12);
+
+const BIN: u8 = 0xF;
+const PRESENT: u8 = 0x10;
+const FAST: u8 = 0x20;
+const WAITS: u8 = 0x40;
+/// Its move was asked for in this decision.
+const ASKED: u8 = 0x80;
+
+impl Record {
+    fn is(self, bit: u8) -> bool {
+        self.bits & bit != 0
+    }
+
+    fn bin(self) -> usize {
+        usize::from(self.bits & BIN)
+    }
+
+    fn set(&mut self, bit: u8, to: bool) {
+        if to { self.bits |= bit } else { self.bits &= !bit }
+    }
+
+    /// `x`: the share of the period that is over.
+    fn value(self, decay: Decay, x: f32) -> f32 {
+        match decay {
+            Decay::Sawtooth => self.before + self.recent as f32,
+            Decay::Smooth => (1.0 - x / 2.0) * self.before + self.recent as f32 / 2.0,
+        }
+    }
+}
+
+/// The bin of a counter: floor(log2(counter + 1)), at most 15.
+fn bin_of(counter: f32) -> u8 {
+    ((counter + 1.0).log2() as u8).min(BINS as u8 - 1)
+}
+
+/// The mechanism: counters, bins, thresholds, queues.
+#[derive(Debug)]
+pub struct Hotness {
+    config: Config,
+    records: Vec<Record>,
+    bins: [u32; BINS],
+    /// The lowest hot bin, and the lowest that stays where it is.
+    hot: u8,
+    warm: u8,
+    samples: u64,
+    /// Samples when this period began.
+    period_from: u64,
+    adapted_at: u64,
+    cooled_since: bool,
+    capacity: u32,
+    to_promote: VecDeque<UnitId>,
+    to_demote: VecDeque<UnitId>,
+    /// In the last decision.
+    asked: Vec<UnitId>,
+}
+
+impl Hotness {
+    /// Of no units yet.
+    pub fn new(config: Config) -> Hotness {
+        Hotness {
+            config: Config { cooling_samples: config.cooling_samples.max(1), adapt_samples: config.adapt_samples.max(1), ..config },
+            records: Vec::new(),
+            bins: [0; BINS],
+            hot: 1,
+            warm: 1,
+            samples: 0,
+            period_from: 0,
+            adapted_at: 0,
+            cooled_since: false,
+            capacity: 0,
+            to_promote: VecDeque::new(),
+            to_demote: VecDeque::new(),
+            asked: Vec::new(),
+        }
+    }
+
+    /// Its parameters.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    /// The counter of a unit as it would be met now; 0 of one that is not there.
+    pub fn counter(&self, unit: UnitId) -> f32 {
+        let record = self.records.get(unit as usize).copied().unwrap_or_default();
+        if record.is(PRESENT) { record.value(self.config.decay, self.elapsed()) } else { 0.0 }
+    }
+
+    /// The lowest hot bin, and the lowest one that is not cold.
+    pub fn thresholds(&self) -> (u8, u8) {
+        (self.hot, self.warm)
+    }
+
+    /// How many units are in each bin, by what they were when last looked at.
+    pub fn bins(&self) -> &[u32; BINS] {
+        &self.bins
+    }
+
+    fn elapsed(&self) -> f32 {
+        ((self.samples - self.period_from) as f64 / self.config.cooling_samples as f64) as f32
+    }
+
+    /// Puts a present unit into the bin that its counter has now.
+    fn rebin(&mut self, unit: UnitId) {
+        let (decay, x) = (self.config.decay, self.elapsed());
+        let record = &mut self.records[unit as usize];
+        self.bins[record.bin()] -= 1;
+        record.bits = record.bits & !BIN | bin_of(record.value(decay, x));
+        self.bins[record.bin()] += 1;
+    }
+
+    /// Puts a present unit into its bin, and into a queue if it is in the wrong place.
+    fn look_at(&mut self, unit: UnitId) {
+        self.rebin(unit);
+        let record = &mut self.records[unit as usize];
+        let bin = record.bin();
+        if record.is(WAITS) || record.is(ASKED) {
+            return;
+        }
+        let queue = match record.is(FAST) {
+            false if bin >= usize::from(self.hot) => &mut self.to_promote,
+            true if bin < usize::from(self.warm) => &mut self.to_demote,
+            _ => return,
+        };
+        record.set(WAITS, true);
+        queue.push_back(unit);
+    }
+
+    fn look_at_all(&mut self) {
+        for unit in 0..self.records.len() as UnitId {
+            if self.records[unit as usize].is(PRESENT) {
+                self.look_at(unit);
+            }
+        }
+    }
+
+    /// A period ends: AC ← (AC + cpaccesses) / 2.
+    fn cool(&mut self) {
+        for record in self.records.iter_mut().filter(|record| record.is(PRESENT)) {
+            record.before = (record.before + record.recent as f32) / 2.0;
+            record.recent = 0;
+        }
+        self.period_from = self.samples;
+        self.cooled_since = true;
+        self.look_at_all();
+    }
+
+    /// Sets the thresholds by what is in the bins.
+    fn adapt(&mut self) {
+        self.adapted_at = self.samples;
+        // Bins first: since the last look counters have decayed.
+        for unit in 0..self.records.len() as UnitId {
+            if self.records[unit as usize].is(PRESENT) {
+                self.rebin(unit);
+            }
+        }
+        let room = f64::from(self.capacity) * (1.0 - self.config.promote_free);
+        let (mut hot, mut units) = (BINS, 0.0);
+        // As many of the highest as fit; bin 0 is never hot.
+        while hot > 1 && units + f64::from(self.bins[hot - 1]) <= room {
+            hot -= 1;
+            units += f64::from(self.bins[hot]);
+        }
+        // One that holds more than there is room for is hot all the same, if nothing else would be.
+        let mut hot = (hot as u8).min(BINS as u8 - 1);
+        if self.config.one_way_adaptation {
+            hot = if std::mem::take(&mut self.cooled_since) {
+                hot.clamp(self.hot.saturating_sub(1).max(1), self.hot)
+            } else {
+                hot.max(self.hot)
+            };
+        }
+        self.hot = hot;
+        self.warm = if units < self.config.no_warm_from * room { hot - 1 } else { hot };
+        self.look_at_all();
+    }
+
+    fn ask(&mut self, unit: UnitId) {
+        self.records[unit as usize].set(ASKED, true);
+        self.asked.push(unit);
+    }
+
+    fn next_to_demote(&mut self) -> Option<UnitId> {
+        while let Some(unit) = self.to_demote.pop_front() {
+            let record = self.turn_of(unit);
+            if record.is(PRESENT) && record.is(FAST) && record.bin() < usize::from(self.warm) {
+                return Some(unit);
+            }
+        }
+        None
+    }
+
+    fn next_to_promote(&mut self) -> Option<UnitId> {
+        while let Some(unit) = self.to_promote.pop_front() {
+            let record = self.turn_of(unit);
+            if record.is(PRESENT) && !record.is(FAST) && record.bin() >= usize::from(self.hot) {
+                return Some(unit);
+            }
+        }
+        None
+    }
+
+    /// A unit that waited, as it is now.
+    fn turn_of(&mut self, unit: UnitId) -> Record {
+        self.records[unit as usize].set(WAITS, false);
+        if self.records[unit as usize].is(PRESENT) {
+            self.rebin(unit);
+        }
+        self.records[unit as usize]
+    }
+}
+
+impl PlacementPolicy for Hotness {
+    fn name(&self) -> &'static str {
+        self.config.name
+    }
+
+    fn arrived(&mut self, unit: UnitId, place: Place) {
+        self.gone(unit);
+        let index = unit as usize;
+        if index >= self.records.len() {
+            self.records.resize(index + 1, Record::default());
+        }
+        let begin = if self.config.begins_hot { (1u64 << (self.hot + 1).min(BINS as u8 - 1)) as f32 } else { 0.0 };
+        let record = &mut self.records[index];
+        // Whether it waits is the queue's to end.
+        let waits = record.bits & WAITS;
+        // What it has as a smooth counter is what decays from here on.
+        *record = Record { before: begin, recent: 0, bits: PRESENT | waits };
+        record.set(FAST, place == Place::Fast);
+        self.bins[0] += 1;
+        self.rebin(unit);
+    }
+
+    fn gone(&mut self, unit: UnitId) {
+        if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
+            record.set(PRESENT, false);
+            self.bins[record.bin()] -= 1;
+        }
+    }
+
+    /// Of a unit that never arrived, nothing is kept.
+    fn sampled(&mut self, unit: UnitId, weight: u32) {
+        self.samples += 1;
+        if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
+            record.recent = record.recent.saturating_add(weight);
+            self.look_at(unit);
+        }
+        // When both fall due, only cooling runs.
+        if self.samples - self.period_from >= self.config.cooling_samples {
+            self.cool();
+        } else if self.samples - self.adapted_at >= self.config.adapt_samples {
+            self.adapt();
+        }
+    }
+
+    fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
+        for unit in std::mem::take(&mut self.asked) {
+            self.records[unit as usize].set(ASKED, false);
+        }
+        moves.clear();
+        // Not for every unit.
+        if room.capacity.abs_diff(self.capacity) > self.capacity / CAPACITY_SHARE {
+            self.capacity = room.capacity;
+            self.adapt();
+        }
+        let mut used = f64::from(room.used);
+        let capacity = f64::from(room.capacity);
+        let at_most = room.moves_max as usize;
+        let free_for_promotion = capacity * self.config.promote_free;
+        // Half of the moves at most make room: who waits is to come in.
+        let waiting = self.to_promote.len().min(at_most.div_ceil(2)) as f64;
+        let wanted = if waiting > 0.0 { waiting + free_for_promotion } else { capacity * self.config.demote_free };
+        while moves.len() < at_most && used + wanted > capacity {
+            let Some(unit) = self.next_to_demote() else {
+                if waiting == 0.0 || self.warm == self.hot {
+                    break;
+                }
+                // Nothing is cold, and somebody waits: nothing is warm either.
+                self.warm = self.hot;
+                self.look_at_all();
+                continue;
+            };
+            moves.push(Move {
+                unit,
+                to: Place::Slow,
+                reason: Reason::Cold { bin: self.records[unit as usize].bin() as u8, warm: self.warm },
+            });
+            self.ask(unit);
+            used -= 1.0;
+        }
+        while moves.len() < at_most && used + 1.0 <= capacity - free_for_promotion {
+            let Some(unit) = self.next_to_promote() else { break };
+            moves.push(Move { unit, to: Place::Fast, reason: Reason::Hot { bin: self.records[unit as usize].bin() as u8, hot: self.hot } });
+            self.ask(unit);
+            used += 1.0;
+        }
+    }
+
+    fn moved(&mut self, unit: UnitId, to: Place) {
+        if let Some(record) = self.records.get_mut(unit as usize) {
+            record.set(FAST, to == Place::Fast);
+        }
+    }
+
+    fn heat(&self, unit: UnitId) -> f32 {
+        self.counter(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{jenga, memtis};
+    use proptest::prelude::*;
+
+    fn recount(hotness: &Hotness) -> [u32; BINS] {
+        let mut bins = [0; BINS];
+        hotness.records.iter().filter(|record| record.is(PRESENT)).for_each(|record| bins[record.bin()] += 1);
+        bins
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Arrives(u32, bool),
+        Goes(u32),
+        Sampled(u32, u32),
+        Decides(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            1 => (0u32..24, any::<bool>()).prop_map(|(unit, fast)| Step::Arrives(unit, fast)),
+            1 => (0u32..24).prop_map(Step::Goes),
+            // Some are met far more often than others.
+            30 => (0u32..24, 0u32..24, 1u32..3).prop_map(|(a, b, weight)| Step::Sampled(a.min(b), weight)),
+            4 => (0u32..8).prop_map(Step::Decides),
+        ];
+        prop::collection::vec(step, 1..400)
+    }
+
+    proptest! {
+        #[test]
+        fn bins_are_a_recount_and_moves_keep_to_the_room(steps in steps(), which in 0usize..3, capacity in 0u32..12) {
+            let config = [jenga::CONFIG, memtis::CONFIG, memtis::QUICK_COOLING][which];
+            let mut hotness = Hotness::new(Config { cooling_samples: 40 * (which as u64 + 1), adapt_samples: 25, ..config });
+            let mut places = [None; 24];
+            let mut moves = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Arrives(unit, fast) => {
+                        let full = places.iter().filter(|place| **place == Some(Place::Fast)).count() >= capacity as usize;
+                        let place = if fast && !full { Place::Fast } else { Place::Slow };
+                        places[unit as usize] = Some(place);
+                        hotness.arrived(unit, place);
+                    }
+                    Step::Goes(unit) => {
+                        places[unit as usize] = None;
+                        hotness.gone(unit);
+                    }
+                    Step::Sampled(unit, weight) => hotness.sampled(unit, weight),
+                    Step::Decides(moves_max) => {
+                        let used = places.iter().filter(|place| **place == Some(Place::Fast)).count() as u32;
+                        hotness.decide(Room { capacity, used, moves_max }, &mut moves);
+                        prop_assert!(moves.len() <= moves_max as usize);
+                        let mut used = used;
+                        for step in &moves {
+                            prop_assert!(places[step.unit as usize].is_some_and(|place| place != step.to), "{step:?} of {:?}", places[step.unit as usize]);
+                            match step.reason {
+                                Reason::Hot { bin, hot } => prop_assert!(step.to == Place::Fast && bin >= hot),
+                                Reason::Cold { bin, warm } => prop_assert!(step.to == Place::Slow && bin < warm),
+                                other => prop_assert!(false, "{other:?} is no reason here"),
+                            }
+                            used = if step.to == Place::Fast { used + 1 } else { used - 1 };
+                            prop_assert!(used <= capacity);
+                            places[step.unit as usize] = Some(step.to);
+                            hotness.moved(step.unit, step.to);
+                        }
+                    }
+                }
+                prop_assert_eq!(recount(&hotness), *hotness.bins());
+                let (hot, warm) = hotness.thresholds();
+                prop_assert!(1 <= hot && hot < BINS as u8 && (warm == hot || warm + 1 == hot));
+            }
+        }
+    }
+
+    #[test]
+    fn bins_are_powers_of_two() {
+        let bins: Vec<u8> = [0.0, 0.9, 1.0, 2.9, 3.0, 6.9, 7.0, 1e9].into_iter().map(bin_of).collect();
+        assert_eq!(bins, [0, 0, 1, 1, 2, 2, 3, 15]);
+    }
+
+    /// 8 units with counters 1, 3, 7, … in bins 1 to 8, and so much room.
+    fn thresholds(capacity: u32) -> (u8, u8) {
+        let mut hotness =
+            Hotness::new(Config { cooling_samples: u64::MAX, adapt_samples: 8, begins_hot: false, promote_free: 0.0, ..jenga::CONFIG });
+        hotness.capacity = capacity;
+        (0..8).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        // A smooth counter is half of what was counted.
+        (0..8).for_each(|unit| hotness.sampled(unit, 2 * ((2 << unit) - 1)));
+        hotness.thresholds()
+    }
+
+    #[test]
+    fn as_many_bins_are_hot_as_fit() {
+        assert_eq!(thresholds(3).0, 6);
+        assert_eq!(thresholds(7).0, 2);
+        // All, and the bin of nothing never.
+        assert_eq!(thresholds(100).0, 1);
+        assert_eq!(thresholds(0).0, 9);
+    }
+
+    #[test]
+    fn there_is_a_warm_bin_unless_hot_ones_fill_three_quarters() {
+        // Whole units fill what they fit into here, so none.
+        assert_eq!(thresholds(4), (5, 5));
+        // 8 of 100.
+        assert_eq!(thresholds(100), (1, 0));
+    }
+
+    #[test]
+    fn who_waits_for_room_gets_what_is_warm() {
+        let config = Config { cooling_samples: u64::MAX, adapt_samples: 1000, begins_hot: false, ..jenga::CONFIG };
+        let mut hotness = Hotness::new(config);
+        // Two in the fast tier, one bin below the three that are to come.
+        (0..2).for_each(|unit| hotness.arrived(unit, Place::Fast));
+        (2..5).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..2).for_each(|unit| hotness.sampled(unit, 10));
+        (2..5).for_each(|unit| hotness.sampled(unit, 20));
+        hotness.capacity = 2;
+        (hotness.hot, hotness.warm) = (3, 2);
+        hotness.look_at_all();
+        let mut moves = Vec::new();
+        hotness.decide(Room { capacity: 2, used: 2, moves_max: 10 }, &mut moves);
+        assert!(moves.iter().any(|step| step.to == Place::Slow), "{moves:?}");
+    }
+}

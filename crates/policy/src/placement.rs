@@ -1,0 +1,114 @@
+//! What a tiering policy is told and what it answers: units of memory, sampled accesses to them, and moves between a fast tier and a slow one.
+//!
+//! The same trait serves a live program, where a unit is a region of 2 MiB and samples come from hardware or the clock, and the simulator. Time is an
+//! argument everywhere, and a policy does nothing between calls: the same calls give the same answers.
+
+/// A unit of memory that is placed as a whole. Dense from 0, so that a policy can keep its state in a vector; may be used again once it is gone.
+pub type UnitId = u32;
+
+/// Where a unit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the fast tier.
+    Fast,
+    /// In the tier that has room for all.
+    Slow,
+}
+
+/// Why a unit is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its bin of the hotness histogram (0–15) is not below the hot threshold.
+    Hot {
+        /// The unit's bin.
+        bin: u8,
+        /// The lowest hot bin.
+        hot: u8,
+    },
+    /// Its bin is below the warm threshold, and room is needed.
+    Cold {
+        /// The unit's bin.
+        bin: u8,
+        /// The lowest bin that stays.
+        warm: u8,
+    },
+    /// It is met so much more than what it takes the place of that the move pays.
+    Pays {
+        /// What is gained before the horizon, as a multiple of what the moves cost, in hundredths.
+        hundredths: u32,
+    },
+    /// It makes room for another.
+    SwappedFor {
+        /// The other.
+        unit: UnitId,
+    },
+    /// There is more in the fast tier than it has room for, and nothing there is colder.
+    Coldest,
+}
+
+/// One move that a policy asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which.
+    pub unit: UnitId,
+    /// Where to.
+    pub to: Place,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The fast tier at the time of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Units that it has room for.
+    pub capacity: u32,
+    /// Units in it.
+    pub used: u32,
+    /// Moves that will be made at most.
+    pub moves_max: u32,
+}
+
+/// Decides which units are in the fast tier.
+pub trait PlacementPolicy: Send {
+    /// The name that `--policy`, simulations and reports use.
+    fn name(&self) -> &'static str;
+    /// A unit came into being in a place.
+    fn arrived(&mut self, unit: UnitId, place: Place);
+    /// It is no more.
+    fn gone(&mut self, unit: UnitId);
+    /// It was met by a sample that stands for `weight` (1 of a source whose samples all count alike).
+    fn sampled(&mut self, unit: UnitId, weight: u32);
+    /// Clears `moves` and fills it with what should move now, in this order. Those that fit are made at once, and told by
+    /// [`moved`](PlacementPolicy::moved); others are forgotten.
+    fn decide(&mut self, room: Room, moves: &mut Vec<Move>);
+    /// A unit moved, for whatever reason.
+    fn moved(&mut self, unit: UnitId, to: Place);
+    /// How hot a unit is, for who must choose among units whatever the policy thinks of moving them: any scale, colder ones less.
+    fn heat(&self, unit: UnitId) -> f32;
+}
+
+/// Where there are no samples: everything stays where it was put, until there is no room for it. Named after `faults`, which learns nothing of memory that
+/// does not fault.
+pub struct FirstTouch;
+
+impl PlacementPolicy for FirstTouch {
+    fn name(&self) -> &'static str {
+        "faults"
+    }
+
+    fn arrived(&mut self, _unit: UnitId, _place: Place) {}
+
+    fn gone(&mut self, _unit: UnitId) {}
+
+    fn sampled(&mut self, _unit: UnitId, _weight: u32) {}
+
+    fn decide(&mut self, _room: Room, moves: &mut Vec<Move>) {
+        moves.clear();
+    }
+
+    fn moved(&mut self, _unit: UnitId, _to: Place) {}
+
+    fn heat(&self, _unit: UnitId) -> f32 {
+        0.0
+    }
+}

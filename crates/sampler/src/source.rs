@@ -1,0 +1,64 @@
+//! One source of samples, whichever it is.
+
+use crate::clock::Clock;
+use crate::events::{OpenError, Whose};
+use crate::hardware::{Hardware, Kind};
+use crate::{Sample, Tally};
+
+/// Where samples come from.
+pub enum Source {
+    /// The processor.
+    Hardware(Hardware),
+    /// The clock.
+    Clock(Clock),
+}
+
+impl Source {
+    /// The processor, where it samples accesses.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] also where events can be opened and count nothing; see [`OpenError`] for the others.
+    pub fn hardware(kind: Kind, whose: Whose) -> Result<Source, OpenError> {
+        if !Hardware::counts_here(kind) {
+            let cause = format!("{} counts nothing here", kind.name().to_uppercase());
+            return Err(OpenError::Unsupported(std::io::Error::other(cause)));
+        }
+        Hardware::open(kind, whose).map(Source::Hardware)
+    }
+
+    /// The clock: so many samples a second of each running thread.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn clock(whose: Whose, hz: u32) -> Result<Source, OpenError> {
+        Clock::open(whose, hz).map(Source::Clock)
+    }
+
+    /// As `--sampler` and reports name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Source::Hardware(hardware) => hardware.kind().name(),
+            Source::Clock(_) => "clock",
+        }
+    }
+
+    /// Stops sampling, or goes on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn enable(&self, on: bool) -> std::io::Result<()> {
+        match self {
+            Source::Hardware(hardware) => hardware.enable(on),
+            Source::Clock(clock) => clock.enable(on),
+        }
+    }
+
+    /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted` of a process
+    /// that is `ours`.
+    pub fn drain(&mut self, ours: impl Fn(u32) -> bool, wanted: impl Fn(u32, u64) -> bool, each: impl FnMut(Sample)) -> Tally {
+        match self {
+            Source::Hardware(hardware) => hardware.drain(ours, wanted, each),
+            Source::Clock(clock) => clock.drain(ours, wanted, each),
+        }
+    }
+}

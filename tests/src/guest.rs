@@ -1,0 +1,117 @@
+//! Commands run in a QEMU guest (`scripts/guest.sh`): on another kernel, or with far memory, than this machine has.
+
+use crate::{skip, target_directory, terrace_command};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// Of `guest.sh`, when there was no guest.
+const NO_GUEST: i32 = 125;
+
+/// What a step came to.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The shell's.
+    pub status: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed there, Terrace's remarks included.
+    pub stderr: String,
+    /// The file `report.json`, which it may have written.
+    pub report: String,
+}
+
+impl Outcome {
+    /// Of the report, which must be there.
+    #[track_caller]
+    pub fn report(&self) -> Value {
+        serde_json::from_str(&self.report).unwrap_or_else(|e| panic!("no report ({e}): {self:?}"))
+    }
+}
+
+/// Which guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    /// As `TERRACE_GUEST_KERNEL` says it.
+    pub kernel: &'static str,
+    /// As `TERRACE_GUEST_MEMORY` says it.
+    pub memory: &'static str,
+}
+
+/// Of all steps, or why there is no guest here.
+type Outcomes = Result<Vec<Outcome>, String>;
+
+/// A guest and all that is run in it, in this order: it starts once only.
+pub struct Steps {
+    steps: &'static [(&'static str, &'static str)],
+    outcomes: LazyLock<Outcomes, Box<dyn FnOnce() -> Outcomes + Send>>,
+}
+
+impl Steps {
+    /// Steps by their names. In each `TERRACE` stands for the path of that command, and other words for those of `programs`. A report is to be
+    /// written to `report.json` in the working directory.
+    pub fn new(
+        guest: Guest,
+        steps: &'static [(&'static str, &'static str)],
+        programs: fn() -> Vec<(&'static str, std::path::PathBuf)>,
+    ) -> Steps {
+        Steps { steps, outcomes: LazyLock::new(Box::new(move || run(guest, steps, &programs()))) }
+    }
+
+    /// What a step came to. None, and a remark, where there is no guest.
+    #[track_caller]
+    pub fn outcome(&self, step: &str) -> Option<&Outcome> {
+        match &*self.outcomes {
+            Ok(outcomes) => Some(&outcomes[self.steps.iter().position(|(name, _)| *name == step).expect("one of the steps")]),
+            Err(reason) => {
+                skip("a guest", reason.trim());
+                None
+            }
+        }
+    }
+}
+
+fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathBuf)]) -> Outcomes {
+    let mut script = String::from("cd /tmp\n");
+    for (_, command) in steps {
+        let mut command = command.replace("TERRACE ", &format!("{} ", quoted(&terrace_command())));
+        for (word, path) in programs {
+            command = command.replace(word, &quoted(path));
+        }
+        // Each part is followed by its number of bytes, as none of them can be trusted to end in a newline.
+        script += &format!("rm -f report.json; ({command}) >stdout 2>stderr; echo $? >status; touch report.json\n");
+        script += "for part in status stdout stderr report.json; do wc -c <$part; cat $part; done\n";
+    }
+    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest.sh"))
+        .args(["run", &script])
+        .env("TERRACE_GUEST_DIR", target_directory().join("guest"))
+        .env("TERRACE_GUEST_KERNEL", guest.kernel)
+        .env("TERRACE_GUEST_MEMORY", guest.memory)
+        .output()
+        .map_err(|e| format!("guest.sh cannot be started: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{said}");
+    match output.status.code() {
+        Some(0) => Ok(outcomes(steps.len(), &String::from_utf8_lossy(&output.stdout))),
+        Some(NO_GUEST) => Err(said),
+        _ => panic!("the guest's script failed: {said}\n{}", String::from_utf8_lossy(&output.stdout)),
+    }
+}
+
+/// A path as one word of the shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.to_str().expect("a path in UTF-8").replace('\'', r"'\''"))
+}
+
+fn outcomes(count: usize, mut text: &str) -> Vec<Outcome> {
+    let mut part = || {
+        let (bytes, rest) = text.split_once('\n').expect("a number of bytes");
+        let (part, rest) = rest.split_at(bytes.trim().parse().expect("a number of bytes"));
+        text = rest;
+        part.to_owned()
+    };
+    (0..count)
+        .map(|_| Outcome { status: part().trim().parse().expect("a status"), stdout: part(), stderr: part(), report: part() })
+        .collect()
+}

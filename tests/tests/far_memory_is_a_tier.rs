@@ -1,0 +1,288 @@
+//! Memory of a node without a CPU as a tier (`--tiers dram,node:1`): what is cold goes there and what is hot comes back, in a guest that has such a node
+//! (`scripts/guest.sh`), by itself and as a CXL device. For function only: the guest knows nothing of speed.
+
+use serde_json::Value;
+use std::process::Command;
+use std::sync::LazyLock;
+use terrace_tests::{Guest, Outcome, Steps, compiled, terrace_command};
+
+/// In each, all bytes are checked by the program itself.
+const STEPS: &[(&str, &str)] = &[
+    ("doctor", "TERRACE doctor --json"),
+    (
+        "cold goes",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds 8 --check-all --json",
+    ),
+    (
+        "seen from outside",
+        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
+         sleep 5; for pid in $(pgrep -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
+    ),
+    (
+        "a jump",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- \
+         TERRACE load memory jump --size 128M --seconds 12 --change-every 6 --check-all --json",
+    ),
+    (
+        "jenga",
+        "TERRACE run --dram 50% --tiers dram,node:1 --policy jenga --report report.json -- TERRACE load memory zipf --size 96M --seconds 3 --check-all --json",
+    ),
+    (
+        "without samples",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler none --report report.json -- TERRACE load memory zipf --size 96M --seconds 3 --check-all --json",
+    ),
+    (
+        "tossed about",
+        "TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
+         TERRACE load memory scattered --size 96M --seconds 5 --threads 2 --check-all --json",
+    ),
+    ("forks", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,lz4 -- FORKS several_children_at_a_time"),
+    ("threads fork", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,zstd -- FORKS threads_fault_while_one_forks"),
+    (
+        "failing calls",
+        "TERRACE_INJECT=7:100 TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
+         TERRACE load memory zipf --size 96M --seconds 3 --check-all --json",
+    ),
+    (
+        "huge pages",
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled; \
+         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
+         sleep 5; for pid in $(pgrep -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
+         echo madvise >/sys/kernel/mm/transparent_hugepage/enabled; exit $status",
+    ),
+    (
+        "almost full and compressed below",
+        "echo 8192 >/proc/sys/vm/min_free_kbytes; mkdir far; mount -t tmpfs -o mpol=bind:1,size=1G far far; \
+         free() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node1/meminfo; }; head -c $(($(free) - 60000))K /dev/zero >far/most; \
+         TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 160 4",
+    ),
+    (
+        "full",
+        "n=0; while [ $(awk '/MemFree/ { print $4 }' /sys/devices/system/node/node1/meminfo) -gt 16000 ]; do n=$((n + 1)); head -c 4M /dev/zero >far/$n; done; \
+         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- SKEWED 120 2",
+    ),
+    (
+        "full and compressed below",
+        "TERRACE run --dram 80M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 4; status=$?; umount far; exit $status",
+    ),
+    (
+        "forbidden",
+        "echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/near; echo 0 >/sys/fs/cgroup/near/cpuset.mems; \
+         (echo 0 >/sys/fs/cgroup/near/cgroup.procs; exec TERRACE run --dram 64M --tiers dram,node:1 -- true)",
+    ),
+    (
+        "forbidden meanwhile",
+        "mkdir /sys/fs/cgroup/both; echo 0-1 >/sys/fs/cgroup/both/cpuset.mems; \
+         (echo 0 >/sys/fs/cgroup/both/cgroup.procs; \
+          exec TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 10) & \
+         sleep 4; echo 0 >/sys/fs/cgroup/both/cpuset.mems; wait $!",
+    ),
+];
+
+fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
+    let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
+    let library = library.to_str().expect("the target directory's name is text");
+    vec![("SKEWED", compiled("skewed.c", &[])), ("FORKS", compiled("forked_children_see_their_parents_data.c", &[library]))]
+}
+
+static GUEST: LazyLock<Steps> = LazyLock::new(|| Steps::new(Guest { kernel: "6.12", memory: "node" }, STEPS, programs));
+
+static CXL: LazyLock<Steps> = LazyLock::new(|| {
+    const STEPS: &[(&str, &str)] = &[(
+        "cold goes",
+        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory jump --size 80M --seconds 6 --change-every 2 --check-all --json",
+    )];
+    Steps::new(Guest { kernel: "6.12", memory: "cxl" }, STEPS, programs)
+});
+
+/// The report of a step in which nothing was lost.
+#[track_caller]
+fn report_of(outcome: &Outcome) -> Value {
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let report = outcome.report();
+    assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}\n{outcome:?}");
+    if let Some(text) = outcome.stdout.find("{\n").map(|start| &outcome.stdout[start..]) {
+        let load: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert_eq!(load["wrong"], 0, "{load:#}");
+    }
+    report
+}
+
+fn tier<'r>(report: &'r Value, name: &str) -> &'r Value {
+    report["tiers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|tier| tier["name"] == name)
+        .unwrap_or_else(|| panic!("no tier {name}: {report:#}"))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// What is far is as many bytes there as it is data, and none of it counts as DRAM.
+#[track_caller]
+fn expect_far(report: &Value, at_least_pages: u64) {
+    let far = tier(report, "node:1");
+    assert!(number(&far["pages"]) >= at_least_pages, "{report:#}");
+    assert_eq!((&far["logical_bytes"], &far["faults"]), (&far["physical_bytes"], &Value::from(0)), "{report:#}");
+}
+
+/// Three quarters of what does not fit into the budget were elsewhere, in the mean over time: while memory is being filled, pages must come before they can go,
+/// and an emulated machine is slow to move them.
+#[track_caller]
+fn expect_room(report: &Value) {
+    let [budget, mean] = ["budget_bytes", "mean_physical_bytes"].map(|name| number(&report[name]));
+    // At the end: the mean over time is less, where filling took long.
+    let data: u64 = report["tiers"].as_array().into_iter().flatten().map(|tier| number(&tier["pages"]) * 4096).sum();
+    assert!(mean.saturating_sub(budget) < data.saturating_sub(budget) / 4, "{report:#}");
+}
+
+#[test]
+fn the_doctor_names_the_node() {
+    let Some(doctor) = GUEST.outcome("doctor") else { return };
+    let answer: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+    let row = answer["rows"].as_array().into_iter().flatten().find(|row| row["name"] == "NUMA nodes").expect("a row");
+    assert!(row["consequence"].as_str().is_some_and(|text| text.contains("--tiers dram,node:1")), "{row}");
+}
+
+#[test]
+fn what_is_cold_goes_to_the_node_and_what_is_hot_comes_back() {
+    let Some(run) = GUEST.outcome("cold goes") else { return };
+    let report = report_of(run);
+    // About half of 96 MiB.
+    expect_far(&report, 8_000);
+    expect_room(&report);
+    assert_eq!(report["sampler"]["kind"], "clock", "{report:#}");
+    assert!(number(&report["sampler"]["samples"]) > 100, "{report:#}");
+    assert!(report["moves"]["demoted_for"]["cold"].as_u64() > Some(8_000), "{report:#}");
+}
+
+#[test]
+fn the_kernel_agrees_where_pages_are() {
+    let Some(run) = GUEST.outcome("seen from outside") else { return };
+    assert_eq!(run.status, 0, "{run:?}");
+    let on_node = |name: &str| {
+        let words = run.stdout.lines().filter(|line| line.contains(" anon=")).flat_map(str::split_whitespace);
+        words.filter_map(|word| word.strip_prefix(name)?.parse::<u64>().ok()).sum::<u64>()
+    };
+    let (near, far) = (on_node("N0="), on_node("N1="));
+    let report = run.report();
+    let told = number(&tier(&report, "node:1")["pages"]);
+    assert!(far > 12_000 && told.abs_diff(far) < far / 5, "{far} pages are far, and {told} are reported: {report:#}");
+    // 64 MiB, and what is not managed: the command's own memory.
+    assert!(near * 4096 < (64 << 20) + (32 << 20), "{near} pages are in DRAM: {report:#}");
+}
+
+#[test]
+fn a_hot_set_that_jumps_is_followed() {
+    let Some(run) = GUEST.outcome("a jump") else { return };
+    let report = report_of(run);
+    expect_far(&report, 8_000);
+    // A fifth of 96 MiB is hot, of which at least a part was far.
+    assert!(report["moves"]["promoted_for"]["hot"].as_u64() > Some(1_000), "{report:#}");
+}
+
+#[test]
+fn a_published_policy_places_too() {
+    let Some(run) = GUEST.outcome("jenga") else { return };
+    let report = report_of(run);
+    expect_far(&report, 8_000);
+    assert_eq!(report["policy"], "jenga");
+}
+
+#[test]
+fn without_samples_pages_go_and_none_comes_back() {
+    let Some(run) = GUEST.outcome("without samples") else { return };
+    let report = report_of(run);
+    expect_far(&report, 8_000);
+    assert_eq!(report["moves"]["promoted_for"]["hot"], Value::Null, "{report:#}");
+}
+
+#[test]
+fn pages_move_among_all_tiers_while_they_are_written() {
+    let Some(run) = GUEST.outcome("tossed about") else { return };
+    let report = report_of(run);
+    for kind in ["hot", "touched"] {
+        assert!(report["moves"]["promoted_for"][kind].as_u64() > Some(500), "{report:#}");
+    }
+}
+
+#[test]
+fn forks_see_far_pages() {
+    for step in ["forks", "threads fork"] {
+        let Some(run) = GUEST.outcome(step) else { return };
+        assert_eq!(run.status, 0, "{step}: {run:?}");
+    }
+}
+
+#[test]
+fn calls_that_fail_cost_time_only() {
+    let Some(run) = GUEST.outcome("failing calls") else { return };
+    report_of(run);
+}
+
+#[test]
+fn huge_pages_stay_whole() {
+    let Some(run) = GUEST.outcome("huge pages") else { return };
+    assert_eq!(run.status, 0, "{run:?}");
+    let report = run.report();
+    let kib = |name: &str| -> u64 {
+        let lines = run.stdout.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+    };
+    let (all, huge, far) = (kib("Anonymous:"), kib("AnonHugePages:"), number(&tier(&report, "node:1")["pages"]) * 4);
+    // So many that some of the far ones must be.
+    assert!(far > 32 << 10 && huge + far > all + (16 << 10), "{huge} of {all} KiB are huge, and {far} KiB are far: {report:#}");
+}
+
+#[test]
+fn a_full_node_is_said() {
+    let Some(run) = GUEST.outcome("full") else { return };
+    let report = report_of(run);
+    assert_eq!(report["budget_met"], false, "{report:#}");
+    assert!(report["note"].as_str().is_some_and(|note| note.contains("node 1 is full")), "{report:#}");
+}
+
+#[test]
+fn where_the_node_is_full_pages_are_compressed() {
+    for (step, far) in [("full and compressed below", 0), ("almost full and compressed below", 4_000)] {
+        let Some(run) = GUEST.outcome(step) else { return };
+        let report = report_of(run);
+        expect_room(&report);
+        assert!(number(&tier(&report, "lz4")["pages"]) > 1_000, "{step}: {report:#}");
+        assert!(number(&tier(&report, "node:1")["pages"]) >= far, "{step}: {report:#}");
+    }
+}
+
+#[test]
+fn a_node_that_may_not_be_used_is_refused() {
+    let Some(run) = GUEST.outcome("forbidden") else { return };
+    assert!(run.status == 125 && run.stderr.contains("allows node 0; see cpuset.mems"), "{run:?}");
+}
+
+#[test]
+fn a_node_that_may_not_be_used_any_more_costs_itself() {
+    let Some(run) = GUEST.outcome("forbidden meanwhile") else { return };
+    let report = report_of(run);
+    expect_room(&report);
+    assert!(number(&tier(&report, "lz4")["pages"]) > 1_000, "{report:#}");
+}
+
+#[test]
+fn memory_of_a_cxl_device_is_a_tier() {
+    let Some(run) = CXL.outcome("cold goes") else { return };
+    // A region at least: each access to such memory is a call into the emulator, a page takes it 1.5 ms and more.
+    expect_far(&report_of(run), 500);
+}
+
+#[test]
+fn what_is_no_tier_here_is_refused() {
+    for (list, word) in [("dram,node:77", "no node 77"), ("dram,node", "such as node:1"), ("dram,lz4,node:1", "right behind dram")] {
+        let output =
+            Command::new(terrace_command()).args(["run", "--tiers", list, "--", "true"]).output().expect("terrace can be executed");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(125) && said.contains(word), "{list}: {said}");
+    }
+}
