@@ -1,5 +1,6 @@
 //! `--dram` is the limit of all processes of a run together, however they come and go; with `--no-children`, of the program itself.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ impl Observed {
 
     /// Once so many processes were there and until the first of them left, in the second half of that time: they keep within the budget.
     #[track_caller]
-    fn expect_within(&self, budget: f64, processes: usize) {
+    fn expect_within(&self, budget: f64, processes: usize, account: &dyn Display) {
         let all: Vec<f64> = self.0.iter().filter(|look| look.1 >= processes).map(|look| look.0).collect();
         assert!(all.len() > 20, "{processes} processes were seen {} times only", all.len());
         let settled = &all[all.len() / 2..];
@@ -58,7 +59,7 @@ impl Observed {
         assert!(mean >= budget * 0.7, "only {mean:.0} bytes in {processes} processes with a budget of {budget}");
         println!("{processes} processes: {:.1} MiB on average once settled, of a budget of {:.1} MiB", mean / MIB, budget / MIB);
         let most = budget * 1.05 + processes as f64 * UNMANAGED_EACH;
-        assert!(mean <= most, "{mean:.0} bytes in {processes} processes with a budget of {budget}: {:?}", self.0);
+        assert!(mean <= most, "{mean:.0} bytes in {processes} processes with a budget of {budget}: {:?}\n{account}", self.0);
     }
 }
 
@@ -85,7 +86,7 @@ fn forked_children_keep_within_it_together() {
     let report = finished.report();
     let budget = report.number("/budget_bytes");
     assert!(budget > 0.42 * 225.0 * MIB && budget < 0.42 * 255.0 * MIB, "42 % of 240 MiB, not {budget}");
-    observed.expect_within(budget, 5);
+    observed.expect_within(budget, 5, report);
     report.expect_moves_in("children_share_", 20_000, 1_000);
     assert!(report.number("/together/processes") >= 4.0, "{report}");
     // What the report says of them together is what was seen, on average.
@@ -101,7 +102,7 @@ fn executed_children_keep_within_it_together() {
     let _machine = machine();
     let (finished, observed) = watched(case(&["executed", "3", "80", "4"]).under(Terrace::within("96M")));
     assert_eq!(finished.report().number("/budget_bytes"), 96.0 * MIB);
-    observed.expect_within(96.0 * MIB, 4);
+    observed.expect_within(96.0 * MIB, 4, finished.report());
     finished.report().expect_managed();
     assert!(processes(finished.report()).iter().filter(|process| process["moves"]["promoted_pages"].as_u64() > Some(1000)).count() >= 3);
 }
@@ -156,7 +157,7 @@ fn without_terrace_run_all_keep_what_they_have() {
         observed.0.push((anonymous_bytes(&processes), processes.len()));
         std::thread::sleep(LOOK_EVERY);
     }
-    observed.expect_within(110.0 * MIB, 4);
+    observed.expect_within(110.0 * MIB, 4, &"without a report");
 }
 
 /// Whether it has as much as it is ever to hold, and less in DRAM.

@@ -1,9 +1,9 @@
 //! `terrace load kv` loads real servers, and says when one answers what it should not: an item that is missing, damaged, stale, or another's.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use terrace_tests::{Finished, Program, Running, Terrace, is_installed, skip, terrace_command};
@@ -28,35 +28,38 @@ impl Server {
             _ => Program::new("memcached").args(["-u", "root", "-t", "1", "-m", "256", "-s"]).arg(&socket),
         };
         let target = socket.to_str().expect("temporary names are UTF-8").to_owned();
+        let target = || UnixStream::connect(&socket).is_ok().then(|| target.clone());
         Self::await_start(name, program.current_dir(directory.path()).under(terrace), target, directory)
     }
 
-    /// memcached on a port of the loopback.
+    /// memcached on a port of the loopback, which it finds itself: one that was free a moment ago may be somebody's by now.
     fn start_on_a_port() -> Option<Server> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("the loopback has free ports").port();
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let program = Program::new("memcached").args(["-u", "root", "-t", "1", "-U", "0", "-l", "127.0.0.1", "-p"]).arg(port.to_string());
-        Self::await_start("memcached", program, format!("127.0.0.1:{port}"), directory)
+        let ports = directory.path().join("ports");
+        let program = Program::new("memcached").args(["-u", "root", "-t", "1", "-U", "0", "-l", "127.0.0.1", "-p", "-1"]);
+        let target = || {
+            let port: u16 = fs::read_to_string(&ports).ok()?.lines().find_map(|line| line.strip_prefix("TCP INET: "))?.parse().ok()?;
+            Some(format!("127.0.0.1:{port}")).filter(|target| TcpStream::connect(target).is_ok())
+        };
+        Self::await_start("memcached", program.env("MEMCACHED_PORT_FILENAME", &ports), target, directory)
     }
 
-    fn await_start(protocol: &'static str, program: Program, target: String, directory: TempDir) -> Option<Server> {
+    /// `target` says where it is once it is there.
+    fn await_start(protocol: &'static str, program: Program, target: impl Fn() -> Option<String>, directory: TempDir) -> Option<Server> {
         let binary = if protocol == "redis" { "redis-server" } else { "memcached" };
         if !is_installed(binary) {
             skip(binary, &format!("it is not installed: apt-get install {binary}"));
             return None;
         }
-        let mut server = Server { running: program.start(), protocol, target, _directory: directory };
+        let mut running = program.start();
         let begun = Instant::now();
-        let is_up = |target: &str| match Path::new(target).is_absolute() {
-            true => UnixStream::connect(target).is_ok(),
-            // A port in the range of those that are given to clients may connect to itself while nobody listens.
-            false => TcpStream::connect(target).is_ok_and(|stream| stream.local_addr().ok() != stream.peer_addr().ok()),
-        };
-        while !is_up(&server.target) {
-            assert!(server.running.is_running() && begun.elapsed() < START_WITHIN, "{binary} did not start");
+        loop {
+            if let Some(target) = target() {
+                return Some(Server { running, protocol, target, _directory: directory });
+            }
+            assert!(running.is_running() && begun.elapsed() < START_WITHIN, "{binary} did not start");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Some(server)
     }
 
     fn load(&self, arguments: &[&str]) -> Finished {

@@ -114,6 +114,8 @@ pub struct Moves {
     pub unchanged_pages: u64,
     /// Refused by the kernel.
     pub failed: u64,
+    /// The last error of those.
+    pub failed_with: Option<String>,
 }
 
 /// Where accesses were learned from.
@@ -301,6 +303,8 @@ fn moves(page: &Figures) -> Moves {
         demoted_for: demoted_by_reason(page),
         unchanged_pages: page.unchanged_pages,
         failed: page.failed_moves,
+        failed_with: (page.failed_moves > 0 && page.move_error > 0)
+            .then(|| std::io::Error::from_raw_os_error(page.move_error as i32).to_string()),
     }
 }
 

@@ -115,7 +115,8 @@ fn left_alone(report: &Report) -> Option<String> {
         parts.push(format!("{shared} pages shared with a child"));
     }
     if report.moves.failed > 0 {
-        parts.push(format!("{} moves the kernel refused", report.moves.failed));
+        let with = report.moves.failed_with.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        parts.push(format!("{} moves the kernel refused{with}", report.moves.failed));
     }
     (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
 }
@@ -169,7 +170,7 @@ terrace: redis-server  61.2s  exit 0
   saved 1.4G of 3.3G (42%); lost 1.9s waiting for memory (estimate: 3.1% of the time)
   budget 2.0G: kept (peak 2.0G, above it for 0.3s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
-  not managed: 12.0M of other memory, 512 pages shared with a child, 17 moves the kernel refused
+  not managed: 12.0M of other memory, 512 pages shared with a child, 17 moves the kernel refused (Device or resource busy (os error 16))
 ";
         assert_eq!(told(|_| {}, &[active(7)]), expected);
     }

@@ -38,6 +38,8 @@ pub(crate) struct Account {
     /// And those that came back from far memory because they are hot.
     pub hot_pages: AtomicU64,
     pub failed_moves: AtomicU64,
+    /// The last error of UFFDIO_MOVE; 0 without one.
+    pub move_error: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     pub stall_ns: AtomicU64,
@@ -62,6 +64,7 @@ impl Account {
             ahead_pages: AtomicU64::new(0),
             hot_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
+            move_error: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
@@ -100,7 +103,7 @@ impl Account {
         let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
         moves
             .into_iter()
-            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages])
+            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages, &self.move_error])
             .chain(&self.demoted_for)
             .for_each(|counter| counter.store(0, Relaxed));
     }
@@ -502,6 +505,7 @@ impl Pager {
         page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
         page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
+        page.move_error.store(account.move_error.load(Relaxed), Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
         for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
             field.pages.store(if index == 0 { account.resident() } else { tier.stats.pages() }, Relaxed);

@@ -517,6 +517,9 @@ impl Evictor {
                 return done;
             }
             let at = address + done * PAGE;
+            if let Some(error) = stopped {
+                pager.account.move_error.store(error.into_raw() as u64, Relaxed);
+            }
             match stopped {
                 None => {}
                 // One call must stay within one of the kernel's mappings, and neighbours that look alike to us may be two.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x06");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x07");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -137,6 +137,8 @@ pub struct StatsPage {
     pub unchanged_pages: AtomicU64,
     /// Moves that the kernel refused (shared with a child, pinned, locked).
     pub failed_moves: AtomicU64,
+    /// The last error (errno) with which a move out of the page table ended; 0 if none did.
+    pub move_error: AtomicU64,
     /// Pages found shared with a forked child and therefore left alone, now.
     pub shared_pages: AtomicU64,
     /// Nanoseconds the program's threads waited for restores and for room, estimated.
