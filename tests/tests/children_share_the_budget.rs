@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use terrace_tests::{Finished, Program, Report, Running, Terrace, compiled, machine, terrace_command};
+use terrace_tests::{Finished, Program, Report, Running, Terrace, compiled, machine, skip, terrace_command};
 
 const MIB: f64 = (1 << 20) as f64;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -105,6 +105,26 @@ fn executed_children_keep_within_it_together() {
     observed.expect_within(96.0 * MIB, 4, finished.report());
     finished.report().expect_managed();
     assert!(processes(finished.report()).iter().filter(|process| process["moves"]["promoted_pages"].as_u64() > Some(1000)).count() >= 3);
+}
+
+/// What has never left has no age. Its word's clock wraps every 17 minutes; once, in the 4 seconds before that, no such page could leave.
+#[test]
+fn it_is_kept_whatever_the_clock_says() {
+    const WRAPS_AFTER_S: f64 = (1 << 16) as f64 * 0.016;
+    let _machine = machine();
+    // The clock as Terrace will see it: 3.5 to 4.5 seconds before it wraps.
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes a timespec, and this is one.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now_s = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+    let ahead_s = (((now_s + 10.0) / WRAPS_AFTER_S).ceil() * WRAPS_AFTER_S - 3.5 - now_s).floor();
+    let other_clock = ["unshare", "--time", "--monotonic", &ahead_s.to_string()];
+    if !Program::new(other_clock[0]).args(&other_clock[1..]).arg("true").run().status.success() {
+        return skip("another clock", "`unshare --time` fails: it takes root, Linux 5.6 with time namespaces, and util-linux 2.36");
+    }
+    let finished = case(&["alone", "80", "2"]).under(Terrace::within("40M")).launched_by(other_clock).succeed();
+    finished.report().expect_moves(5_000, 1_000);
+    assert_eq!(finished.report().at("/budget_met").as_bool(), Some(true), "{}", finished.account("went over its budget"));
 }
 
 /// After a fork the same memory is in two processes, and there once.

@@ -74,10 +74,10 @@ pub(crate) enum Verdict {
 }
 
 /// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
-/// in use. (A page of which nothing is known has no time.)
+/// in use.
 fn stays(word: Snapshot, now_ms: u64) -> bool {
     let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
-    word.age_ms(now_ms) < stay_ms && word != Snapshot(0)
+    word.age_ms(now_ms) < stay_ms
 }
 
 /// What becomes of a page whose time on probation is over.

@@ -4,8 +4,8 @@
 //! bits  0..3   state
 //! bits  3..6   returns: how often the page came back soon after it left, lately (0–7). Of a page that the hand passes: the rounds that it
 //!              still has, which were as many. Of one that did not compress: how often that was tried again
-//! bits  6..22  when it last left or came back, in ticks of 16 ms (wraps after 17 minutes: a page may then seem young,
-//!              or to be back soon, which only delays its eviction)
+//! bits  6..22  when it last left or came back, in ticks of 16 ms, or 0 if it never did (wraps after 17 minutes: a page may then seem young,
+//!              or to be back soon, for a second at most, which only delays its eviction)
 //! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
 //!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
 //!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapping.rs`), which is a hint
@@ -230,9 +230,13 @@ impl Snapshot {
         self.0 & INCOMPRESSIBLE != 0
     }
 
-    /// Milliseconds since the tick, at `now_ms` (less than 17 minutes, see the module). 0 if the tick is the later one: time was read first.
+    /// Milliseconds since the page left or came back, at `now_ms` (less than 17 minutes, see the module); `u64::MAX` if it never did. 0 if that was
+    /// up to a second later: time was read first.
     pub fn age_ms(self, now_ms: u64) -> u64 {
-        const LATER: u16 = 0xFF00;
+        const LATER: u16 = 0xFFC0;
+        if self.tick() == NEVER {
+            return u64::MAX;
+        }
         let ticks = tick_of(now_ms).wrapping_sub(self.tick());
         if ticks >= LATER { 0 } else { u64::from(ticks) << TICK_MS_SHIFT }
     }
@@ -240,8 +244,11 @@ impl Snapshot {
 
 /// The tick of a time.
 pub fn tick_of(now_ms: u64) -> u16 {
-    (now_ms >> TICK_MS_SHIFT) as u16
+    ((now_ms >> TICK_MS_SHIFT) as u16).max(NEVER + 1)
 }
+
+/// No time's tick.
+const NEVER: u16 = 0;
 
 /// The word itself. Valid when zeroed.
 #[derive(Default)]
@@ -339,6 +346,21 @@ mod tests {
         assert_eq!((on_probation.moving().returns(), on_probation.off_probation().moving().returns()), (2, 2));
         assert!(!on_probation.off_probation().is_on_probation());
         assert_eq!(on_probation.with(State::Kept, 77).off_probation(), on_probation.off_probation());
+    }
+
+    /// A page that never left has no age, whatever its word remembers of the hand's passing: it would seem young for seconds whenever the ticks wrap,
+    /// and with it all memory that was never out.
+    #[test]
+    fn what_never_left_is_never_young() {
+        let known = Snapshot(0).with_returns(3);
+        for now_ms in (0..1u64 << 16).map(|tick| tick << TICK_MS_SHIFT) {
+            for word in [Snapshot(0), Snapshot(0).watched(), known, known.moving(), known.off_probation()] {
+                assert_eq!(word.age_ms(now_ms), u64::MAX, "{word:?} at {now_ms} ms");
+            }
+            let back = Snapshot::back(Return { returns: 1, probation: false }, tick_of(now_ms));
+            assert_eq!((back.age_ms(now_ms), back.age_ms(now_ms.saturating_sub(900))), (0, 0));
+            assert!(back.age_ms(now_ms + 100) <= 112 && back.age_ms(now_ms + 100) >= 80);
+        }
     }
 
     #[test]
