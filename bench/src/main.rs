@@ -7,6 +7,7 @@ mod accuracy;
 mod adapt;
 mod fault_steps;
 mod faulters;
+mod huge;
 mod idle;
 mod interrupt;
 mod machine;
@@ -79,6 +80,8 @@ enum What {
     ZramServers(Box<servers::Options>),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
+    /// What huge pages for hot memory bring
+    Huge(huge::Options),
     /// What samples know of where memory is hot, against the truth
     Accuracy(accuracy::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
@@ -134,6 +137,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
+        Some(What::Huge(options)) => huge::run(&options),
         Some(What::Accuracy(options)) => accuracy::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),

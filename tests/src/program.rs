@@ -38,6 +38,11 @@ impl Terrace {
         Terrace { environment: vec![("TERRACE_STRESS", "full")], ..Terrace::default() }
     }
 
+    /// So few random pages are evicted that some regions are whole, of which any may become a huge page at any time.
+    pub fn stressed_with_huge_pages() -> Self {
+        Terrace { environment: vec![("TERRACE_STRESS", "3000")], ..Terrace::default() }.and("--huge-pages=hot")
+    }
+
     /// Stressed, and 30 of 1,000 of Terrace's kernel calls fail: `TERRACE_INJECT`.
     pub fn failing() -> Self {
         Terrace { environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")], ..Terrace::default() }

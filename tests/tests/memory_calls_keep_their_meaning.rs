@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Terrace, cases, compiled};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides; and these where
+/// regions become huge pages at any time.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("memory_calls_keep_their_meaning.c", &[]),
     arguments: Vec::new(),
-    ways: vec![Terrace::within("4G"), Terrace::stressed()],
+    ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed_with_huge_pages()],
 });
 
 cases! { CALLS.hold:

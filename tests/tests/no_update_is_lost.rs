@@ -1,10 +1,10 @@
 //! Nothing that the program or the kernel writes into a page is lost, whatever is evicted meanwhile.
 
 use std::time::Duration;
-use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
+use terrace_tests::{Finished, Program, Terrace, compiled, machine, number_from_environment};
 
 /// For `seconds`, or as long as `make soak` says.
-fn nothing_is_lost(terrace: Terrace, seconds: u64) {
+fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
     let _machine = machine();
     let seconds = number_from_environment("TERRACE_SOAK_SECONDS", seconds);
     let finished = Program::new(compiled("no_update_is_lost.c", &[]))
@@ -18,6 +18,7 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) {
     let report = finished.report();
     println!("{} pages evicted, {} restored", report.demoted_pages(), report.promoted_pages());
     report.expect_moves(10_000, 10_000);
+    finished
 }
 
 /// Writers, read(2), devices, madvise, mremap and forks against random evictions.
@@ -34,4 +35,11 @@ fn the_same_while_kernel_calls_fail() {
 #[test]
 fn the_same_by_write_protection() {
     nothing_is_lost(Terrace::write_protecting(), 15);
+}
+
+/// A huge page is split for the next eviction, unless a child shares it or a device writes to it.
+#[test]
+fn the_same_with_huge_pages_that_come_and_go() {
+    let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 20);
+    assert!(finished.report().number("/moves/huge_made") >= 50.0, "{}", finished.report());
 }

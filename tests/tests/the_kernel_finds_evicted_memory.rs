@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; random evictions; and these
-/// beside a budget below what a case uses.
+/// beside a budget below what a case uses, or where regions become huge pages at any time.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("the_kernel_finds_evicted_memory.c", &[]),
     arguments: Vec::new(),
-    ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed().and("--dram=6M")],
+    ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed().and("--dram=6M"), Terrace::stressed_with_huge_pages()],
 });
 
 cases! { CALLS.hold:

@@ -6,7 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::{Dram, Eviction, Policy};
+use terrace_pager::settings::{Dram, Eviction, HugePages, Policy};
 use terrace_tiers::{FileMedium, MediumKind, Nodes, TierKind, parse_tiers};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
@@ -130,6 +130,11 @@ pub struct RunArguments {
     /// [default: 1%]
     #[arg(long, value_name = "PCT")]
     pub sampler_cost: Option<Cost>,
+
+    /// Which regions get huge pages: off (none), or hot (those that samples call hot for some seconds, while all of their pages are in DRAM; they are split
+    /// before a page leaves) [default: off]
+    #[arg(long, value_name = "off|hot")]
+    pub huge_pages: Option<HugePages>,
 
     /// Decompress and compare every page when it is stored, while the original is still there (for distrusted memory and new codecs)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",

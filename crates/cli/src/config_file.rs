@@ -6,15 +6,15 @@ use crate::sampling::{Choice, Cost};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use terrace_pager::settings::{Dram, Eviction, Policy};
+use terrace_pager::settings::{Dram, Eviction, HugePages, Policy};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 11] =
-    ["dram", "tiers", "observe", "strict", "evict", "policy", "sampler", "sampler_cost", "verify", "children", "report"];
+const RUN_KEYS: [&str; 12] =
+    ["dram", "tiers", "observe", "strict", "evict", "policy", "sampler", "sampler_cost", "huge_pages", "verify", "children", "report"];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -37,6 +37,8 @@ pub struct FileSettings {
     pub sampler: Option<Choice>,
     /// `run.sampler_cost`.
     pub sampler_cost: Option<Cost>,
+    /// `run.huge_pages`.
+    pub huge_pages: Option<HugePages>,
     /// `run.verify`.
     pub verify: Option<bool>,
     /// `run.children`; false is `--no-children`.
@@ -169,6 +171,10 @@ impl Reader<'_> {
                     let text = self.string("sampler_cost", "a share of a CPU such as \"1%\"", value);
                     settings.sampler_cost = text.and_then(|text| self.valid("sampler_cost", value, text.parse::<Cost>()));
                 }
+                "huge_pages" => {
+                    let text = self.string("huge_pages", "\"off\" or \"hot\"", value);
+                    settings.huge_pages = text.and_then(|text| self.valid("huge_pages", value, text.parse::<HugePages>()));
+                }
                 "verify" => settings.verify = self.boolean("verify", value),
                 "children" => settings.children = self.boolean("children", value),
                 "report" => match self.string("report", "a file name in quotes", value) {
@@ -262,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -274,6 +280,7 @@ mod tests {
                 policy: "jenga".parse().ok(),
                 sampler: Some(Choice::None),
                 sampler_cost: "0.5%".parse().ok(),
+                huge_pages: Some(HugePages::Hot),
                 verify: Some(true),
                 children: Some(false),
                 report: Some("r.json".into()),
@@ -289,7 +296,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, verify, children, report"
+                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, verify, children, report"
             ]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);

@@ -21,7 +21,7 @@ pub enum Origin {
 }
 
 /// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
-/// `sampler_cost`, `verify`, `children`, `report`, in this order.
+/// `sampler_cost`, `huge_pages`, `verify`, `children`, `report`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
@@ -33,7 +33,7 @@ pub struct Effective {
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 11],
+    pub origins: [Origin; 12],
 }
 
 impl Effective {
@@ -49,6 +49,7 @@ impl Effective {
             policy: arguments.policy,
             sampler: arguments.sampler,
             sampler_cost: arguments.sampler_cost,
+            huge_pages: arguments.huge_pages,
             verify: arguments.verify,
             children: arguments.no_children.map(|none| !none),
             report: arguments.report.clone(),
@@ -71,11 +72,12 @@ impl Effective {
         let (policy, policy_from) = choose(flags.policy, file.policy, default.policy);
         let (sampler, sampler_from) = choose(flags.sampler, file.sampler, Choice::default());
         let (sampler_cost, sampler_cost_from) = choose(flags.sampler_cost, file.sampler_cost, Cost::default());
+        let (huge_pages, huge_pages_from) = choose(flags.huge_pages, file.huge_pages, default.huge_pages);
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
         let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
         Effective {
-            settings: Settings { dram, tiers, observe, strict, evict, policy, verify, children, ..default },
+            settings: Settings { dram, tiers, observe, strict, evict, policy, huge_pages, verify, children, ..default },
             sampler,
             sampler_cost,
             report,
@@ -88,6 +90,7 @@ impl Effective {
                 policy_from,
                 sampler_from,
                 sampler_cost_from,
+                huge_pages_from,
                 verify_from,
                 children_from,
                 report_from,
@@ -127,6 +130,7 @@ mod tests {
             default,
             Origin::CommandLine,
             Origin::File,
+            default,
             default,
             default,
             default,

@@ -114,7 +114,11 @@ pub struct Moves {
     pub unchanged_pages: u64,
     /// Refused by the kernel.
     pub failed: u64,
-    /// The last error of those.
+    /// Regions of 2 MiB that became huge pages because they stayed hot.
+    pub huge_made: u64,
+    /// Of those, such as were split again.
+    pub huge_split: u64,
+    /// The last error of those refused.
     pub failed_with: Option<String>,
 }
 
@@ -303,6 +307,8 @@ fn moves(page: &Figures) -> Moves {
         demoted_for: demoted_by_reason(page),
         unchanged_pages: page.unchanged_pages,
         failed: page.failed_moves,
+        huge_made: page.huge_made,
+        huge_split: page.huge_split,
         failed_with: (page.failed_moves > 0 && page.move_error > 0)
             .then(|| std::io::Error::from_raw_os_error(page.move_error as i32).to_string()),
     }

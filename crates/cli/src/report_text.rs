@@ -25,6 +25,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
                 lines.extend(budget(report));
             }
             lines.push(cost(report));
+            lines.extend(huge_pages(report));
             lines.extend(left_alone(report));
         }
     }
@@ -104,6 +105,11 @@ fn cost(report: &Report) -> String {
         share(report.cpu_fraction + report.sampler.cpu_fraction),
         report.mean_window_s.unwrap_or(0.0),
     )
+}
+
+fn huge_pages(report: &Report) -> Option<String> {
+    let (made, split) = (report.moves.huge_made, report.moves.huge_split);
+    (made > 0).then(|| format!("  huge pages: {made} of 2M made where memory stayed hot, {split} split again"))
 }
 
 fn left_alone(report: &Report) -> Option<String> {

@@ -10,7 +10,7 @@ use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run_dir::RunDir;
-use crate::sampling::Sampling;
+use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::{command_path, figures, library, report_text, say};
 use anyhow::{Context, Result, bail};
@@ -21,8 +21,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_pager::injection::Injection;
-use terrace_pager::settings::{Dram, Settings, Stress};
-use terrace_tiers::{SwapKind, SwapView, TierKind, parse_tiers};
+use terrace_pager::settings::{Dram, Eviction, HugePages, Settings, Stress};
+use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
 /// Set for every process of a run, and so the sign of being inside one.
 const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
@@ -55,6 +55,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
+        if let Some(why) = why_no_huge_pages(&settings, sampler) {
+            if settings.strict {
+                bail!("--huge-pages hot has no effect: {why}");
+            }
+            say(&format!("--huge-pages hot has no effect: {why}"));
+        }
     }
 
     let run_dir = RunDir::create()?;
@@ -139,6 +145,26 @@ fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
     }
     say(&format!("{name} {cause}, so its memory cannot be managed and it runs as without terrace; {remedy}"));
     Ok(())
+}
+
+/// Why hot memory gets no huge pages, though that is asked for: what is missing and how to get it.
+fn why_no_huge_pages(settings: &Settings, sampler: Choice) -> Option<&'static str> {
+    let compresses = |tier: &TierSpec| !matches!(tier.kind, TierKind::Dram | TierKind::Node { .. });
+    if settings.huge_pages != HugePages::Hot {
+        None
+    } else if !settings.policy.uses_samples() || sampler == Choice::None {
+        Some("nothing tells what is hot: leave out --policy faults and --sampler none")
+    } else if settings.dram == Dram::Unlimited && std::env::var_os("TERRACE_STRESS").is_none() || settings.observe {
+        Some("nothing is moved, so memory is not kept from huge pages either (for that: --dram)")
+    } else if settings.evict != Eviction::Move {
+        Some("pages that leave by --evict wp would cut them: use --evict move (Linux 6.8)")
+    } else if !parse_tiers(&settings.tiers).is_ok_and(|tiers| tiers.iter().any(compresses)) {
+        Some("no tier takes single pages, so memory is not kept from huge pages: the kernel gives them as ever")
+    } else if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        Some("this kernel has none (CONFIG_TRANSPARENT_HUGEPAGE)")
+    } else {
+        None
+    }
 }
 
 /// A tier `swap` where the kernel swaps nowhere costs only itself.

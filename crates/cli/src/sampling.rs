@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
-use terrace_pager::settings::{Dram, SettingError, Settings};
+use terrace_pager::settings::{Dram, HugePages, SettingError, Settings};
 use terrace_pager::stats::SampleRing;
 use terrace_sampler::decoder::{Decoder, Interrupt};
 use terrace_sampler::events::{OpenError, Whose};
@@ -215,7 +215,10 @@ impl Sampling {
     pub fn begin(choice: Choice, cost: Cost, settings: &Settings, run_dir: &Path) -> Result<Option<Sampling>> {
         let wanted = match choice {
             Choice::None => false,
-            Choice::Auto => settings.policy.needs_samples() || settings.policy.uses_samples() && has_node(settings),
+            Choice::Auto => {
+                settings.policy.needs_samples()
+                    || settings.policy.uses_samples() && (has_node(settings) || settings.huge_pages == HugePages::Hot)
+            }
             _ => settings.policy.uses_samples(),
         };
         if settings.strict && !wanted && !matches!(choice, Choice::Auto | Choice::None) {

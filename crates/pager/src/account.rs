@@ -40,6 +40,9 @@ pub(crate) struct Account {
     pub failed_moves: AtomicU64,
     /// The last error of UFFDIO_MOVE; 0 without one.
     pub move_error: AtomicU64,
+    /// Regions that became huge pages, and such as were split again.
+    pub huge_made: AtomicU64,
+    pub huge_split: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     pub stall_ns: AtomicU64,
@@ -65,6 +68,8 @@ impl Account {
             hot_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             move_error: AtomicU64::new(0),
+            huge_made: AtomicU64::new(0),
+            huge_split: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
@@ -103,7 +108,7 @@ impl Account {
         let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
         moves
             .into_iter()
-            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages, &self.move_error])
+            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages, &self.move_error, &self.huge_made, &self.huge_split])
             .chain(&self.demoted_for)
             .for_each(|counter| counter.store(0, Relaxed));
     }
@@ -503,6 +508,8 @@ impl Pager {
         page.demoted_for.iter().zip(&account.demoted_for).for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
         page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
         page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
+        page.huge_made.store(account.huge_made.load(Relaxed), Relaxed);
+        page.huge_split.store(account.huge_split.load(Relaxed), Relaxed);
         page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
         page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
         page.move_error.store(account.move_error.load(Relaxed), Relaxed);

@@ -248,6 +248,11 @@ impl Evictor {
                 from = REGION / PAGE;
                 break;
             }
+            if !pager.has_small_pages(&entry) {
+                taken.refused += 1;
+                from = REGION / PAGE;
+                break;
+            }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
             let (mut claimed, mut staged) = (std::mem::take(&mut self.claimed), std::mem::take(&mut self.staged));
             from = pager.trace.evicting(EvictionStep::Scan, || {
@@ -290,7 +295,7 @@ impl Evictor {
                 continue;
             }
             let _region = entry.region.lock.lock();
-            if possible && !is_refused(&entry, now_ms) {
+            if possible && !is_refused(&entry, now_ms) && pager.has_small_pages(&entry) {
                 let claimed = pager.trace.evicting(EvictionStep::Scan, || claim_from_probation(pager, &entry, address, now_ms));
                 let mut taken = Taken::default();
                 let claimed = claimed.as_slice();
@@ -331,6 +336,10 @@ impl Evictor {
         self.look_for_pins(pager);
         let _inside = pager.gate.worker();
         let _region = entry.region.lock.lock();
+        if !pager.has_small_pages(&entry) {
+            self.free_chunks.push(chunk);
+            return false;
+        }
         let mut staged = Vec::with_capacity(PROBE);
         // Four runs of four pages, at four places: hot spots are seldom spread evenly.
         for part in 0..4 {
@@ -472,6 +481,7 @@ impl Evictor {
         taken: &mut Taken,
         staged: &mut Vec<Staged>,
     ) {
+        pager.check(claimed.is_empty() || entry.region.huge.load(Relaxed) == 0, "a huge page is split before anything is moved out of it");
         let mut index = 0;
         while index < claimed.len() {
             let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();

@@ -16,6 +16,7 @@ mod evict;
 mod far;
 pub mod fork;
 mod handler;
+mod huge;
 pub mod injection;
 pub mod kept;
 mod lesson;

@@ -23,8 +23,7 @@ impl Pager {
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
-        if self.moves() && self.tiers[1..].iter().any(|tier| tier.node().is_none()) {
-            // The kernel's move of a pinned huge page may never end, and moving single pages would split it anyway. (To another node they go whole.)
+        if self.keeps_from_huge_pages() {
             // SAFETY: changes no contents; kernels without huge pages refuse, which is as good.
             let _ = unsafe { sys::advise(start, len, libc::MADV_NOHUGEPAGE) };
         }
@@ -59,6 +58,9 @@ impl Pager {
             let stored = |entry: &Entry| pages_within(entry, start, start + len).any(|page| !entry.word(page).load().is(State::Resident));
             let out = entries.iter().any(stored);
             let result = act(start, len);
+            if result.is_ok() {
+                forget_huge(entries, start, start + len);
+            }
             self.forget_swapped(entries, start, start + len);
             if out {
                 self.discard_stored(entries, start, start + len, len, &result, &act);
@@ -111,6 +113,7 @@ impl Pager {
             match result {
                 Ok(_) => {
                     self.drop_pages(entries, start, end);
+                    forget_huge(entries, start, end);
                     self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
                 }
@@ -133,6 +136,12 @@ impl Pager {
                 pages_within(entry, start, end).for_each(|address| self.end_probation(entry, address));
             }
             let mut pieces = self.ranges.lock().remove(start, end);
+            // Where it will be, nobody would know that it is huge: if it cannot be split, it stays in DRAM.
+            for entry in entries.iter().filter(|entry| !self.has_small_pages(entry)) {
+                let (base, top) = (entry.region.address(), entry.region.address() + REGION);
+                let inside = pieces.iter_mut().filter(|piece| piece.start < top && base < piece.end);
+                inside.for_each(|piece| piece.attributes.evictable = false);
+            }
             if pieces.iter().any(|piece| piece.attributes.registered) {
                 // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
                 self.unregister_range(start, end);
@@ -276,6 +285,10 @@ impl Pager {
             }
         }
         let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+        // Cut, a huge page is harder to split.
+        for entry in entries.iter().filter(|entry| !covers(start, start + len, entry)) {
+            self.has_small_pages(entry);
+        }
         f(&entries)
     }
 
@@ -326,6 +339,21 @@ impl Pager {
         entry.region.evicted.fetch_sub(1, Relaxed);
         true
     }
+}
+
+/// Whether a range holds all of a region.
+fn covers(start: usize, end: usize, entry: &Entry) -> bool {
+    start <= entry.region.address() && entry.region.address() + REGION <= end
+}
+
+/// The contents of a range are gone, and with them its huge pages. Its regions are locked.
+fn forget_huge(entries: &[Entry], start: usize, end: usize) {
+    entries.iter().filter(|entry| covers(start, end, entry)).for_each(|entry| entry.region.huge.store(0, Relaxed));
+}
+
+/// Whether a range is one managed piece whose pages may leave.
+pub(crate) fn has_one_piece(pieces: &[Range], start: usize, end: usize) -> bool {
+    matches!(pieces, [piece] if piece.start <= start && end <= piece.end && piece.attributes.evictable)
 }
 
 fn evictable_bytes(pieces: &[Range]) -> usize {

@@ -9,6 +9,7 @@ use crate::auto::faults;
 use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::far::Far;
 use crate::fork::{PAUSE, PAUSED};
+use crate::huge::{Huge, is_kept_huge};
 use crate::pager::{DO, Mode, Pager};
 use crate::quiet::Quiet;
 use crate::settings::Stress;
@@ -94,6 +95,8 @@ struct Mover {
     policy: Box<dyn VictimPolicy>,
     /// Where there is a tier `node:N`.
     far: Option<Far>,
+    /// Where hot regions get huge pages.
+    huge: Option<Huge>,
     timers: Timers,
     /// Samples that it has been told of, and when.
     samples_taken: u64,
@@ -146,6 +149,7 @@ pub(crate) fn run(pager: &'static Pager) {
         measure: Measure::new(pager),
         policy: live::victims(pager.settings.policy.name()).unwrap_or_else(|| Box::new(Faults::default())),
         far: Far::new(pager),
+        huge: Huge::new(pager),
         timers: Timers::default(),
         samples_taken: 0,
         sampled_ns: now_ns,
@@ -319,6 +323,9 @@ impl Mover {
             let room = budget.saturating_sub(headroom + pools_and_overhead);
             far.decide(pager, room, now_ns, || pager.mover.pause.load(Relaxed) != 0);
         }
+        if let Some(huge) = &mut self.huge {
+            huge.look(pager, &mut *self.policy, &self.measure.views, now_ns, || pager.mover.pause.load(Relaxed) != 0);
+        }
         let physical = pager.physical_bytes();
         if physical <= budget {
             self.ease(now_ns);
@@ -458,7 +465,7 @@ impl Mover {
             let over = pager.physical_bytes().saturating_sub(target);
             let entry = pager.table.by_number(choice.region);
             let now_ms = sys::now_ns() / 1_000_000;
-            if is_refused(&entry, now_ms) {
+            if is_refused(&entry, now_ms) || is_kept_huge(&entry, &*self.policy, self.pressure) {
                 continue;
             }
             if choice.action == Action::Probe && pager.physical_bytes() <= budget {
@@ -797,6 +804,7 @@ impl Mover {
         let wanted = match &self.far {
             // Nothing but samples tells what is used there.
             Some(_) if pager.far_pages() > 0 => 1.0,
+            _ if self.huge.is_some() => 1.0,
             _ if tight => self.policy.samples_wanted(),
             _ => SAMPLES_WITH_ROOM,
         };
@@ -852,6 +860,11 @@ impl Mover {
             } else {
                 self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
             };
+            if self.huge.is_some() && random >> 59 & 1 == 0 {
+                // Another: pages of this one have just left.
+                let other = self.next_random() as usize % self.measure.views.len();
+                pager.make_huge(&pager.table.by_number(self.measure.views[other].region));
+            }
             if random >> 56 & 15 == 1 {
                 self.evictor.densify(pager, entry);
             }

@@ -166,6 +166,37 @@ impl fmt::Display for Eviction {
     }
 }
 
+/// Which regions get huge pages (`--huge-pages`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// None: managed memory is kept from huge pages where a tier takes single pages.
+    #[default]
+    Off,
+    /// Regions of which samples say for some seconds that they are hot, while all of their pages are in DRAM.
+    Hot,
+}
+
+impl FromStr for HugePages {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "off" => Ok(HugePages::Off),
+            "hot" => Ok(HugePages::Hot),
+            other => Err(SettingError(format!("`{other}` does not say what gets huge pages: write off, or hot (regions that stay hot)"))),
+        }
+    }
+}
+
+impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HugePages::Off => "off",
+            HugePages::Hot => "hot",
+        })
+    }
+}
+
 /// Who chooses what leaves DRAM (`--policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(&'static str);
@@ -224,6 +255,8 @@ pub struct Settings {
     pub evict: Eviction,
     /// `--policy`, as `TERRACE_POLICY`: one of [`terrace_policy::live::NAMES`].
     pub policy: Policy,
+    /// `--huge-pages`, as `TERRACE_HUGE_PAGES`.
+    pub huge_pages: HugePages,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
     pub verify: bool,
     /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
@@ -249,6 +282,7 @@ impl Default for Settings {
             strict: false,
             evict: Eviction::Move,
             policy: Policy::default(),
+            huge_pages: HugePages::Off,
             verify: false,
             children: true,
             run_pid: None,
@@ -281,6 +315,9 @@ impl Settings {
         if let Some(text) = get("TERRACE_POLICY").filter(|text| !text.trim().is_empty()) {
             settings.policy = text.parse()?;
         }
+        if let Some(text) = get("TERRACE_HUGE_PAGES").filter(|text| !text.trim().is_empty()) {
+            settings.huge_pages = text.parse()?;
+        }
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
             settings.children = flag("TERRACE_CHILDREN", Some(text))?;
@@ -310,6 +347,7 @@ impl Settings {
             ("TERRACE_STRICT", u8::from(self.strict).to_string()),
             ("TERRACE_EVICT", self.evict.to_string()),
             ("TERRACE_POLICY", self.policy.to_string()),
+            ("TERRACE_HUGE_PAGES", self.huge_pages.to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
             ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
         ];
@@ -357,6 +395,7 @@ mod tests {
             strict: true,
             evict: Eviction::WriteProtect,
             policy: Policy("jenga"),
+            huge_pages: HugePages::Hot,
             verify: true,
             children: false,
             run_pid: Some(7),
@@ -381,7 +420,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 13)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 14)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -389,6 +428,7 @@ mod tests {
                 "TERRACE_STRICT",
                 "TERRACE_EVICT",
                 "TERRACE_POLICY",
+                "TERRACE_HUGE_PAGES",
                 "TERRACE_VERIFY",
                 "TERRACE_CHILDREN",
                 "TERRACE_RUN_PID",

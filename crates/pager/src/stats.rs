@@ -139,6 +139,10 @@ pub struct StatsPage {
     pub failed_moves: AtomicU64,
     /// The last error (errno) with which a move out of the page table ended; 0 if none did.
     pub move_error: AtomicU64,
+    /// Regions that became huge pages because they stayed hot.
+    pub huge_made: AtomicU64,
+    /// Such as were split again, for a page to leave or because the program changed a part of them.
+    pub huge_split: AtomicU64,
     /// Pages found shared with a forked child and therefore left alone, now.
     pub shared_pages: AtomicU64,
     /// Nanoseconds the program's threads waited for restores and for room, estimated.

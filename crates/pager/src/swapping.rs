@@ -124,6 +124,11 @@ impl Evictor {
             }
             let inside = pager.gate.worker();
             let region = entry.region.lock.lock();
+            if !pager.has_small_pages(&entry) {
+                taken.refused += 1;
+                taken.next = REGION / PAGE;
+                break;
+            }
             let limit = CHUNK.min(wish.pages - taken.evicted as usize);
             let (marked, next) =
                 self.mark(pager, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| wish.judge(word, None, now_ms));
@@ -153,9 +158,11 @@ impl Evictor {
             if !pager.is_frozen() && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let _region = entry.region.lock.lock();
-                // The kernel keeps no copies of ours.
-                pager.drop_copy(&entry, address, entry.word(address).load().without_copy());
-                marked.append(&mut self.mark(pager, &entry, 1, page..page + 1, &mut taken, |word| leaves(word, now_ms)).0);
+                if pager.has_small_pages(&entry) {
+                    // The kernel keeps no copies of ours.
+                    pager.drop_copy(&entry, address, entry.word(address).load().without_copy());
+                    marked.append(&mut self.mark(pager, &entry, 1, page..page + 1, &mut taken, |word| leaves(word, now_ms)).0);
+                }
             }
             pager.end_probation(&entry, address);
         }
@@ -176,6 +183,9 @@ impl Evictor {
         while from < REGION / PAGE && entry.region.swapped.load(Relaxed) > 0 && !pager.is_frozen() {
             let _inside = pager.gate.worker();
             let _region = entry.region.lock.lock();
+            if !pager.has_small_pages(&entry) {
+                break;
+            }
             let (now_ms, soon_ms) = (sys::now_ns() / 1_000_000, pager.mover.soon_ms.load(Relaxed));
             let mut pages = Vec::with_capacity(DENSIFIED);
             while from < REGION / PAGE && pages.len() < DENSIFIED {

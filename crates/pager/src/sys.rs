@@ -973,6 +973,7 @@ const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_HUGE: u64 = 1 << 6;
 
 impl Run {
     /// A run of one page.
@@ -1005,6 +1006,16 @@ pub fn scan_watched(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> 
 /// The same as [`scan_present`] with pages in the kernel's swap, in runs of their own.
 pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
+}
+
+/// How many bytes of a range up to 16 MiB are in huge pages that are mapped as such.
+pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
+    let mut runs = [Run::default(); 8];
+    if PLAIN_PAGEMAP.load(Relaxed) {
+        return Err(Errno::ENOSYS);
+    }
+    let (count, _) = scan(pagemap, start, end, &mut runs, PAGE_IS_HUGE, 0)?;
+    Ok(runs[..count].iter().map(|run| (run.end - run.start) as usize).sum())
 }
 
 fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {

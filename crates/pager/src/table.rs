@@ -46,6 +46,8 @@ pub struct Region {
     pub refused_until: AtomicU32,
     /// Doublings of the wait after a refusal.
     pub refusals: AtomicU32,
+    /// 1 from when the region was made one huge page until it has been split.
+    pub huge: AtomicU32,
 }
 
 impl Region {
@@ -175,6 +177,7 @@ impl Table {
                 block: (address >> REGION_SHIFT) as u32,
                 refused_until: AtomicU32::new(0),
                 refusals: AtomicU32::new(0),
+                huge: AtomicU32::new(0),
             };
             // SAFETY: record number `grown` is inside the reservation and not yet published, so nobody reads it.
             unsafe { (self.records as *mut Region).add(*grown as usize).write(record) };

@@ -28,6 +28,8 @@ pub trait Model: Send {
     fn surged(&mut self);
     /// How much of what is met is met elsewhere of late, as a share.
     fn changed(&self) -> f32;
+    /// Whether it has seen enough to say anything of regions.
+    fn is_informed(&self) -> bool;
     /// Whether it has seen enough to tell hot regions from others.
     fn is_sure(&self) -> bool;
     /// How hot, as a multiple of the average.
@@ -86,6 +88,10 @@ impl Model for Counters {
 
     fn changed(&self) -> f32 {
         0.0
+    }
+
+    fn is_informed(&self) -> bool {
+        self.mean > 0.0
     }
 
     /// They count, and know nothing of noise.
@@ -225,6 +231,10 @@ impl<M: Model> VictimPolicy for Regions<M> {
     fn sampled(&mut self, region: RegionId, weight: f32) {
         self.see(region);
         self.model.sampled(region, weight);
+    }
+
+    fn heat(&self, region: RegionId) -> Option<f32> {
+        self.model.is_informed().then(|| self.model.heat(region))
     }
 
     fn samples_wanted(&mut self) -> f32 {

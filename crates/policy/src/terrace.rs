@@ -164,11 +164,6 @@ impl Terrace {
         (self.counts(unit).map_or(0.0, |counts| counts.long), self.mean())
     }
 
-    /// Whether enough was seen to say anything of units.
-    pub fn is_informed(&self) -> bool {
-        self.since + self.now > ENOUGH_SAMPLES * self.units()
-    }
-
     fn mean(&self) -> f64 {
         self.of_all().long / f64::from(self.present).max(1.0)
     }
@@ -237,6 +232,10 @@ impl Model for Terrace {
     /// By the last reviews.
     fn changed(&self) -> f32 {
         self.changed as f32
+    }
+
+    fn is_informed(&self) -> bool {
+        self.since + self.now > ENOUGH_SAMPLES * self.units()
     }
 
     fn is_sure(&self) -> bool {

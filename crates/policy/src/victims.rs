@@ -84,6 +84,10 @@ pub trait VictimPolicy: Send {
     fn name(&self) -> &'static str;
     /// Samples that count as `weight` met the region (a part of one where any of several addresses may have been touched).
     fn sampled(&mut self, region: RegionId, weight: f32);
+    /// How hot samples say that the region is, as a multiple of the average; `None` where there are too few of them, or none are taken.
+    fn heat(&self, _region: RegionId) -> Option<f32> {
+        None
+    }
     /// How much sampling would be worth while, since this was last asked: 1 as much as is usual, less where samples change nothing, more after a change.
     fn samples_wanted(&mut self) -> f32;
     /// `pages` of the region came back by faults since the last call.

@@ -33,9 +33,9 @@ fn huge_pages(text: &str) -> Row {
     let name = "huge pages";
     let mode = chosen(text).unwrap_or(text);
     let consequence = match mode {
-        "always" => "huge pages come unasked: programs take memory in steps of 2 MiB, and a page evicted out of one splits it",
-        "madvise" => "only programs that ask get huge pages; a page evicted out of one splits it",
-        _ => "all pages are 4 KiB",
+        "always" => "huge pages come unasked, but where memory is managed; there what stays hot gets some with --huge-pages hot",
+        "madvise" => "programs that ask get huge pages; where memory is managed, what stays hot gets some with --huge-pages hot",
+        _ => "all pages are 4 KiB, but for managed memory that stays hot with --huge-pages hot",
     };
     Row::ok(name, format!("transparent huge pages: {mode}"), consequence)
 }
