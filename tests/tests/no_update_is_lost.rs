@@ -41,5 +41,5 @@ fn the_same_by_write_protection() {
 #[test]
 fn the_same_with_huge_pages_that_come_and_go() {
     let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 20);
-    assert!(finished.report().number("/moves/huge_made") >= 50.0, "{}", finished.report());
+    assert!(finished.report().number("/moves/huge_made") >= 10.0, "{}", finished.report());
 }

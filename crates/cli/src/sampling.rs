@@ -246,10 +246,17 @@ impl Sampling {
                     tally: Tally::default(),
                 }))
             }
-            Err(why) if settings.strict && choice != Choice::Auto => bail!("--sampler {choice} is not possible: {why}"),
+            Err(why) if settings.strict && (choice != Choice::Auto || settings.huge_pages == HugePages::Hot) => {
+                bail!("--sampler {choice} is not possible: {why}")
+            }
             Err(why) => {
-                let cost =
-                    if has_node(settings) { "so what is hot in the node's memory stays there" } else { "which finds what is hot later" };
+                let cost = if has_node(settings) {
+                    "so what is hot in the node's memory stays there"
+                } else if settings.huge_pages == HugePages::Hot {
+                    "so nothing gets huge pages"
+                } else {
+                    "which finds what is hot later"
+                };
                 let other = if cfg!(target_arch = "x86_64") { "; --sampler timer needs no perf events" } else { "" };
                 say(&format!("where the program waits for memory is learned from faults alone, {cost}: {why}{other}"));
                 Ok(None)

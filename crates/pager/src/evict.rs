@@ -481,7 +481,7 @@ impl Evictor {
         taken: &mut Taken,
         staged: &mut Vec<Staged>,
     ) {
-        pager.check(claimed.is_empty() || entry.region.huge.load(Relaxed) == 0, "a huge page is split before anything is moved out of it");
+        pager.check(claimed.is_empty() || !entry.is_huge(), "a huge page is split before anything is moved out of it");
         let mut index = 0;
         while index < claimed.len() {
             let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();

@@ -11,7 +11,7 @@
 use crate::memory::has_one_piece;
 use crate::pager::Pager;
 use crate::settings::{Eviction, HugePages};
-use crate::sys::{self, PAGE};
+use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION, REGION_PAGES};
 use std::sync::atomic::Ordering::*;
 use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
@@ -24,8 +24,8 @@ const STEADY_LOOKS: i16 = 3;
 const LOOK_NS: u64 = 50_000_000;
 /// A region of which the kernel made none is left alone for so many looks.
 const REFUSED_LOOKS: i16 = 60;
-/// Hot is what has this part of the average's samples or more: what is colder may have to leave.
-const HOT: f32 = 0.5;
+/// Hot is what has this part of the average's samples or more: what is colder may have to leave. (Of what no sample met, the model says less than this.)
+const HOT: f32 = 0.8;
 /// And what pays back within this time, s, while this part of the time that a program waits for memory is for translations (`docs/benchmarks.md`, "Huge pages").
 const HORIZON_S: f64 = 60.0;
 const TRANSLATIONS: f64 = 0.2;
@@ -43,6 +43,8 @@ pub(crate) struct Huge {
     looked_ns: u64,
     /// What making one cost of late.
     cost_ns: f64,
+    /// Scratch: which regions have something resident.
+    seen: Vec<bool>,
     order: Vec<Choice>,
 }
 
@@ -54,13 +56,15 @@ impl Huge {
             steady: Vec::new(),
             looked_ns: 0,
             cost_ns: COST_NS,
+            seen: Vec::new(),
             order: Vec::new(),
         })
     }
 
-    /// Looks at what is hot, now and then, and makes some of it huge while there is room.
-    pub fn look(&mut self, pager: &Pager, policy: &mut dyn VictimPolicy, views: &[RegionView], now_ns: u64, stop: impl Fn() -> bool) {
-        if now_ns - self.looked_ns < LOOK_EVERY_NS {
+    /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views` are of `scanned_ns`.
+    pub fn look(&mut self, pager: &Pager, policy: &mut dyn VictimPolicy, views: &[RegionView], scanned_ns: u64, stop: impl Fn() -> bool) {
+        let now_ns = sys::now_ns();
+        if now_ns - self.looked_ns < LOOK_EVERY_NS || scanned_ns < self.looked_ns {
             return;
         }
         self.looked_ns = now_ns;
@@ -73,7 +77,7 @@ impl Huge {
         for view in views {
             let entry = pager.table.by_number(view.region);
             let steady = &mut self.steady[view.region as usize];
-            let whole = view.resident_pages as usize == REGION_PAGES && entry.region.huge.load(Relaxed) == 0;
+            let whole = view.resident_pages as usize == REGION_PAGES && !entry.is_huge();
             *steady = match *steady {
                 looks if looks < 0 => looks + 1,
                 looks if whole && policy.heat(view.region).is_some_and(|heat| heat >= least_heat) => (looks + 1).min(STEADY_LOOKS),
@@ -83,16 +87,25 @@ impl Huge {
             let begun_ns = sys::now_ns();
             if *steady == STEADY_LOOKS && room && begun_ns - now_ns < LOOK_NS && !stop() {
                 let begun_cpu_ns = sys::thread_cpu_ns();
-                *steady = if pager.make_huge(&entry) { 0 } else { -REFUSED_LOOKS };
-                self.cost_ns += ((sys::thread_cpu_ns() - begun_cpu_ns) as f64 - self.cost_ns) / 16.0;
+                *steady = -REFUSED_LOOKS;
+                if pager.make_huge(&entry) {
+                    *steady = 0;
+                    self.cost_ns += ((sys::thread_cpu_ns() - begun_cpu_ns) as f64 - self.cost_ns) / 16.0;
+                }
             }
+        }
+        self.seen.clear();
+        self.seen.resize(self.steady.len(), false);
+        views.iter().for_each(|view| self.seen[view.region as usize] = true);
+        for number in (0..self.steady.len() as u32).filter(|number| !self.seen[*number as usize]) {
+            pager.forget_empty(&pager.table.by_number(number));
         }
     }
 }
 
 /// Whether no victims are to be looked for in a region, because it is a huge page that is still in use.
 pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: Pressure) -> bool {
-    entry.region.huge.load(Relaxed) != 0 && pressure < KEPT_PRESSURE && policy.heat(entry.number).is_none_or(|heat| heat >= COOLED)
+    entry.is_huge() && pressure < KEPT_PRESSURE && policy.heat(entry.number).is_none_or(|heat| heat >= COOLED)
 }
 
 impl Pager {
@@ -107,7 +120,11 @@ impl Pager {
         let base = entry.region.address();
         let _inside = self.gate.worker();
         let _region = entry.region.lock.lock();
-        if self.is_frozen() || entry.words.iter().any(|word| !word.load().is_present()) {
+        if self.is_frozen() || entry.is_huge() || entry.words.iter().any(|word| !word.load().is_present()) {
+            return false;
+        }
+        // Who splits one has to know whether that failed. And what the program gave back is not to come back as zeros.
+        if sys::failed_splits().is_none() || self.present_bytes(base) != Ok(REGION) {
             return false;
         }
         let pieces = self.ranges.lock().overlapping(base, base + REGION);
@@ -118,6 +135,8 @@ impl Pager {
         if pieces[0].attributes.registered && entry.words.iter().any(|word| word.load().is_watched()) {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
+        // One that leaves soon would split all of it.
+        (0..REGION_PAGES).for_each(|page| self.end_probation(entry, base + page * PAGE));
         entry.region.huge.store(1, Relaxed);
         let made = self.collapse(base);
         if made {
@@ -147,10 +166,27 @@ impl Pager {
         kept.is_ok() && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
     }
 
-    /// Whether single pages can be taken out of a region, whose lock the caller holds: one that was made huge is split. Not while it is pinned or shared
-    /// with a child.
+    fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
+        let mut runs = [Run::default(); 8];
+        let (count, _) = sys::scan_present(self.descriptors.pagemap.load(Relaxed), base, base + REGION, &mut runs)?;
+        Ok(runs[..count].iter().map(|run| (run.end - run.start) as usize).sum())
+    }
+
+    /// Where nothing is present any more, no huge page is: for what the program gave up in parts, or past the C library.
+    fn forget_empty(&self, entry: &Entry) {
+        if entry.is_huge() {
+            let _inside = self.gate.worker();
+            let _region = entry.region.lock.lock();
+            if self.present_bytes(entry.region.address()) == Ok(0) {
+                entry.region.huge.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Whether single pages can be taken out of a region, which is locked: one that was made huge is split. Not while it is pinned or shared
+    /// with a child. In a thread of ours, for the page map is among our descriptors; the program's ask for [`Pager::split_range`].
     pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
-        if entry.region.huge.load(Relaxed) == 0 {
+        if !entry.is_huge() {
             return true;
         }
         let pagemap = self.descriptors.pagemap.load(Relaxed);
@@ -160,9 +196,11 @@ impl Pager {
         if !(is_whole || is_ours() && self.collapse(base)) {
             return false;
         }
+        // The kernel may find a pin when it has taken the mapping apart already, and the huge page stays: then it counts a failure.
+        let failed_before = sys::failed_splits();
         // SAFETY: changes no contents.
         let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
-        let split = advised.is_ok() && self.is_kept_small(base);
+        let split = advised.is_ok() && self.is_kept_small(base) && failed_before.is_some() && sys::failed_splits() == failed_before;
         if split {
             entry.region.huge.store(0, Relaxed);
             self.account.huge_split.fetch_add(1, Relaxed);

@@ -58,7 +58,8 @@ impl Pager {
             let stored = |entry: &Entry| pages_within(entry, start, start + len).any(|page| !entry.word(page).load().is(State::Resident));
             let out = entries.iter().any(stored);
             let result = act(start, len);
-            if result.is_ok() {
+            // ENOMEM: done but for holes in the range.
+            if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
                 forget_huge(entries, start, start + len);
             }
             self.forget_swapped(entries, start, start + len);
@@ -135,13 +136,8 @@ impl Pager {
             for entry in entries {
                 pages_within(entry, start, end).for_each(|address| self.end_probation(entry, address));
             }
+            self.split(entries.iter());
             let mut pieces = self.ranges.lock().remove(start, end);
-            // Where it will be, nobody would know that it is huge: if it cannot be split, it stays in DRAM.
-            for entry in entries.iter().filter(|entry| !self.has_small_pages(entry)) {
-                let (base, top) = (entry.region.address(), entry.region.address() + REGION);
-                let inside = pieces.iter_mut().filter(|piece| piece.start < top && base < piece.end);
-                inside.for_each(|piece| piece.attributes.evictable = false);
-            }
             if pieces.iter().any(|piece| piece.attributes.registered) {
                 // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
                 self.unregister_range(start, end);
@@ -151,6 +147,11 @@ impl Pager {
                 Ok(done) => {
                     self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
+                    // What could not be split stays in DRAM: where it is now, nobody knows that it is huge.
+                    for entry in entries.iter().filter(|entry| entry.is_huge()) {
+                        pieces.retain(|piece| piece.end <= entry.region.address() || entry.region.address() + REGION <= piece.start);
+                    }
+                    forget_huge(entries, start, end);
                     Ok((done, pieces))
                 }
                 Err(errno) => {
@@ -286,10 +287,15 @@ impl Pager {
         }
         let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
         // Cut, a huge page is harder to split.
-        for entry in entries.iter().filter(|entry| !covers(start, start + len, entry)) {
-            self.has_small_pages(entry);
-        }
+        self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
         f(&entries)
+    }
+
+    /// Has the huge pages among these regions, which are locked, split as far as they can be: the page map, which tells of them, is among our threads' descriptors.
+    fn split<'e>(&self, entries: impl Iterator<Item = &'e Entry<'e>>) {
+        for base in entries.filter(|entry| entry.is_huge()).map(|entry| entry.region.address()) {
+            self.split_range(base, base + REGION);
+        }
     }
 
     fn has_pages_out(&self, entry: &Entry, start: usize, end: usize) -> bool {
@@ -346,9 +352,14 @@ fn covers(start: usize, end: usize, entry: &Entry) -> bool {
     start <= entry.region.address() && entry.region.address() + REGION <= end
 }
 
-/// The contents of a range are gone, and with them its huge pages. Its regions are locked.
+/// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are locked.
 fn forget_huge(entries: &[Entry], start: usize, end: usize) {
-    entries.iter().filter(|entry| covers(start, end, entry)).for_each(|entry| entry.region.huge.store(0, Relaxed));
+    for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry)) {
+        // If that failed before, the kernel would give new ones.
+        // SAFETY: changes no contents, whatever is there.
+        let _ = unsafe { sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE) };
+        entry.region.huge.store(0, Relaxed);
+    }
 }
 
 /// Whether a range is one managed piece whose pages may leave.

@@ -324,7 +324,7 @@ impl Mover {
             far.decide(pager, room, now_ns, || pager.mover.pause.load(Relaxed) != 0);
         }
         if let Some(huge) = &mut self.huge {
-            huge.look(pager, &mut *self.policy, &self.measure.views, now_ns, || pager.mover.pause.load(Relaxed) != 0);
+            huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns, || pager.mover.pause.load(Relaxed) != 0);
         }
         let physical = pager.physical_bytes();
         if physical <= budget {
@@ -861,9 +861,11 @@ impl Mover {
                 self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
             };
             if self.huge.is_some() && random >> 59 & 1 == 0 {
-                // Another: pages of this one have just left.
-                let other = self.next_random() as usize % self.measure.views.len();
-                pager.make_huge(&pager.table.by_number(self.measure.views[other].region));
+                // Others: pages of this one have just left.
+                for _ in 0..4 {
+                    let other = self.next_random() as usize % self.measure.views.len();
+                    pager.make_huge(&pager.table.by_number(self.measure.views[other].region));
+                }
             }
             if random >> 56 & 15 == 1 {
                 self.evictor.densify(pager, entry);

@@ -181,6 +181,8 @@ pub(crate) const TAKE_STAGING: u32 = 4;
 /// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and that is done.
 pub(crate) const SHARE_FILES: u32 = 5;
 pub(crate) const FILES_SHARED: u32 = 6;
+/// Of the keeper: split huge pages.
+const SPLIT: u32 = 8;
 /// Of the keeper: let the handlers end, and end.
 const RETIRE: u32 = 7;
 
@@ -537,6 +539,11 @@ impl Pager {
         self.ask_keeper(UNREGISTER, start, end);
     }
 
+    /// Has the keeper split the huge pages of regions in `start..end`, which the caller has locked, as far as they can be.
+    pub(crate) fn split_range(&self, start: usize, end: usize) {
+        self.ask_keeper(SPLIT, start, end);
+    }
+
     pub(crate) fn ask_keeper(&self, what: u32, start: usize, end: usize) {
         if self.mode() == Mode::Active {
             self.call_keeper(what, start, end);
@@ -594,6 +601,9 @@ impl Pager {
                     self.freeze(&format!("staging cannot be registered again ({e})"));
                 }
             }
+            SPLIT => self.table.overlapping(start, end).for_each(|entry| {
+                self.has_small_pages(&entry);
+            }),
             SHARE_FILES => self.begin_sharing_files(),
             FILES_SHARED => self.end_sharing_files(),
             _ => self.restore_all_of(start, end, tools),

@@ -1008,13 +1008,24 @@ pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Res
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
+/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not say.
+pub fn failed_splits() -> Option<u64> {
+    let fd = open("/proc/vmstat\0", libc::O_RDONLY, 0).ok()?;
+    let mut text = [0u8; 16 << 10];
+    let len = read_at(fd, &mut text, 0);
+    close(fd);
+    let text = std::str::from_utf8(&text[..len.ok()?]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("thp_split_page_failed "))?.parse().ok()
+}
+
 /// How many bytes of a range up to 16 MiB are in huge pages that are mapped as such.
 pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
     let mut runs = [Run::default(); 8];
+    let (count, _) = scan(pagemap, start, end, &mut runs, PAGE_IS_HUGE, 0)?;
+    // Without PAGEMAP_SCAN nobody tells.
     if PLAIN_PAGEMAP.load(Relaxed) {
         return Err(Errno::ENOSYS);
     }
-    let (count, _) = scan(pagemap, start, end, &mut runs, PAGE_IS_HUGE, 0)?;
     Ok(runs[..count].iter().map(|run| (run.end - run.start) as usize).sum())
 }
 

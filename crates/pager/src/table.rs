@@ -75,6 +75,11 @@ impl<'a> Entry<'a> {
         self.number * REGION_PAGES as u32 + ((address - self.region.address()) / PAGE) as u32
     }
 
+    /// Whether the region may be a huge page, whole or cut.
+    pub fn is_huge(&self) -> bool {
+        self.region.huge.load(Relaxed) != 0
+    }
+
     /// The word of the page at `address`, which must lie in the region.
     #[inline]
     pub fn word(&self, address: usize) -> &'a PageWord {
