@@ -21,13 +21,13 @@ pub enum Part {
     Memory,
 }
 
-/// Changes strings of a hundred MiB of them all the time.
+/// Changes strings of a hundred MiB of them all the time, so often.
 const CHANGES: &str = "
-import random
+import random, sys
 random.seed(7)
 docs = {i: 'user-%d ' % i * random.randrange(20, 60) for i in range(200000)}
 n = 0
-for _ in range(1500000):
+for _ in range(int(sys.argv[1])):
     i = random.randrange(200000)
     docs[i] = docs[i][8:] + 'x%d' % i
     n += len(docs[i])
@@ -50,22 +50,26 @@ while not select.select([sys.stdin], [], [], 0.1)[0]:
 const PYTHON: &str = "/usr/bin/python3";
 const SETTLE: Duration = Duration::from_millis(2500);
 
-/// Runs `pairs` rounds of the sides for CPU time, and `repeats` for memory.
-pub fn run(pairs: usize, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
+/// Changes that take some two seconds.
+pub const CHANGES_SHORT: u32 = 1_500_000;
+
+/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and `repeats` for memory.
+pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
     let sides = Side::all();
     if only != Some(Part::Cpu) {
         results::write("idle-memory", memory(&sides, repeats)?)?;
     }
     if only != Some(Part::Memory) {
-        results::write("idle-cpu", cpu(&[sides, vec![Side::Sampled]].concat(), pairs)?)?;
+        let name = if changes == CHANGES_SHORT { "idle-cpu".into() } else { format!("idle-cpu-{changes}") };
+        results::write(&name, cpu(&[sides, vec![Side::Sampled]].concat(), pairs, changes)?)?;
     }
     Ok(())
 }
 
 /// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
-fn seconds(side: Side) -> anyhow::Result<(f64, f64)> {
+fn seconds(side: Side, changes: u32) -> anyhow::Result<(f64, f64)> {
     let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
-    let mut child = side.command(&[PYTHON, "-c", CHANGES])?.stdout(Stdio::null()).spawn()?;
+    let mut child = side.command(&[PYTHON, "-c", CHANGES, &changes.to_string()])?.stdout(Stdio::null()).spawn()?;
     let mut own = 0.0;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -87,8 +91,8 @@ fn run_seconds(pid: u32) -> Option<f64> {
     Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
 }
 
-fn cpu(sides: &[Side], rounds: usize) -> anyhow::Result<Value> {
-    println!("CPU time of all processes on one CPU: python3, 200,000 strings that change, {rounds} rounds, nothing evicted:\n");
+fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
+    println!("CPU time of all processes on one CPU: python3, 200,000 strings with {changes} changes, {rounds} rounds, nothing evicted:\n");
     let mut found: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     let mut own: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     // The first round fills caches. Every second one goes backwards: what drifts meets all sides alike.
@@ -98,7 +102,7 @@ fn cpu(sides: &[Side], rounds: usize) -> anyhow::Result<Value> {
             order.reverse();
         }
         for index in order {
-            let (all, run) = seconds(sides[index])?;
+            let (all, run) = seconds(sides[index], changes)?;
             if round > 0 {
                 found[index].push(all);
                 own[index].push(run);
@@ -128,7 +132,7 @@ fn cpu(sides: &[Side], rounds: usize) -> anyhow::Result<Value> {
     println!();
     let samples: serde_json::Map<String, Value> =
         sides.iter().zip(&found).map(|(side, found)| (side.name().into(), json!(found))).collect();
-    Ok(json!({ "rounds": rounds, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }))
+    Ok(json!({ "rounds": rounds, "changes": changes, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }))
 }
 
 fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {

@@ -63,6 +63,9 @@ enum What {
         /// Interleaved rounds for CPU time
         #[arg(long, default_value_t = 30)]
         pairs: usize,
+        /// What the program does in a round for CPU time: the default takes some two seconds
+        #[arg(long, default_value_t = idle::CHANGES_SHORT)]
+        changes: u32,
         /// Interleaved repeats for memory
         #[arg(long, default_value_t = 3)]
         repeats: usize,
@@ -132,7 +135,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
         Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
-        Some(What::Idle { pairs, repeats, only }) => idle::run(pairs, repeats, only),
+        Some(What::Idle { pairs, changes, repeats, only }) => idle::run(pairs, changes, repeats, only),
         Some(What::Threads { repeats }) => threads::run(repeats),
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
@@ -154,7 +157,7 @@ fn main() -> anyhow::Result<()> {
             metadata::run()?;
             victims::run(&victims::RESIDENT)?;
             threads::run(5)?;
-            idle::run(30, 3, None)
+            idle::run(30, idle::CHANGES_SHORT, 3, None)
         }
     }
 }

@@ -34,7 +34,7 @@ fn what_stays_hot_becomes_huge() {
         return;
     }
     let _machine = machine();
-    let finished = load("zipf", "192M", "12").under(Terrace::within("1G").and("--huge-pages=hot").and("--sampler-cost=5%")).succeed();
+    let finished = load("zipf", "192M", "10").under(Terrace::within("1G").and("--huge-pages=hot").and("--sampler-cost=5%")).succeed();
     if finished.stderr.contains("learned from faults alone") {
         return skip("huge pages where memory is hot", finished.stderr.lines().next().unwrap_or_default());
     }
@@ -88,7 +88,7 @@ fn the_budget_is_kept_beside_them() {
     }
     let _machine = machine();
     let terrace = Terrace::within("60%").and("--huge-pages=hot").and("--sampler-cost=5%");
-    let finished = load("jump", "256M", "12").args(["--change-every", "4"]).under(terrace).succeed();
+    let finished = load("jump", "256M", "9").args(["--change-every", "3"]).under(terrace).succeed();
     made_and_split(&finished);
     assert_eq!(finished.report().at("/budget_met").as_bool(), Some(true), "{}", finished.account("went over its budget"));
     finished.report().expect_moves(10_000, 1_000);

@@ -24,7 +24,7 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
 /// Writers, read(2), devices, madvise, mremap and forks against random evictions.
 #[test]
 fn writers_readers_and_forks_against_random_evictions() {
-    nothing_is_lost(Terrace::stressed(), 60);
+    nothing_is_lost(Terrace::stressed(), 45);
 }
 
 #[test]
@@ -40,6 +40,6 @@ fn the_same_by_write_protection() {
 /// A huge page is split for the next eviction, unless a child shares it or a device writes to it.
 #[test]
 fn the_same_with_huge_pages_that_come_and_go() {
-    let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 20);
+    let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 15);
     assert!(finished.report().number("/moves/huge_made") >= 10.0, "{}", finished.report());
 }

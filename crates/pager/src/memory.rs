@@ -60,6 +60,11 @@ impl Pager {
             let result = act(start, len);
             // ENOMEM: done but for holes in the range.
             if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
+                for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, start + len, entry)) {
+                    // Where that failed before, the kernel would give new ones.
+                    // SAFETY: changes no contents.
+                    let _ = unsafe { sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE) };
+                }
                 forget_huge(entries, start, start + len);
             }
             self.forget_swapped(entries, start, start + len);
@@ -354,12 +359,7 @@ fn covers(start: usize, end: usize, entry: &Entry) -> bool {
 
 /// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are locked.
 fn forget_huge(entries: &[Entry], start: usize, end: usize) {
-    for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry)) {
-        // If that failed before, the kernel would give new ones.
-        // SAFETY: changes no contents, whatever is there.
-        let _ = unsafe { sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE) };
-        entry.region.huge.store(0, Relaxed);
-    }
+    entries.iter().filter(|entry| covers(start, end, entry)).for_each(|entry| entry.region.huge.store(0, Relaxed));
 }
 
 /// Whether a range is one managed piece whose pages may leave.
