@@ -318,7 +318,7 @@ impl Measure {
             while start < range.end {
                 let Ok((count, walked)) = scan(pagemap, start, range.end, &mut runs) else { break };
                 for run in &runs[..count] {
-                    let pages = (run.end - run.start) as usize / PAGE;
+                    let pages = run.bytes() / PAGE;
                     if run.is_swapped() {
                         swapped_pages += pages;
                         continue;
@@ -398,7 +398,7 @@ impl Measure {
         let mut from = start;
         while from < end {
             let Ok((count, walked)) = sys::scan_present(pagemap, from, end, &mut runs) else { break };
-            bytes += runs[..count].iter().map(|run| run.end - run.start).sum::<u64>();
+            bytes += runs[..count].iter().map(Run::bytes).sum::<usize>() as u64;
             from = walked.max(from + PAGE);
         }
         bytes

@@ -383,9 +383,9 @@ impl Far {
     }
 
     /// Moves the whole regions in `start..end` to the node, as far as it takes them: what the program does not need soon.
-    pub fn page_out(&mut self, pager: &Pager, start: usize, end: usize, pause_asked: impl Fn() -> bool) {
+    pub fn page_out(&mut self, pager: &Pager, start: usize, end: usize) {
         for region in start.div_ceil(REGION)..end / REGION {
-            if pause_asked() || !self.accepts() {
+            if pager.pause_asked() || !self.accepts() {
                 return;
             }
             if let Some(entry) = pager.table.get(region * REGION) {
@@ -459,7 +459,7 @@ impl Far {
     }
 
     /// Makes the moves that the policy wants; `room_bytes` are for pages in DRAM in all.
-    pub fn decide(&mut self, pager: &Pager, room_bytes: u64, now_ns: u64, pause_asked: impl Fn() -> bool) {
+    pub fn decide(&mut self, pager: &Pager, room_bytes: u64, now_ns: u64) {
         if now_ns - self.looked_ns > LOOK_EVERY_NS {
             self.looked_ns = now_ns;
             self.look_at_node(pager);
@@ -485,7 +485,7 @@ impl Far {
         self.placement.decide(Room { capacity, used, moves_max: MOVES_MAX }, &mut moves);
         let mut come = moves.iter().filter(|step| step.to == Place::Fast).count();
         for step in &moves {
-            if pager.is_frozen() || pause_asked() || sys::now_ns() - now_ns > DECIDE_SLICE_NS {
+            if pager.is_frozen() || pager.pause_asked() || sys::now_ns() - now_ns > DECIDE_SLICE_NS {
                 break;
             }
             let entry = pager.table.by_number(step.unit);

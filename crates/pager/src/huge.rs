@@ -14,6 +14,7 @@ use crate::settings::{Eviction, HugePages};
 use crate::sys::{self, Errno, PAGE, Run};
 use crate::table::{Entry, REGION, REGION_PAGES};
 use std::sync::atomic::Ordering::*;
+use terrace_policy::regions::KEPT_PRESSURE;
 use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
 /// How often it is looked at what is hot, ns.
@@ -31,10 +32,8 @@ const HORIZON_S: f64 = 60.0;
 const TRANSLATIONS: f64 = 0.2;
 /// What making a huge page costs before it is known, ns: 0.7 ms where the kernel has one at hand (7 ms where the machine is virtual and its host has not), and 0.2 to split it.
 const COST_NS: f64 = 1e6;
-/// Left alone while others have something to give: what has more than this part of the average.
+/// Left alone up to [`KEPT_PRESSURE`], as hot regions are: what has more than this part of the average.
 const COOLED: f32 = 0.25;
-/// And up to this pressure.
-const KEPT_PRESSURE: Pressure = 2;
 
 /// Makes regions huge. Owned by the mover.
 pub(crate) struct Huge {
@@ -62,7 +61,7 @@ impl Huge {
     }
 
     /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views` are of `scanned_ns`.
-    pub fn look(&mut self, pager: &Pager, policy: &mut dyn VictimPolicy, views: &[RegionView], scanned_ns: u64, stop: impl Fn() -> bool) {
+    pub fn look(&mut self, pager: &Pager, policy: &mut dyn VictimPolicy, views: &[RegionView], scanned_ns: u64) {
         let now_ns = sys::now_ns();
         if now_ns - self.looked_ns < LOOK_EVERY_NS || scanned_ns < self.looked_ns {
             return;
@@ -85,7 +84,7 @@ impl Huge {
             };
             let room = pager.physical_bytes() + REGION as u64 <= pager.account.budget_bytes.load(Relaxed);
             let begun_ns = sys::now_ns();
-            if *steady == STEADY_LOOKS && room && begun_ns - now_ns < LOOK_NS && !stop() {
+            if *steady == STEADY_LOOKS && room && begun_ns - now_ns < LOOK_NS && !pager.pause_asked() {
                 let begun_cpu_ns = sys::thread_cpu_ns();
                 *steady = -REFUSED_LOOKS;
                 if pager.make_huge(&entry) {
@@ -149,10 +148,9 @@ impl Pager {
 
     /// Whether the region at `base` is one huge page now, that is, was made one.
     fn collapse(&self, base: usize) -> bool {
-        const MADV_COLLAPSE: i32 = 25;
         // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the region before it is split.
         unsafe {
-            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE).and_then(|()| sys::advise(base, REGION, MADV_COLLAPSE));
+            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE).and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
             // If that fails, splitting tries it again.
             let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
             made.is_ok()
@@ -169,7 +167,7 @@ impl Pager {
     fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
         let mut runs = [Run::default(); 8];
         let (count, _) = sys::scan_present(self.descriptors.pagemap.load(Relaxed), base, base + REGION, &mut runs)?;
-        Ok(runs[..count].iter().map(|run| (run.end - run.start) as usize).sum())
+        Ok(runs[..count].iter().map(Run::bytes).sum())
     }
 
     /// Where nothing is present any more, no huge page is: for what the program gave up in parts, or past the C library.

@@ -199,9 +199,14 @@ pub(crate) fn run(pager: &'static Pager) {
 }
 
 impl Pager {
+    /// Whether somebody waits for the mover to pause.
+    pub(crate) fn pause_asked(&self) -> bool {
+        self.mover.pause.load(Relaxed) != 0
+    }
+
     /// In the mover: while memory is within the budget, whoever has something to do goes first; but for those who wait for the mover.
     pub(crate) fn let_others_run(&self) {
-        let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.mover.pause.load(Relaxed) != 0;
+        let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked();
         if !waited_for && self.physical_bytes() <= self.account.budget_bytes.load(Relaxed) {
             sys::yield_now();
         }
@@ -223,10 +228,6 @@ impl Mover {
         }
     }
 
-    fn pause_asked(&self) -> bool {
-        self.pager.mover.pause.load(Relaxed) != 0
-    }
-
     /// Serves [`Pager::page_out`].
     fn page_out(&mut self) {
         let pager = self.pager;
@@ -235,10 +236,10 @@ impl Mover {
         let before = self.demoted();
         let mut address = start;
         if let Some(far) = self.far.as_mut().filter(|_| pager.densest_own().is_none()) {
-            far.page_out(pager, start, end, || pager.mover.pause.load(Relaxed) != 0);
+            far.page_out(pager, start, end);
             address = end;
         }
-        while address < end && !pager.is_frozen() && !self.pause_asked() {
+        while address < end && !pager.is_frozen() && !pager.pause_asked() {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
@@ -265,7 +266,7 @@ impl Mover {
         pager.grant_wishes(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
             let room = budget.saturating_sub(self.headroom(budget, sys::now_ns()) / 2);
-            !self.pause_asked() && !pager.is_retired() && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
+            !pager.pause_asked() && !pager.is_retired() && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
         });
     }
 
@@ -298,7 +299,7 @@ impl Mover {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
         }
-        if !self.pause_asked() {
+        if !pager.pause_asked() {
             self.evictor.learn(pager);
         }
         let before = self.demoted();
@@ -321,10 +322,10 @@ impl Mover {
             far.look_up(pager, now_ns);
             let pools_and_overhead = pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
             let room = budget.saturating_sub(headroom + pools_and_overhead);
-            far.decide(pager, room, now_ns, || pager.mover.pause.load(Relaxed) != 0);
+            far.decide(pager, room, now_ns);
         }
         if let Some(huge) = &mut self.huge {
-            huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns, || pager.mover.pause.load(Relaxed) != 0);
+            huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
         }
         let physical = pager.physical_bytes();
         if physical <= budget {
@@ -447,7 +448,7 @@ impl Mover {
             self.rank(now_ns);
         }
         while pager.physical_bytes() > target {
-            if self.pause_asked() || sys::now_ns() > deadline {
+            if pager.pause_asked() || sys::now_ns() > deadline {
                 return true;
             }
             if pager.physical_bytes() <= budget {
@@ -506,7 +507,7 @@ impl Mover {
                 self.met();
                 break Some(false);
             }
-            if self.pause_asked() || now_ns > deadline || pager.is_frozen() {
+            if pager.pause_asked() || now_ns > deadline || pager.is_frozen() {
                 break Some(!pager.is_frozen());
             }
             pager.let_others_run();
@@ -551,7 +552,7 @@ impl Mover {
             if taken.evicted > 0 {
                 return true;
             }
-            if self.pause_asked() || sys::now_ns() > deadline {
+            if pager.pause_asked() || sys::now_ns() > deadline {
                 return false;
             }
         }
@@ -758,7 +759,7 @@ impl Mover {
             if swap_is_sparser {
                 gained += u64::from(self.evictor.densify_swapped(pager, entry, densest));
             }
-            if self.pause_asked() || sys::now_ns() > deadline {
+            if pager.pause_asked() || sys::now_ns() > deadline {
                 break;
             }
         }
@@ -840,7 +841,7 @@ impl Mover {
         let before = self.demoted();
         let mut left = batch;
         let mut tries = 64;
-        while left > 0 && tries > 0 && sys::now_ns() < deadline && !self.pause_asked() {
+        while left > 0 && tries > 0 && sys::now_ns() < deadline && !pager.pause_asked() {
             tries -= 1;
             let random = self.next_random();
             let Some(view) = self.measure.views.get(random as usize % self.measure.views.len().max(1)).copied() else { break };

@@ -981,6 +981,11 @@ impl Run {
         Run { start: address as u64, end: (address + PAGE) as u64, categories: if written { PAGE_IS_WRITTEN } else { 0 } }
     }
 
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
     /// After [`scan_watched`]: the pages have been written since they were last write-protected, or never were.
     pub fn is_written(&self) -> bool {
         self.categories & PAGE_IS_WRITTEN != 0
@@ -1008,6 +1013,9 @@ pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Res
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
+/// Advice to make huge pages now (Linux 6.1).
+pub const MADV_COLLAPSE: i32 = 25;
+
 /// How many huge pages the kernel could not split so far, of all processes; `None` if it does not say.
 pub fn failed_splits() -> Option<u64> {
     let fd = open("/proc/vmstat\0", libc::O_RDONLY, 0).ok()?;
@@ -1026,7 +1034,7 @@ pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
     if PLAIN_PAGEMAP.load(Relaxed) {
         return Err(Errno::ENOSYS);
     }
-    Ok(runs[..count].iter().map(|run| (run.end - run.start) as usize).sum())
+    Ok(runs[..count].iter().map(Run::bytes).sum())
 }
 
 fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {

@@ -113,7 +113,7 @@ impl Model for Counters {
 /// Of what is resident, hot regions are left alone up to this share: the rest must have something to give.
 const KEPT_SHARE: f64 = 0.6;
 /// And up to this pressure.
-const KEPT_PRESSURE: Pressure = 2;
+pub const KEPT_PRESSURE: Pressure = 2;
 
 /// Pages that come back, a second.
 #[derive(Debug, Default)]

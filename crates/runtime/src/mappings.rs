@@ -14,7 +14,6 @@ use terrace_pager::sys::{self, Errno, PAGE};
 const MANAGED_FROM: usize = 1 << 20;
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;
-const MADV_COLLAPSE: i32 = 25;
 const MADV_GUARD_INSTALL: i32 = 102;
 
 fn failed<T>(errno: Errno, value: T) -> T {
@@ -230,7 +229,7 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
 #[unsafe(no_mangle)]
 extern "C" fn process_madvise(pidfd: i32, parts: *const libc::iovec, count: usize, advice: i32, flags: u32) -> isize {
     let whole = [pidfd as usize, parts as usize, count, advice as usize, flags as usize, 0];
-    let harmless = matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | MADV_COLLAPSE);
+    let harmless = matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | sys::MADV_COLLAPSE);
     if harmless || count > libc::UIO_MAXIOV as usize || pager().is_none() || !sys::is_this_process(pidfd) {
         return signed(kernel(libc::SYS_process_madvise, whole));
     }
