@@ -1,10 +1,10 @@
 //! How policies follow a load that changes: throughput over time, time to recover, moves. One program, `terrace load memory`, under each policy in turn.
 
+use crate::load::{self, Outcome, number};
+use crate::picture;
 use crate::results::{self, median};
-use crate::{machine, picture};
 use anyhow::Context;
 use serde_json::{Value, json};
-use std::process::Stdio;
 use terrace_policy::live;
 
 /// Recovered at this share of the throughput before the change.
@@ -54,24 +54,15 @@ struct Run {
 
 impl Run {
     fn of(options: &Options, pattern: &str, policy: &str) -> anyhow::Result<Run> {
-        let scratch = tempfile::tempdir()?;
-        let report = scratch.path().join("report.json");
-        let report = report.to_str().context("a path of letters")?;
-        let terrace = machine::terrace()?;
-        let terrace = terrace.to_str().context("a path of letters")?;
-        let mut flags = vec!["--dram", &options.dram, "--policy", policy, "--report", report];
+        let mut flags = vec!["--dram", &options.dram, "--policy", policy];
         flags.extend(options.terrace_flags.split_ascii_whitespace());
         let (seconds, change_every) = (options.seconds.to_string(), options.change_every.to_string());
-        let load =
-            [terrace, "load", "memory", pattern, "--json", "--size", &options.size, "--seconds", &seconds, "--change-every", &change_every];
-        let output = machine::pinned(Some(&flags), &load)?.stderr(Stdio::piped()).output()?;
-        anyhow::ensure!(output.status.success(), "{pattern} under {policy}: {}", String::from_utf8_lossy(&output.stderr));
-        let load: Value = serde_json::from_slice(&output.stdout)?;
-        let report: Value = serde_json::from_str(&std::fs::read_to_string(report)?)?;
-        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+        let arguments = ["--size", &options.size, "--seconds", &seconds, "--change-every", &change_every];
+        let Outcome { load, report, over_time, interval_s } =
+            load::run(pattern, &arguments, Some(&flags), &[]).with_context(|| format!("under {policy}"))?;
         Ok(Run {
-            over_time: load["over_time"].as_array().context("no throughput")?.iter().map(number).collect(),
-            interval_s: number(&load["interval_s"]),
+            over_time,
+            interval_s,
             per_s: number(&load["accesses_per_s"]),
             demoted: number(&report["moves"]["demoted_pages"]),
             promoted: number(&report["moves"]["promoted_pages"]),

@@ -1,11 +1,10 @@
 //! What huge pages for hot memory bring: `terrace load memory` where all of it fits, alone with and without huge pages, and under Terrace with and without
 //! `--huge-pages hot`. Program and Terrace share one CPU.
 
-use crate::machine;
+use crate::load::{self, Outcome, number};
 use crate::results::{self, median, median_interval};
 use anyhow::Context;
-use serde_json::{Value, json};
-use std::process::Stdio;
+use serde_json::json;
 
 /// What is run.
 #[derive(clap::Args)]
@@ -50,25 +49,13 @@ struct Run {
 
 impl Run {
     fn of(options: &Options, pattern: &str, (name, asks, flags): Side) -> anyhow::Result<Run> {
-        let scratch = tempfile::tempdir()?;
-        let report = scratch.path().join("report.json");
-        let terrace = machine::terrace()?;
-        let (report_name, terrace) = (report.to_str().context("a path of letters")?, terrace.to_str().context("a path of letters")?);
-        let flags = flags.map(|flags| [&["--dram", &options.dram, "--report", report_name], flags].concat());
+        let flags = flags.map(|flags| [&["--dram", &options.dram], flags].concat());
         let seconds = options.seconds.to_string();
-        let load = [terrace, "load", "memory", pattern, "--json", "--size", &options.size, "--seconds", &seconds, "--change-every", "1000"];
-        let mut command = machine::pinned(flags.as_deref(), &load)?;
-        if asks {
-            command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-        }
-        let output = command.stderr(Stdio::piped()).output()?;
-        anyhow::ensure!(output.status.success(), "{pattern}, {name}: {}", String::from_utf8_lossy(&output.stderr));
-        let load: Value = serde_json::from_slice(&output.stdout)?;
-        let report: Value = if flags.is_some() { serde_json::from_str(&std::fs::read_to_string(report)?)? } else { Value::Null };
-        let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-        let over_time: Vec<f64> = load["over_time"].as_array().context("no throughput")?.iter().map(number).collect();
-        let late = (LATE_S / number(&load["interval_s"])).round() as usize;
-        let late = &over_time[over_time.len().saturating_sub(late)..];
+        let arguments = ["--size", &options.size, "--seconds", &seconds, "--change-every", "1000"];
+        let variables: &[_] = if asks { &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")] } else { &[] };
+        let Outcome { load, report, over_time, interval_s } =
+            load::run(pattern, &arguments, flags.as_deref(), variables).with_context(|| name)?;
+        let late = &over_time[over_time.len().saturating_sub((LATE_S / interval_s).round() as usize)..];
         Ok(Run {
             per_s: number(&load["accesses_per_s"]),
             late_per_s: late.iter().sum::<f64>() / late.len().max(1) as f64,

@@ -10,6 +10,7 @@ mod faulters;
 mod huge;
 mod idle;
 mod interrupt;
+mod load;
 mod machine;
 mod metadata;
 mod pages;
