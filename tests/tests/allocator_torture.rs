@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
-    vec![Terrace::observing(), Terrace::stressed()]
+    vec![Terrace::observing(), Terrace::stressed(), Terrace::observing().and("--allocator=context"), Terrace::stressed().and("--allocator=context")]
 }
 
 static FROM_C: LazyLock<Cases> = LazyLock::new(|| Cases {
@@ -77,7 +77,7 @@ fn the_compatibility_torture() {
         return;
     }
     let program = compiled(&source, &["-w"]);
-    for terrace in [None, Some(Terrace::observing()), Some(Terrace::within("1M")), Some(Terrace::stressed())] {
+    for terrace in [None, Some(Terrace::observing()), Some(Terrace::within("1M")), Some(Terrace::stressed()), Some(Terrace::stressed().and("--allocator=context"))] {
         let managed = terrace.is_some();
         let finished = Program::new(&program).under(terrace).succeed();
         assert_eq!(String::from_utf8_lossy(&finished.stdout), "compat: ok\n", "{}", finished.account("found something"));

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,6 +33,20 @@ size_t _rjem_sallocx(const void *, int);
 void _rjem_dallocx(void *, int);
 void _rjem_sdallocx(void *, size_t, int);
 size_t _rjem_nallocx(size_t, int);
+int _rjem_mallctl(const char *, void *, size_t *, void *, size_t);
+int _rjem_mallctlnametomib(const char *, size_t *, size_t *);
+int _rjem_mallctlbymib(const size_t *, size_t, void *, size_t *, void *, size_t);
+void _rjem_malloc_stats_print(void (*)(void *, const char *), void *, const char *);
+
+/*
+ * Where a call came from: what it returns to, its stack pointer before the call, the frame pointer register. The public names, which jump here,
+ * put these behind the call's own arguments, of which there are at most three.
+ */
+#define CALLER uintptr_t return_address, uintptr_t frame, uintptr_t frame_pointer
+#define THE_CALLER return_address, frame, frame_pointer
+#define UNUSED __attribute__((unused))
+#define TWO_MORE UNUSED uintptr_t unused_b, UNUSED uintptr_t unused_c
+#define ONE_MORE UNUSED uintptr_t unused_c
 
 /* Rust's side. */
 void *terrace_unmanaged_malloc(size_t size, size_t align, int zero);
@@ -40,7 +55,17 @@ size_t terrace_unmanaged_size(const void *);
 int terrace_bind_thread(void);
 int terrace_large_flags(void);
 void terrace_poll(void);
+struct cache;
+struct cache *terrace_cache_create(void);
+void terrace_cache_end(struct cache *);
+void *terrace_grouped_malloc(size_t size, CALLER, struct cache *);
+void terrace_grouped_free(void *, struct cache *);
+size_t terrace_grouped_usable(const void *);
+size_t terrace_grouped_size(size_t size, size_t align);
 
+/* The zones of groups; set before the first object of theirs is handed out. All that lies there is a grouped object. */
+uintptr_t terrace_grouped_start;
+uintptr_t terrace_grouped_len;
 /* The unmanaged allocator's address range; set before its first allocation is handed out. */
 uintptr_t terrace_unmanaged_start;
 uintptr_t terrace_unmanaged_len;
@@ -67,25 +92,140 @@ const char *_rjem_malloc_conf =
 /* Below this size threads have free blocks of their own at hand, mostly. */
 #define SMALL ((size_t)32 << 10)
 
+/* Larger objects are not grouped (GROUPED_MAX of classes.rs). */
+#define GROUPED_MAX ((size_t)3584)
+
 struct thread {
-    unsigned char fast;  /* bound and depth == 0 */
+    unsigned char fast;  /* bound, depth == 0, and nothing is grouped */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
+    unsigned char ended; /* this thread's cache is gone, or it never gets one */
     unsigned short depth;
+    struct cache *cache;
+    struct cache *grouped; /* the cache while depth == 0 */
 };
 static __thread struct thread self __attribute__((tls_model("initial-exec")));
+/* Whether threads get caches, and the key by which a thread's is ended. */
+static int grouping;
+static pthread_key_t cache_key;
 
 void terrace_enter_internal(void) {
     self.depth++;
     self.fast = 0;
+    self.grouped = NULL;
 }
 
 void terrace_leave_internal(void) {
-    self.depth--;
-    self.fast = self.bound && self.depth == 0;
+    if (--self.depth == 0) {
+        self.fast = self.bound && !self.cache;
+        self.grouped = self.cache;
+    }
+}
+
+/*
+ * With TERRACE_ALLOCATOR=system the program keeps its own allocator: all calls but those of ours are passed on to the definitions behind these.
+ */
+static int passing;
+static struct {
+    void *(*malloc)(size_t);
+    void *(*calloc)(size_t, size_t);
+    void *(*realloc)(void *, size_t);
+    void *(*reallocarray)(void *, size_t, size_t);
+    void (*free)(void *);
+    int (*posix_memalign)(void **, size_t, size_t);
+    void *(*memalign)(size_t, size_t);
+    void *(*valloc)(size_t);
+    void *(*pvalloc)(size_t);
+    size_t (*malloc_usable_size)(void *);
+    int (*malloc_trim)(size_t);
+    int (*mallopt)(int, int);
+    void (*malloc_stats)(void);
+    void *mallinfo, *mallinfo2;
+    void *(*mallocx)(size_t, int);
+    void *(*rallocx)(void *, size_t, int);
+    size_t (*xallocx)(void *, size_t, size_t, int);
+    size_t (*sallocx)(const void *, int);
+    void (*dallocx)(void *, int);
+    void (*sdallocx)(void *, size_t, int);
+    size_t (*nallocx)(size_t, int);
+    int (*mallctl)(const char *, void *, size_t *, void *, size_t);
+    int (*mallctlnametomib)(const char *, size_t *, size_t *);
+    int (*mallctlbymib)(const size_t *, size_t, void *, size_t *, void *, size_t);
+    void (*malloc_stats_print)(void (*)(void *, const char *), void *, const char *);
+} next;
+/* In the order of the structure. Those from mallocx on are there only where the program brings jemalloc, and are called only there. */
+static const char *const next_names[] = {
+    "malloc", "calloc", "realloc", "reallocarray", "free", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
+    "malloc_trim", "mallopt", "malloc_stats", "mallinfo", "mallinfo2",
+    "mallocx", "rallocx", "xallocx", "sallocx", "dallocx", "sdallocx", "nallocx",
+    "mallctl", "mallctlnametomib", "mallctlbymib", "malloc_stats_print",
+};
+_Static_assert(sizeof(next) == sizeof(next_names), "a name for each function");
+
+/*
+ * Decided once, at the first allocation of all. The environment is read where the kernel has put it, on the stack: the C library may not be
+ * ready to say.
+ */
+extern void *__libc_stack_end;
+static void decide(void) {
+    static int decided;
+    if (decided)
+        return;
+    decided = 1;
+    char **word = (char **)__libc_stack_end + 1; /* after argc: the arguments, NULL, the environment, NULL */
+    while (*word)
+        word++;
+    const char *allocator = NULL;
+    for (word++; *word; word++)
+        if (!strncmp(*word, "TERRACE_ALLOCATOR=", 18))
+            allocator = *word + 18;
+    if (!allocator || strcmp(allocator, "system"))
+        return;
+    for (size_t i = 0; i < sizeof(next_names) / sizeof(*next_names); i++)
+        ((void **)&next)[i] = dlsym(RTLD_NEXT, next_names[i]);
+    passing = 1;
+}
+
+/* Whether a call that allocates is passed on. */
+static inline int pass(void) {
+    return unlikely(passing) && !self.depth;
 }
 
 static int unmanaged(const void *p) {
     return (uintptr_t)p - terrace_unmanaged_start < terrace_unmanaged_len;
+}
+
+static int is_grouped(const void *p) {
+    return (uintptr_t)p - terrace_grouped_start < terrace_grouped_len;
+}
+
+/* When a thread ends. What it allocates after this is not grouped. */
+static void end_cache(void *cache) {
+    terrace_enter_internal();
+    self.cache = NULL;
+    self.ended = 1;
+    terrace_cache_end(cache);
+    terrace_leave_internal();
+}
+
+static void make_cache(void) {
+    self.ended = 1;
+    struct cache *cache = terrace_cache_create();
+    /* Without that it would not be known when it ends. */
+    if (cache && pthread_setspecific(cache_key, cache)) {
+        terrace_cache_end(cache);
+        cache = NULL;
+    }
+    self.cache = cache;
+    self.ended = !cache;
+}
+
+/* This thread and all that have not allocated yet group their objects from now on. */
+void terrace_group_threads(void) {
+    if (pthread_key_create(&cache_key, end_cache))
+        return;
+    grouping = 1;
+    if (self.bound)
+        make_cache();
 }
 
 /* Whether this thread allocates managed memory; gets it ready to. Keeps errno. */
@@ -94,14 +234,24 @@ static __attribute__((noinline)) int ready_slow(void) {
         return 0;
     int saved = errno;
     terrace_enter_internal();
-    self.bound = terrace_bind_thread();
+    decide();
+    if (!self.bound && !passing) {
+        self.bound = terrace_bind_thread();
+        if (grouping && !self.ended)
+            make_cache();
+    }
     terrace_leave_internal();
     errno = saved;
     return self.bound;
 }
 
 static inline int ready(void) {
-    return likely(self.fast) || ready_slow();
+    return likely(self.fast) || likely(self.grouped != NULL) || ready_slow();
+}
+
+/* A grouped object, or NULL where nothing is grouped, or its zone is full. */
+static inline void *grouped(size_t size, CALLER) {
+    return size <= GROUPED_MAX && self.grouped ? terrace_grouped_malloc(size, THE_CALLER, self.grouped) : NULL;
 }
 
 static __attribute__((noinline)) void poll_slow(void) {
@@ -151,69 +301,134 @@ static __attribute__((noinline)) void *large_realloc(void *p, size_t size) {
     return done(to ? to : no_memory());
 }
 
-static __attribute__((noinline)) void *malloc_slow(size_t size) {
-    if (!ready())
-        return own(size, 16, 0);
-    return size >= LARGE ? large(size, 0) : done(_rjem_malloc(size));
+static __attribute__((noinline)) void *malloc_slow(size_t size, CALLER) {
+    if (pass())
+        return done(next.malloc(size));
+    if (!ready()) /* which may just have decided to pass on */
+        return pass() ? next.malloc(size) : own(size, 16, 0);
+    if (size >= LARGE)
+        return large(size, 0);
+    void *p = grouped(size, THE_CALLER);
+    return done(p ? p : _rjem_malloc(size));
 }
 
 /* What a small allocation gives reason for has time until the next one: so this is one jump. */
-void *terrace_malloc(size_t size) {
-    return likely(size < SMALL && self.fast && !terrace_pending) ? _rjem_malloc(size) : malloc_slow(size);
+static inline void *allocate(size_t size, CALLER) {
+    if (likely(!terrace_pending)) {
+        if (likely(size < SMALL && self.fast))
+            return _rjem_malloc(size);
+        void *p = grouped(size, THE_CALLER);
+        if (likely(p != NULL))
+            return p;
+    }
+    return malloc_slow(size, THE_CALLER);
 }
 
-void *terrace_calloc(size_t count, size_t size) {
+void *terrace_malloc(size_t size, TWO_MORE, CALLER) { return allocate(size, THE_CALLER); }
+
+void *terrace_calloc(size_t count, size_t size, ONE_MORE, CALLER) {
     size_t bytes;
     if (unlikely(__builtin_mul_overflow(count, size, &bytes)))
         return no_memory();
+    if (pass())
+        return done(next.calloc(count, size));
     if (unlikely(!ready()))
-        return own(bytes, 16, 1);
+        return pass() ? next.calloc(count, size) : own(bytes, 16, 1);
+    void *p = grouped(bytes, THE_CALLER);
+    if (p)
+        return done(memset(p, 0, bytes));
     return unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size));
 }
 
 void terrace_free(void *p) {
     if (unlikely(unmanaged(p)))
         terrace_unmanaged_free(p);
+    else if (is_grouped(p))
+        terrace_grouped_free(p, self.grouped);
     else if (likely(p != NULL)) {
+        if (unlikely(passing)) {
+            next.free(p);
+            return;
+        }
         ready();
         _rjem_free(p);
     }
 }
 
-void *terrace_realloc(void *p, size_t size) {
+static size_t usable_size(void *p) {
+    if (unlikely(unmanaged(p)))
+        return terrace_unmanaged_size(p);
+    if (is_grouped(p))
+        return terrace_grouped_usable(p);
+    return unlikely(passing) ? next.malloc_usable_size(p) : _rjem_malloc_usable_size(p);
+}
+
+/* To another allocator, or another class. */
+static void *move(void *p, size_t size, CALLER) {
+    void *to = allocate(size, THE_CALLER);
+    if (to) {
+        size_t old = usable_size(p);
+        memcpy(to, p, old < size ? old : size);
+        terrace_free(p);
+    }
+    return to;
+}
+
+static void *reallocate(void *p, size_t size, CALLER) {
+    if (!p)
+        return allocate(size, THE_CALLER);
+    if (is_grouped(p)) {
+        size_t old = terrace_grouped_usable(p);
+        return size <= old && size > old / 2 ? p : move(p, size, THE_CALLER);
+    }
     if (likely(!unmanaged(p))) {
-        if (likely(ready()) || p)
-            return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
-        return own(size, 16, 0);
+        if (unlikely(passing))
+            return done(next.realloc(p, size));
+        ready();
+        return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
     }
     if (size == 0) {
         terrace_unmanaged_free(p);
         return NULL;
     }
-    void *to = terrace_malloc(size);
-    if (to) {
-        size_t old = terrace_unmanaged_size(p);
-        memcpy(to, p, old < size ? old : size);
-        terrace_unmanaged_free(p);
-    }
-    return to;
+    return move(p, size, THE_CALLER);
 }
 
-void *terrace_reallocarray(void *p, size_t count, size_t size) {
+void *terrace_realloc(void *p, size_t size, ONE_MORE, CALLER) { return reallocate(p, size, THE_CALLER); }
+
+void *terrace_reallocarray(void *p, size_t count, size_t size, CALLER) {
     size_t bytes;
-    return __builtin_mul_overflow(count, size, &bytes) ? no_memory() : terrace_realloc(p, bytes);
+    return __builtin_mul_overflow(count, size, &bytes) ? no_memory() : reallocate(p, bytes, THE_CALLER);
 }
 
-int terrace_posix_memalign(void **p, size_t align, size_t size) {
+/* A grouped object at a multiple of `align`, a power of two; or NULL. */
+static void *grouped_aligned(size_t size, size_t align, CALLER) {
+    size_t bytes = self.grouped ? terrace_grouped_size(size, align) : 0;
+    return bytes ? grouped(bytes, THE_CALLER) : NULL;
+}
+
+int terrace_posix_memalign(void **p, size_t align, size_t size, CALLER) {
     if (likely(ready())) {
         int error;
-        if (unlikely(size >= LARGE) && align >= sizeof(void *) && !(align & (align - 1))) {
-            void *q = _rjem_mallocx(size, large_flags() | __builtin_ctzl(align));
+        int valid = align >= sizeof(void *) && !(align & (align - 1));
+        void *q = valid ? grouped_aligned(size, align, THE_CALLER) : NULL;
+        if (q) {
+            *p = q;
+            done(NULL);
+            return 0;
+        }
+        if (unlikely(size >= LARGE) && valid) {
+            q = _rjem_mallocx(size, large_flags() | __builtin_ctzl(align));
             error = q ? 0 : ENOMEM;
             if (q)
                 *p = q;
         } else
             error = _rjem_posix_memalign(p, align, size);
+        done(NULL);
+        return error;
+    }
+    if (pass()) {
+        int error = next.posix_memalign(p, align, size);
         done(NULL);
         return error;
     }
@@ -227,7 +442,7 @@ int terrace_posix_memalign(void **p, size_t align, size_t size) {
 }
 
 /* As glibc: any alignment is rounded up to a power of two, any size will do. */
-void *terrace_memalign(size_t align, size_t size) {
+static void *allocate_aligned(size_t align, size_t size, CALLER) {
     if (align > SIZE_MAX / 2 + 1) {
         errno = EINVAL;
         return NULL;
@@ -236,54 +451,93 @@ void *terrace_memalign(size_t align, size_t size) {
     while (power < align)
         power <<= 1;
     void *p = NULL;
-    int error = terrace_posix_memalign(&p, power, size);
+    int error = terrace_posix_memalign(&p, power, size, THE_CALLER);
     if (error)
         errno = error;
     return error ? NULL : p;
 }
 
-void *terrace_valloc(size_t size) { return terrace_memalign(4096, size); }
+void *terrace_memalign(size_t align, size_t size, ONE_MORE, CALLER) { return allocate_aligned(align, size, THE_CALLER); }
 
-void *terrace_pvalloc(size_t size) {
+void *terrace_valloc(size_t size, TWO_MORE, CALLER) { return allocate_aligned(4096, size, THE_CALLER); }
+
+void *terrace_pvalloc(size_t size, TWO_MORE, CALLER) {
     size_t pages;
-    return __builtin_add_overflow(size, 4095, &pages) ? no_memory() : terrace_memalign(4096, pages & ~(size_t)4095);
+    return __builtin_add_overflow(size, 4095, &pages) ? no_memory() : allocate_aligned(4096, pages & ~(size_t)4095, THE_CALLER);
 }
 
-size_t terrace_malloc_usable_size(void *p) {
-    return unlikely(unmanaged(p)) ? terrace_unmanaged_size(p) : _rjem_malloc_usable_size(p);
-}
+size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }
 
 /* The same for the interposed mmap. */
 void terrace_after_mapping(void) { done(NULL); }
 
-/* jemalloc's own interface, for programs that bring jemalloc. All of it or none: half would mix two allocators. */
-void *terrace_mallocx(size_t size, int flags) {
+/*
+ * jemalloc's own interface, for programs that bring jemalloc. All of it or none: half would mix two allocators. What names an arena or a cache
+ * is not grouped.
+ */
+#define ALIGN_OF(flags) ((size_t)1 << ((flags)&0x3f))
+#define ALIGN_AND_ZERO 0x7f
+
+/* What is not grouped and not ours is jemalloc's, or the program's own jemalloc's. */
+#define JEMALLOC(name) (unlikely(passing) && next.name ? next.name : _rjem_##name)
+
+void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     ready();
-    return done(_rjem_mallocx(size, flags));
+    void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
+    if (p)
+        return done(flags & ZERO ? memset(p, 0, size) : p);
+    return done(JEMALLOC(mallocx)(size, flags));
 }
-void *terrace_rallocx(void *p, size_t size, int flags) {
+void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     ready();
-    return unlikely(unmanaged(p)) ? terrace_realloc(p, size) : done(_rjem_rallocx(p, size, flags));
+    if (likely(!unmanaged(p) && !is_grouped(p)))
+        return done(JEMALLOC(rallocx)(p, size, flags));
+    size_t old = usable_size(p);
+    if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
+        return p;
+    void *to = terrace_mallocx(size, flags, 0, THE_CALLER);
+    if (to) {
+        memcpy(to, p, old < size ? old : size);
+        terrace_free(p);
+    }
+    return to;
 }
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
-    return unlikely(unmanaged(p)) ? terrace_unmanaged_size(p) : _rjem_xallocx(p, size, extra, flags);
+    return unlikely(unmanaged(p) || is_grouped(p)) ? usable_size(p) : JEMALLOC(xallocx)(p, size, extra, flags);
 }
-size_t terrace_sallocx(const void *p, int flags) {
-    return unlikely(unmanaged(p)) ? terrace_unmanaged_size(p) : _rjem_sallocx(p, flags);
+size_t terrace_sallocx(void *p, int flags) {
+    return unlikely(unmanaged(p) || is_grouped(p)) ? usable_size(p) : JEMALLOC(sallocx)(p, flags);
 }
 void terrace_dallocx(void *p, int flags) {
-    if (unlikely(unmanaged(p)))
-        terrace_unmanaged_free(p);
+    if (unlikely(unmanaged(p) || is_grouped(p)))
+        terrace_free(p);
     else
-        _rjem_dallocx(p, flags);
+        JEMALLOC(dallocx)(p, flags);
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
-    if (unlikely(unmanaged(p)))
-        terrace_unmanaged_free(p);
+    if (unlikely(unmanaged(p) || is_grouped(p)))
+        terrace_free(p);
     else
-        _rjem_sdallocx(p, size, flags);
+        JEMALLOC(sdallocx)(p, size, flags);
 }
-size_t terrace_nallocx(size_t size, int flags) { return _rjem_nallocx(size, flags); }
+size_t terrace_nallocx(size_t size, int flags) { return JEMALLOC(nallocx)(size, flags); }
+int terrace_mallctl(const char *name, void *old, size_t *old_len, void *new, size_t new_len) {
+    return JEMALLOC(mallctl)(name, old, old_len, new, new_len);
+}
+int terrace_mallctlnametomib(const char *name, size_t *mib, size_t *len) { return JEMALLOC(mallctlnametomib)(name, mib, len); }
+int terrace_mallctlbymib(const size_t *mib, size_t len, void *old, size_t *old_len, void *new, size_t new_len) {
+    return JEMALLOC(mallctlbymib)(mib, len, old, old_len, new, new_len);
+}
+void terrace_malloc_stats_print(void (*write)(void *, const char *), void *opaque, const char *options) {
+    JEMALLOC(malloc_stats_print)(write, opaque, options);
+}
+
+/* The program's own, where calls are passed on; else NULL. For what Rust exports. */
+int (*terrace_next_malloc_trim(void))(size_t) { return passing ? next.malloc_trim : NULL; }
+int (*terrace_next_mallopt(void))(int, int) { return passing ? next.mallopt : NULL; }
+void (*terrace_next_malloc_stats(void))(void) { return passing ? next.malloc_stats : NULL; }
+void *terrace_next_mallinfo(void) { return passing ? next.mallinfo : NULL; }
+void *terrace_next_mallinfo2(void) { return passing ? next.mallinfo2 : NULL; }
 
 /*
  * C++ operator new. When memory is out, the C++ library's own operator takes over: it calls the new-handler and throws,
@@ -293,26 +547,26 @@ size_t terrace_nallocx(size_t size, int flags) { return _rjem_nallocx(size, flag
     __typeof__(type) real = (type)dlsym(RTLD_NEXT, name);    \
     return real ? real(__VA_ARGS__) : NULL
 
-void *terrace_new(size_t size) {
-    void *p = terrace_malloc(size);
+void *terrace_new(size_t size, TWO_MORE, CALLER) {
+    void *p = allocate(size, THE_CALLER);
     if (likely(p != NULL))
         return p;
     FALL_BACK("_Znwm", void *(*)(size_t), size);
 }
-void *terrace_new_nothrow(size_t size, const void *tag) {
-    void *p = terrace_malloc(size);
+void *terrace_new_nothrow(size_t size, const void *tag, ONE_MORE, CALLER) {
+    void *p = allocate(size, THE_CALLER);
     if (likely(p != NULL))
         return p;
     FALL_BACK("_ZnwmRKSt9nothrow_t", void *(*)(size_t, const void *), size, tag);
 }
-void *terrace_new_aligned(size_t size, size_t align) {
-    void *p = terrace_memalign(align, size);
+void *terrace_new_aligned(size_t size, size_t align, ONE_MORE, CALLER) {
+    void *p = allocate_aligned(align, size, THE_CALLER);
     if (likely(p != NULL))
         return p;
     FALL_BACK("_ZnwmSt11align_val_t", void *(*)(size_t, size_t), size, align);
 }
-void *terrace_new_aligned_nothrow(size_t size, size_t align, const void *tag) {
-    void *p = terrace_memalign(align, size);
+void *terrace_new_aligned_nothrow(size_t size, size_t align, const void *tag, CALLER) {
+    void *p = allocate_aligned(align, size, THE_CALLER);
     if (likely(p != NULL))
         return p;
     FALL_BACK("_ZnwmSt11align_val_tRKSt9nothrow_t", void *(*)(size_t, size_t, const void *), size, align, tag);

@@ -3,7 +3,7 @@
 //! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so it never brings an evicted
 //! one back. Each thread is bound to one arena; the automatic thread cache then holds that zone's objects only.
 
-use crate::zone::{self, ZoneId};
+use crate::{slabs, zone};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use terrace_pager::sys;
@@ -74,14 +74,7 @@ extern "C" fn hook_alloc(
 }
 
 extern "C" fn hook_purge(_: *mut c_void, extent: *mut c_void, _: usize, offset: usize, len: usize, _: u32) -> bool {
-    let start = extent as usize + offset;
-    // SAFETY: jemalloc gives these contents up; the range is part of an extent that a zone handed out.
-    let act = |start, len| unsafe { sys::advise(start, len, libc::MADV_DONTNEED) };
-    let result = match zone::pager() {
-        Some(pager) => pager.discard(start, len, act),
-        None => act(start, len),
-    };
-    result.is_err()
+    zone::discard(extent as usize + offset, len).is_err()
 }
 
 extern "C" fn hook_split(_: *mut c_void, _: *mut c_void, _: usize, _: usize, _: usize, _: bool, _: u32) -> bool {
@@ -110,15 +103,15 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// zone the thread uses jemalloc's own arenas, which are not managed.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_bind_thread() -> i32 {
-    if let Some(arena) = arena_for_thread(0) {
+    if let Some(arena) = arena_for_thread() {
         let set = write_control(c"thread.arena", arena);
         debug_assert!(set, "an arena of ours can be bound");
     }
     1
 }
 
-fn arena_for_thread(zone: ZoneId) -> Option<u32> {
-    if !zone::open(zone) {
+fn arena_for_thread() -> Option<u32> {
+    if !zone::open() {
         return None;
     }
     let wanted = (sys::cpu_count() * ARENAS_PER_CPU).min(ARENAS_MAX);
@@ -145,7 +138,7 @@ static LARGE: AtomicU32 = AtomicU32::new(NONE);
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_flags() -> i32 {
     let number = match LARGE.load(Acquire) {
-        NONE if zone::open(0) && LARGE.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire).is_ok() => {
+        NONE if zone::open() && LARGE.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire).is_ok() => {
             let number = create_arena().filter(|number| keeps_nothing(*number)).unwrap_or(NONE);
             LARGE.store(number, Release);
             number
@@ -204,6 +197,7 @@ pub fn purge() -> bool {
 
 /// The same for what has been free for long enough.
 pub(crate) fn decay() {
+    slabs::tidy();
     do_control(c"arena.4096.decay");
 }
 

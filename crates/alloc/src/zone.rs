@@ -1,8 +1,8 @@
 //! Zones: large address ranges that hold the objects of one group of calling contexts (Jenga §4: "allocation regions").
 //!
-//! This version has one zone; grouping by context comes with more. A zone hands out extents front to back and never takes
-//! address space back: jemalloc keeps what is freed and reuses it. Its memory becomes accessible in one growing prefix, which stays
-//! one mapping.
+//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side, so that an address tells whether it is in
+//! one of them. A zone hands out extents front to back and never takes address space back: who got them keeps what is freed and reuses it.
+//! Its memory becomes accessible in one growing prefix, which stays one mapping.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
@@ -11,12 +11,16 @@ use terrace_pager::{Pager, sys};
 /// A zone's number.
 pub type ZoneId = u32;
 
-/// Zones in this version.
-pub const ZONES: usize = 1;
-/// Address space of a zone, tried in this order.
+/// Zones of groups at most; their numbers begin at 1.
+pub const GROUPS_MAX: usize = 255;
+/// Address space of zone 0, tried in this order.
 const RESERVES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
-/// The accessible prefix grows in steps of this size.
+/// Address space of each other zone, tried in this order. One that is full leaves what comes then to zone 0.
+const GROUP_RESERVES: [usize; 4] = [256 << 30, 32 << 30, 4 << 30, 256 << 20];
+/// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
+const GROUP_STEP: usize = 512 << 10;
+const REGION: usize = 2 << 20;
 
 /// One zone. Valid when zeroed (and then empty).
 pub struct Zone {
@@ -33,9 +37,9 @@ struct Used {
     refused: bool,
 }
 
-static ZONE: [Zone; ZONES] = [const {
+static ZONE: [Zone; 1 + GROUPS_MAX] = [const {
     Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }) }
-}; ZONES];
+}; 1 + GROUPS_MAX];
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The pager, once there is one.
@@ -57,15 +61,9 @@ pub fn attach(pager: &'static Pager) {
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
 }
 
-/// The zone of a pointer; `None` for memory that is not from a zone.
-pub fn zone_of(pointer: *const u8) -> Option<ZoneId> {
-    let address = pointer as usize;
-    ZONE.iter().position(|zone| address.wrapping_sub(zone.start.load(Relaxed)) < zone.len.load(Relaxed)).map(|index| index as ZoneId)
-}
-
-/// Makes sure that a zone has address space; false if there is none to be had, which is said once.
-pub fn open(zone: ZoneId) -> bool {
-    let zone = &ZONE[zone as usize];
+/// Makes sure that zone 0 has address space; false if there is none to be had, which is said once.
+pub fn open() -> bool {
+    let zone = &ZONE[0];
     if zone.len.load(Acquire) > 0 {
         return true;
     }
@@ -75,9 +73,9 @@ pub fn open(zone: ZoneId) -> bool {
     }
     for len in RESERVES {
         if let Ok(start) = sys::reserve_without_access(len) {
-            // 2 MiB-aligned, so that regions and extents of the zone coincide.
-            zone.start.store(start.next_multiple_of(2 << 20), Relaxed);
-            zone.len.store(len - (2 << 20), Release);
+            // Aligned, so that regions and extents of the zone coincide.
+            zone.start.store(start.next_multiple_of(REGION), Relaxed);
+            zone.len.store(len - REGION, Release);
             return true;
         }
     }
@@ -86,8 +84,22 @@ pub fn open(zone: ZoneId) -> bool {
     false
 }
 
+/// Gives zones 1 to `count` address space side by side, once and for all; returns where that begins and how long each is. `None` if there is
+/// none to be had.
+pub fn open_groups(count: usize) -> Option<(usize, usize)> {
+    debug_assert!(count <= GROUPS_MAX && ZONE[1].len.load(Relaxed) == 0, "once");
+    let (len, start) = GROUP_RESERVES.into_iter().find_map(|len| Some((len, sys::reserve_without_access(len * count + REGION).ok()?)))?;
+    let start = start.next_multiple_of(REGION);
+    for (index, zone) in ZONE[1..=count].iter().enumerate() {
+        zone.start.store(start + index * len, Relaxed);
+        zone.len.store(len, Release);
+    }
+    Some((start, len))
+}
+
 /// Hands out zeroed memory; null when the zone is full or the kernel refuses.
 pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
+    let step = if zone == 0 { STEP } else { GROUP_STEP };
     let zone = &ZONE[zone as usize];
     let base = zone.start.load(Relaxed);
     if let Some(pager) = pager() {
@@ -101,7 +113,7 @@ pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
     };
     if end > base + used.accessible {
         let from = base + used.accessible;
-        let to = end.next_multiple_of(STEP).min(base + zone.len.load(Relaxed));
+        let to = end.next_multiple_of(step).min(base + zone.len.load(Relaxed));
         // SAFETY: inside the zone's reservation.
         if unsafe { sys::allow_access(from, to - from) }.is_err() {
             return std::ptr::null_mut();
@@ -115,6 +127,16 @@ pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
         pager.manage(before, end - before, true);
     }
     start as *mut u8
+}
+
+/// Gives up the contents of a range that this zone handed out, which then reads as zeros.
+pub(crate) fn discard(start: usize, len: usize) -> Result<(), sys::Errno> {
+    // SAFETY: the caller owns the range and gives its contents up.
+    let act = |start, len| unsafe { sys::advise(start, len, libc::MADV_DONTNEED) };
+    match pager() {
+        Some(pager) => pager.discard(start, len, act),
+        None => act(start, len),
+    }
 }
 
 /// Takes the zones' locks for a fork.

@@ -6,7 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::{Dram, Eviction, HugePages, Policy};
+use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Zones};
 use terrace_tiers::{FileMedium, MediumKind, Nodes, TierKind, parse_tiers};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
@@ -135,6 +135,20 @@ pub struct RunArguments {
     /// before a page leaves) [default: off]
     #[arg(long, value_name = "off|hot")]
     pub huge_pages: Option<HugePages>,
+
+    /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5 KiB by who allocates them, then by size), or system (the
+    /// program's own allocator; then only mappings of 1 MiB and more are managed) [default: size]
+    #[arg(long, value_name = "context|size|system")]
+    pub allocator: Option<Allocator>,
+
+    /// Groups into which --allocator context sorts who allocates: 1 to 255 [default: 32]
+    #[arg(long, value_name = "N")]
+    pub zones: Option<Zones>,
+
+    /// What --allocator context calls one and the same context: 1 to 16 equal return addresses, or height (the innermost one and the height of the stack:
+    /// cheaper, and less exact) [default: 4]
+    #[arg(long, value_name = "N|height")]
+    pub context_depth: Option<ContextDepth>,
 
     /// Decompress and compare every page when it is stored, while the original is still there (for distrusted memory and new codecs)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",

@@ -41,16 +41,17 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
     let report = effective.report.as_ref().map(|path| path.to_string_lossy().into_owned());
     let mut out = std::io::stdout().lock();
     if json {
-        let [dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, verify, children, report_from] =
+        let [dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report_from] =
             effective.origins;
         let answer = json!({
             "version": 1,
             "run": {
                 "dram": settings.dram.to_string(), "tiers": settings.tiers, "observe": settings.observe,
                 "strict": settings.strict, "evict": settings.evict.to_string(), "policy": settings.policy.to_string(),
-                "sampler": effective.sampler, "sampler_cost": effective.sampler_cost.to_string(), "huge_pages": settings.huge_pages.to_string(), "verify": settings.verify, "children": settings.children, "report": report,
+                "sampler": effective.sampler, "sampler_cost": effective.sampler_cost.to_string(), "huge_pages": settings.huge_pages.to_string(),
+                "allocator": settings.allocator.to_string(), "zones": settings.zones.0, "context_depth": settings.context_depth.to_string(), "verify": settings.verify, "children": settings.children, "report": report,
             },
-            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "verify": verify, "children": children, "report": report_from },
+            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "allocator": allocator, "zones": zones, "context_depth": context_depth, "verify": verify, "children": children, "report": report_from },
         });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
@@ -66,6 +67,9 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
         format!("sampler = {}", quoted(&effective.sampler.to_string())),
         format!("sampler_cost = {}", quoted(&effective.sampler_cost.to_string())),
         format!("huge_pages = {}", quoted(&settings.huge_pages.to_string())),
+        format!("allocator = {}", quoted(&settings.allocator.to_string())),
+        format!("zones = {}", settings.zones),
+        format!("context_depth = {}", quoted(&settings.context_depth.to_string())),
         format!("verify = {}", settings.verify),
         format!("children = {}", settings.children),
         report.map_or("# report =".into(), |report| format!("report = {}", quoted(&report))),

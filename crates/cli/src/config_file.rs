@@ -6,15 +6,30 @@ use crate::sampling::{Choice, Cost};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use terrace_pager::settings::{Dram, Eviction, HugePages, Policy};
+use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Zones};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 12] =
-    ["dram", "tiers", "observe", "strict", "evict", "policy", "sampler", "sampler_cost", "huge_pages", "verify", "children", "report"];
+const RUN_KEYS: [&str; 15] = [
+    "dram",
+    "tiers",
+    "observe",
+    "strict",
+    "evict",
+    "policy",
+    "sampler",
+    "sampler_cost",
+    "huge_pages",
+    "allocator",
+    "zones",
+    "context_depth",
+    "verify",
+    "children",
+    "report",
+];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -39,6 +54,12 @@ pub struct FileSettings {
     pub sampler_cost: Option<Cost>,
     /// `run.huge_pages`.
     pub huge_pages: Option<HugePages>,
+    /// `run.allocator`.
+    pub allocator: Option<Allocator>,
+    /// `run.zones`.
+    pub zones: Option<Zones>,
+    /// `run.context_depth`.
+    pub context_depth: Option<ContextDepth>,
     /// `run.verify`.
     pub verify: Option<bool>,
     /// `run.children`; false is `--no-children`.
@@ -175,6 +196,18 @@ impl Reader<'_> {
                     let text = self.string("huge_pages", "\"off\" or \"hot\"", value);
                     settings.huge_pages = text.and_then(|text| self.valid("huge_pages", value, text.parse::<HugePages>()));
                 }
+                "allocator" => {
+                    let text = self.string("allocator", "\"size\", \"context\" or \"system\"", value);
+                    settings.allocator = text.and_then(|text| self.valid("allocator", value, text.parse::<Allocator>()));
+                }
+                "zones" => {
+                    let text = self.number("zones", "a number such as 32", value);
+                    settings.zones = text.and_then(|text| self.valid("zones", value, text.parse::<Zones>()));
+                }
+                "context_depth" => {
+                    let text = self.number("context_depth", "a number such as 4, or \"height\"", value);
+                    settings.context_depth = text.and_then(|text| self.valid("context_depth", value, text.parse::<ContextDepth>()));
+                }
                 "verify" => settings.verify = self.boolean("verify", value),
                 "children" => settings.children = self.boolean("children", value),
                 "report" => match self.string("report", "a file name in quotes", value) {
@@ -193,6 +226,14 @@ impl Reader<'_> {
                 self.wrong_type(key, expected, other, value.span().start);
                 None
             }
+        }
+    }
+
+    /// A number, in quotes or not: as text.
+    fn number<'v>(&mut self, key: &str, expected: &str, value: &'v Value<'_>) -> Option<&'v str> {
+        match value.get_ref() {
+            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str()),
+            _ => self.string(key, expected, value),
         }
     }
 
@@ -268,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -281,6 +322,9 @@ mod tests {
                 sampler: Some(Choice::None),
                 sampler_cost: "0.5%".parse().ok(),
                 huge_pages: Some(HugePages::Hot),
+                allocator: Some(Allocator::Context),
+                zones: Some(Zones(64)),
+                context_depth: Some(ContextDepth(0)),
                 verify: Some(true),
                 children: Some(false),
                 report: Some("r.json".into()),
@@ -296,7 +340,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, verify, children, report"
+                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report"
             ]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);

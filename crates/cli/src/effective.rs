@@ -21,7 +21,7 @@ pub enum Origin {
 }
 
 /// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
-/// `sampler_cost`, `huge_pages`, `verify`, `children`, `report`, in this order.
+/// `sampler_cost`, `huge_pages`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
@@ -33,7 +33,7 @@ pub struct Effective {
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 12],
+    pub origins: [Origin; 15],
 }
 
 impl Effective {
@@ -50,6 +50,9 @@ impl Effective {
             sampler: arguments.sampler,
             sampler_cost: arguments.sampler_cost,
             huge_pages: arguments.huge_pages,
+            allocator: arguments.allocator,
+            zones: arguments.zones,
+            context_depth: arguments.context_depth,
             verify: arguments.verify,
             children: arguments.no_children.map(|none| !none),
             report: arguments.report.clone(),
@@ -73,11 +76,28 @@ impl Effective {
         let (sampler, sampler_from) = choose(flags.sampler, file.sampler, Choice::default());
         let (sampler_cost, sampler_cost_from) = choose(flags.sampler_cost, file.sampler_cost, Cost::default());
         let (huge_pages, huge_pages_from) = choose(flags.huge_pages, file.huge_pages, default.huge_pages);
+        let (allocator, allocator_from) = choose(flags.allocator, file.allocator, default.allocator);
+        let (zones, zones_from) = choose(flags.zones, file.zones, default.zones);
+        let (context_depth, context_depth_from) = choose(flags.context_depth, file.context_depth, default.context_depth);
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
         let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
         Effective {
-            settings: Settings { dram, tiers, observe, strict, evict, policy, huge_pages, verify, children, ..default },
+            settings: Settings {
+                dram,
+                tiers,
+                observe,
+                strict,
+                evict,
+                policy,
+                huge_pages,
+                allocator,
+                zones,
+                context_depth,
+                verify,
+                children,
+                ..default
+            },
             sampler,
             sampler_cost,
             report,
@@ -91,6 +111,9 @@ impl Effective {
                 sampler_from,
                 sampler_cost_from,
                 huge_pages_from,
+                allocator_from,
+                zones_from,
+                context_depth_from,
                 verify_from,
                 children_from,
                 report_from,
@@ -130,6 +153,9 @@ mod tests {
             default,
             Origin::CommandLine,
             Origin::File,
+            default,
+            default,
+            default,
             default,
             default,
             default,

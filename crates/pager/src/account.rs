@@ -337,8 +337,8 @@ impl Measure {
         // What came back meanwhile was behind the walk or before it.
         resident_pages += (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
-        let overhead =
-            pager.table.footprint().into_iter().map(own).sum::<u64>() + own(pager.staging.range()) + own((pager.host.unmanaged_range)());
+        let ranges = pager.table.footprint().into_iter().chain([pager.staging.range()]).chain((pager.host.overhead_ranges)());
+        let overhead = ranges.map(own).sum();
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);
         pager.set_swapped(swapped_pages as u64);

@@ -240,6 +240,105 @@ impl fmt::Display for Policy {
     }
 }
 
+/// In which order objects lie (`--allocator`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocator {
+    /// By size, as jemalloc has it.
+    #[default]
+    Size,
+    /// Objects below a page by who allocates them, then by size (Jenga §4).
+    Context,
+    /// The program's own allocator: only its mappings are managed.
+    System,
+}
+
+impl FromStr for Allocator {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "size" => Ok(Allocator::Size),
+            "context" => Ok(Allocator::Context),
+            "system" => Ok(Allocator::System),
+            other => Err(SettingError(format!(
+                "`{other}` is no allocator: write size, context (objects go by who allocates them) or system (the program's own)"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Allocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Allocator::Size => "size",
+            Allocator::Context => "context",
+            Allocator::System => "system",
+        })
+    }
+}
+
+/// Zones for the groups of contexts (`--zones`): 1 to 255.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zones(pub u8);
+
+impl Default for Zones {
+    fn default() -> Self {
+        Zones(32)
+    }
+}
+
+impl FromStr for Zones {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim().parse() {
+            Ok(zones @ 1..=255) => Ok(Zones(zones)),
+            _ => Err(SettingError(format!("`{text}` is no number of zones: write 1 to 255"))),
+        }
+    }
+}
+
+impl fmt::Display for Zones {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What makes a calling context (`--context-depth`): so many return addresses, 1 to 16, or 0: the innermost and the height of the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextDepth(pub u8);
+
+impl Default for ContextDepth {
+    fn default() -> Self {
+        ContextDepth(4)
+    }
+}
+
+impl FromStr for ContextDepth {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "height" => Ok(ContextDepth(0)),
+            number => match number.parse() {
+                Ok(depth @ 1..=16) => Ok(ContextDepth(depth)),
+                _ => Err(SettingError(format!(
+                    "`{text}` is no depth of contexts: write 1 to 16 return addresses, or height (the innermost one and the height of the stack)"
+                ))),
+            },
+        }
+    }
+}
+
+impl fmt::Display for ContextDepth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("height"),
+            depth => depth.fmt(f),
+        }
+    }
+}
+
 /// Everything one process's Terrace is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -257,6 +356,12 @@ pub struct Settings {
     pub policy: Policy,
     /// `--huge-pages`, as `TERRACE_HUGE_PAGES`.
     pub huge_pages: HugePages,
+    /// `--allocator`, as `TERRACE_ALLOCATOR`.
+    pub allocator: Allocator,
+    /// `--zones`, as `TERRACE_ZONES`.
+    pub zones: Zones,
+    /// `--context-depth`, as `TERRACE_CONTEXT_DEPTH`.
+    pub context_depth: ContextDepth,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
     pub verify: bool,
     /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
@@ -283,6 +388,9 @@ impl Default for Settings {
             evict: Eviction::Move,
             policy: Policy::default(),
             huge_pages: HugePages::Off,
+            allocator: Allocator::default(),
+            zones: Zones::default(),
+            context_depth: ContextDepth::default(),
             verify: false,
             children: true,
             run_pid: None,
@@ -318,6 +426,15 @@ impl Settings {
         if let Some(text) = get("TERRACE_HUGE_PAGES").filter(|text| !text.trim().is_empty()) {
             settings.huge_pages = text.parse()?;
         }
+        if let Some(text) = get("TERRACE_ALLOCATOR").filter(|text| !text.trim().is_empty()) {
+            settings.allocator = text.parse()?;
+        }
+        if let Some(text) = get("TERRACE_ZONES").filter(|text| !text.trim().is_empty()) {
+            settings.zones = text.parse()?;
+        }
+        if let Some(text) = get("TERRACE_CONTEXT_DEPTH").filter(|text| !text.trim().is_empty()) {
+            settings.context_depth = text.parse()?;
+        }
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
             settings.children = flag("TERRACE_CHILDREN", Some(text))?;
@@ -348,6 +465,9 @@ impl Settings {
             ("TERRACE_EVICT", self.evict.to_string()),
             ("TERRACE_POLICY", self.policy.to_string()),
             ("TERRACE_HUGE_PAGES", self.huge_pages.to_string()),
+            ("TERRACE_ALLOCATOR", self.allocator.to_string()),
+            ("TERRACE_ZONES", self.zones.to_string()),
+            ("TERRACE_CONTEXT_DEPTH", self.context_depth.to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
             ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
         ];
@@ -396,6 +516,9 @@ mod tests {
             evict: Eviction::WriteProtect,
             policy: Policy("jenga"),
             huge_pages: HugePages::Hot,
+            allocator: Allocator::Context,
+            zones: Zones(7),
+            context_depth: ContextDepth(0),
             verify: true,
             children: false,
             run_pid: Some(7),
@@ -420,7 +543,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 14)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 17)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -429,6 +552,9 @@ mod tests {
                 "TERRACE_EVICT",
                 "TERRACE_POLICY",
                 "TERRACE_HUGE_PAGES",
+                "TERRACE_ALLOCATOR",
+                "TERRACE_ZONES",
+                "TERRACE_CONTEXT_DEPTH",
                 "TERRACE_VERIFY",
                 "TERRACE_CHILDREN",
                 "TERRACE_RUN_PID",

@@ -1,7 +1,8 @@
 //! The exported malloc family.
 //!
 //! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own symbols, so each public name is one
-//! jump to the real function.
+//! jump to the real function. Those that allocate pass on who calls, behind their own arguments: what the call returns to, the stack
+//! pointer before it, and the frame pointer register (`alloc::context`).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -21,36 +22,37 @@ macro_rules! jumps {
     )*};
 }
 
+macro_rules! allocating_jumps {
+    ($($public:ident => $target:ident;)*) => {$(
+        // SAFETY: a tail jump passes every argument on as it is, of which there are at most three, and three more; the target has the public
+        // function's signature with those.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $public() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!("mov rcx, [rsp]", "lea r8, [rsp + 8]", "mov r9, rbp", concat!("jmp ", stringify!($target), "@PLT"));
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!("mov x3, x30", "mov x4, sp", "mov x5, x29", concat!("b ", stringify!($target)));
+        }
+    )*};
+}
+
 // The kernel interface and the decisions behind it are the same on both; only x86-64 has been run.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("libterrace.so is written for x86-64 and AArch64");
 
-jumps! {
+allocating_jumps! {
     malloc => terrace_malloc;
     calloc => terrace_calloc;
     realloc => terrace_realloc;
     reallocarray => terrace_reallocarray;
-    free => terrace_free;
-    cfree => terrace_free;
-    free_sized => terrace_free;
-    free_aligned_sized => terrace_free;
     posix_memalign => terrace_posix_memalign;
     aligned_alloc => terrace_memalign;
     memalign => terrace_memalign;
     valloc => terrace_valloc;
     pvalloc => terrace_pvalloc;
-    malloc_usable_size => terrace_malloc_usable_size;
     mallocx => terrace_mallocx;
     rallocx => terrace_rallocx;
-    xallocx => terrace_xallocx;
-    sallocx => terrace_sallocx;
-    dallocx => terrace_dallocx;
-    sdallocx => terrace_sdallocx;
-    nallocx => terrace_nallocx;
-    mallctl => _rjem_mallctl;
-    mallctlnametomib => _rjem_mallctlnametomib;
-    mallctlbymib => _rjem_mallctlbymib;
-    malloc_stats_print => _rjem_malloc_stats_print;
     // operator new and new[]: plain, nothrow, aligned, both.
     _Znwm => terrace_new;
     _Znam => terrace_new;
@@ -60,6 +62,23 @@ jumps! {
     _ZnamSt11align_val_t => terrace_new_aligned;
     _ZnwmSt11align_val_tRKSt9nothrow_t => terrace_new_aligned_nothrow;
     _ZnamSt11align_val_tRKSt9nothrow_t => terrace_new_aligned_nothrow;
+}
+
+jumps! {
+    free => terrace_free;
+    cfree => terrace_free;
+    free_sized => terrace_free;
+    free_aligned_sized => terrace_free;
+    malloc_usable_size => terrace_malloc_usable_size;
+    xallocx => terrace_xallocx;
+    sallocx => terrace_sallocx;
+    dallocx => terrace_dallocx;
+    sdallocx => terrace_sdallocx;
+    nallocx => terrace_nallocx;
+    mallctl => terrace_mallctl;
+    mallctlnametomib => terrace_mallctlnametomib;
+    mallctlbymib => terrace_mallctlbymib;
+    malloc_stats_print => terrace_malloc_stats_print;
     // operator delete and delete[]: plain, sized, aligned, both, nothrow.
     _ZdlPv => terrace_free;
     _ZdaPv => terrace_free;
@@ -75,10 +94,23 @@ jumps! {
     _ZdaPvSt11align_val_tRKSt9nothrow_t => terrace_free;
 }
 
+// The program's own functions of these names where it keeps its allocator (`--allocator system`).
+unsafe extern "C" {
+    fn terrace_next_malloc_trim() -> Option<extern "C" fn(usize) -> i32>;
+    fn terrace_next_mallopt() -> Option<extern "C" fn(i32, i32) -> i32>;
+    fn terrace_next_malloc_stats() -> Option<extern "C" fn()>;
+    fn terrace_next_mallinfo() -> Option<extern "C" fn() -> MallocInfo<i32>>;
+    fn terrace_next_mallinfo2() -> Option<extern "C" fn() -> MallocInfo<usize>>;
+}
+
 /// `malloc_trim`: free pages go back to the system; 1 if any may have.
 #[unsafe(no_mangle)]
-extern "C" fn malloc_trim(_pad: usize) -> i32 {
-    i32::from(arenas::purge())
+extern "C" fn malloc_trim(pad: usize) -> i32 {
+    // SAFETY: reads what was decided at the first allocation; so below.
+    match unsafe { terrace_next_malloc_trim() } {
+        Some(next) => next(pad),
+        None => i32::from(arenas::purge()),
+    }
 }
 
 /// glibc's ten counters, of which jemalloc can tell four.
@@ -115,24 +147,31 @@ fn malloc_info_of<T: Default>(convert: impl Fn(usize) -> T) -> MallocInfo<T> {
 /// `mallinfo2`.
 #[unsafe(no_mangle)]
 extern "C" fn mallinfo2() -> MallocInfo<usize> {
-    malloc_info_of(|bytes| bytes)
+    // SAFETY: as above.
+    unsafe { terrace_next_mallinfo2() }.map_or_else(|| malloc_info_of(|bytes| bytes), |next| next())
 }
 
 /// `mallinfo`: the same, saturated at 2 GiB.
 #[unsafe(no_mangle)]
 extern "C" fn mallinfo() -> MallocInfo<i32> {
-    malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32)
+    // SAFETY: as above.
+    unsafe { terrace_next_mallinfo() }.map_or_else(|| malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32), |next| next())
 }
 
 /// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without them.
 #[unsafe(no_mangle)]
-extern "C" fn mallopt(_parameter: i32, _value: i32) -> i32 {
-    1
+extern "C" fn mallopt(parameter: i32, value: i32) -> i32 {
+    // SAFETY: as above.
+    unsafe { terrace_next_mallopt() }.map_or(1, |next| next(parameter, value))
 }
 
 /// `malloc_stats`: jemalloc's summary, on standard error like glibc's.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_stats() {
+    // SAFETY: as above.
+    if let Some(next) = unsafe { terrace_next_malloc_stats() } {
+        return next();
+    }
     unsafe extern "C" {
         fn _rjem_malloc_stats_print(
             write: Option<extern "C" fn(*mut c_void, *const libc::c_char)>,

@@ -10,9 +10,12 @@ mod kept;
 mod mappings;
 mod processes;
 
+use processes::Next;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, Ordering::*};
+use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{unmanaged, zone};
-use terrace_pager::settings::Settings;
+use terrace_pager::settings::{Allocator, Settings};
 use terrace_pager::stats::State;
 use terrace_pager::{Host, Mode, Pager, sys};
 
@@ -61,12 +64,15 @@ fn set_up() -> Result<(), String> {
         return Ok(());
     }
     let strict = settings.strict;
+    if settings.allocator == Allocator::Context {
+        grouped::start(Grouping { zones: settings.zones.0.into(), depth: settings.context_depth.0.into() });
+    }
     let host = Host {
         enter_internal: terrace_alloc::enter_internal,
         leave_internal: terrace_alloc::leave_internal,
         start_soon: || terrace_alloc::call_soon(start),
         tidy_soon: terrace_alloc::tidy_soon,
-        unmanaged_range: unmanaged::range,
+        overhead_ranges: || [unmanaged::range(), grouped::map_range()],
     };
     let pager = Pager::create(settings, host)?;
     pager.say(State::Idle, "");
@@ -89,6 +95,22 @@ extern "C" fn terrace_fault_times(address: usize, times: *mut terrace_pager::tra
     // SAFETY: the caller passes room for that many numbers.
     unsafe { times.write(found) };
     true
+}
+
+static DLCLOSE: Next = Next::new(c"dlclose");
+
+/// `dlclose`: what is known of a library's code goes with it.
+#[unsafe(no_mangle)]
+extern "C" fn dlclose(library: *mut c_void) -> i32 {
+    let real = DLCLOSE.get();
+    if real.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: extern "C" fn(*mut c_void) -> i32 = unsafe { std::mem::transmute(real) };
+    let result = real(library);
+    grouped::library_unloaded();
+    result
 }
 
 /// Starts the pager's threads; see [`terrace_alloc::call_soon`].

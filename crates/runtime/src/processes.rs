@@ -11,7 +11,7 @@
 use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
-use terrace_alloc::{unmanaged, zone};
+use terrace_alloc::{grouped, unmanaged, zone};
 use terrace_pager::sys;
 
 type Handler = Option<extern "C" fn()>;
@@ -180,9 +180,14 @@ unsafe extern "C" {
 /// What the forking thread had blocked; the zones' locks guard it.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), the zones', the pager's, the unmanaged
-/// allocator's, which the pager itself uses.
+/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped objects, the zones', the
+/// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
+    grouped::lock_for_fork();
+    before_any_fork();
+}
+
+fn before_any_fork() {
     terrace_alloc::enter_internal();
     let signals = sys::block_signals();
     zone::lock_for_fork();
@@ -195,7 +200,13 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn after_fork_in_parent() {
-    // SAFETY: this thread took the lock in `before_fork`.
+    after_any_fork_in_parent();
+    // SAFETY: this thread took the locks in `before_fork`.
+    unsafe { grouped::unlock_after_fork() };
+}
+
+fn after_any_fork_in_parent() {
+    // SAFETY: this thread took the lock in `before_any_fork`.
     unsafe { unmanaged::unlock_after_fork() };
     if let Some(pager) = pager() {
         pager.fork_parent();
@@ -210,6 +221,8 @@ extern "C" fn after_fork_in_parent() {
 /// Where the C library forked, it has opened its locks.
 extern "C" fn after_fork_in_child() {
     in_child(true);
+    // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
+    unsafe { grouped::unlock_after_fork() };
 }
 
 fn in_child(threads: bool) {
@@ -226,14 +239,15 @@ fn in_child(threads: bool) {
     terrace_alloc::leave_internal();
 }
 
-/// Runs `fork`, which makes a child without calling fork handlers, between ours.
+/// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of grouped objects stay as they are, as jemalloc's do: a
+/// signal handler may be forking that interrupted their holder, and such a child may not allocate.
 fn forking(fork: impl FnOnce() -> i32) -> i32 {
-    before_fork();
+    before_any_fork();
     let child = fork();
     if child == 0 {
         in_child(false)
     } else {
-        after_fork_in_parent()
+        after_any_fork_in_parent()
     }
     child
 }

@@ -1,0 +1,154 @@
+//! Calling contexts: a number for the return addresses of the innermost frames of whoever allocates (Jenga §3.3, §4.1).
+//!
+//! Frames are found by cached unwind rules ([`crate::unwind`]), not by frame pointers, which Debian's programs lack: a walk along those sees
+//! 3 to 66 % of contexts, and follows garbage (`facts/allocator.md`, §1). Where a frame has no rule (code made at run time, missing unwind
+//! information) or the stack is not the thread's own, the return addresses so far are mixed with the height of the stack, if that is known.
+
+use crate::unwind::{self, Base};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Frames of a context at most.
+pub const DEPTH_MAX: usize = 16;
+/// Frames of a context when nothing is said: depth 2 to 4 separates all that 10 does (`facts/allocator.md`, §2).
+pub const DEPTH_DEFAULT: usize = 4;
+
+/// Frames that make a context; 0: none, but the return address and the height of the stack.
+static DEPTH: AtomicU32 = AtomicU32::new(DEPTH_DEFAULT as u32);
+
+/// Sets how many frames make a context, 1 to [`DEPTH_MAX`]; 0 for the innermost return address and the height of the stack instead.
+pub fn set_depth(depth: usize) {
+    debug_assert!(depth <= DEPTH_MAX);
+    DEPTH.store(depth as u32, Relaxed);
+}
+
+/// Where a thread's stack lies. Not known if `high` is 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stack {
+    low: usize,
+    high: usize,
+}
+
+impl Stack {
+    /// The calling thread's, as the C library knows it. The C library allocates memory meanwhile.
+    pub fn of_this_thread() -> Self {
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        // SAFETY: fills in the attributes, of which the second call reads the stack; they are given back.
+        unsafe {
+            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+                return Stack::default();
+            }
+            let (mut start, mut len) = (std::ptr::null_mut(), 0);
+            let error = libc::pthread_attr_getstack(attributes.as_ptr(), &mut start, &mut len);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            let low = start as usize;
+            if error == 0 { Stack { low, high: low + len } } else { Stack::default() }
+        }
+    }
+
+    #[inline]
+    fn holds(&self, address: usize) -> bool {
+        self.low <= address && address < self.high
+    }
+}
+
+/// Where a call came from, as its first instruction finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// Where the call returns to.
+    pub return_address: usize,
+    /// The stack pointer before the call (DWARF's canonical frame address).
+    pub frame: usize,
+    /// The caller's frame pointer register, whatever it holds.
+    pub frame_pointer: usize,
+}
+
+/// A context's number. Equal contexts have equal numbers until a library is unloaded.
+pub type ContextId = u64;
+
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[inline]
+fn mix(hash: u64, value: usize) -> u64 {
+    (hash.rotate_left(26) ^ value as u64).wrapping_mul(MIX)
+}
+
+/// The context of a call on this stack.
+#[inline]
+pub fn id(stack: &Stack, caller: Caller) -> ContextId {
+    let mut hash = mix(0, caller.return_address);
+    walk(stack, caller, |step| {
+        hash = match step {
+            Step::Frame(address) => mix(hash, address),
+            Step::Height(height) => mix(hash, height | 1),
+        }
+    });
+    // The upper bits are the good ones of a product.
+    hash ^ hash >> 32
+}
+
+/// The return addresses of a context, innermost first; says how many there are.
+pub fn frames(stack: &Stack, caller: Caller, frames: &mut [usize; DEPTH_MAX]) -> usize {
+    frames[0] = caller.return_address;
+    let mut len = 1;
+    walk(stack, caller, |step| {
+        if let Step::Frame(address) = step {
+            frames[len] = address;
+            len += 1;
+        }
+    });
+    len
+}
+
+enum Step {
+    /// The next return address.
+    Frame(usize),
+    /// There is no rule for going on: bytes from here to the end of the stack. The last step.
+    Height(usize),
+}
+
+/// Goes from frame to frame after the innermost. Reads nothing but the thread's own stack above `caller.frame`, so a wrong rule cannot make
+/// it fault.
+#[inline]
+fn walk(stack: &Stack, caller: Caller, mut step: impl FnMut(Step)) {
+    let Caller { return_address: mut address, mut frame, frame_pointer: mut pointer } = caller;
+    if !stack.holds(frame) {
+        return;
+    }
+    let depth = DEPTH.load(Relaxed);
+    if depth == 0 {
+        return step(Step::Height(stack.high - frame));
+    }
+    for _ in 1..depth {
+        let Some(rule) = unwind::rule_after(address, frame - stack.low) else {
+            return step(Step::Height(stack.high - frame));
+        };
+        if rule.is_last() {
+            return;
+        }
+        let base = match rule.base() {
+            Base::Stack => frame,
+            Base::FramePointer => pointer,
+        };
+        let next = base.wrapping_add_signed(rule.frame_offset());
+        // Upwards, in whole words, and not beyond the end.
+        if next <= frame || next > stack.high || !next.is_multiple_of(8) {
+            return step(Step::Height(stack.high - frame));
+        }
+        if let Some(offset) = rule.saved_pointer() {
+            let place = next.wrapping_add_signed(offset);
+            if place < frame || place >= next || !place.is_multiple_of(8) {
+                return step(Step::Height(stack.high - frame));
+            }
+            // SAFETY: between the stack pointer and the end of this thread's stack, aligned.
+            pointer = unsafe { *(place as *const usize) };
+        }
+        // SAFETY: as above: `frame <= next - 8 < high`, as both are multiples of 8.
+        address = unsafe { *((next - 8) as *const usize) };
+        frame = next;
+        step(Step::Frame(address));
+    }
+}
+
+#[cfg(test)]
+mod tests;
