@@ -5,13 +5,24 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
-    vec![Terrace::observing(), Terrace::stressed(), Terrace::observing().and("--allocator=context"), Terrace::stressed().and("--allocator=context")]
+    vec![
+        Terrace::observing(),
+        Terrace::stressed(),
+        Terrace::observing().and("--allocator=context"),
+        Terrace::stressed().and("--allocator=context"),
+    ]
 }
 
 static FROM_C: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("allocator_torture.c", &[]),
     arguments: vec![compiled("allocating_library.c", &["-shared", "-fPIC"])],
     ways: ways(),
+});
+
+static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("allocator_torture.c", &[]),
+    arguments: vec![compiled("allocating_library.c", &["-shared", "-fPIC"])],
+    ways: vec![Terrace::stressed().and("--allocator=system")],
 });
 
 static FROM_CXX: LazyLock<Cases> =
@@ -42,6 +53,26 @@ cases! { FROM_CXX.hold:
     in_one_thread
     in_many_threads
     evicted_containers_grow
+}
+
+/// glibc's own allocator is used, and hardly anything managed.
+mod passed_on {
+    use super::*;
+
+    cases! { PASSED_ON.hold_managed_or_not:
+        threads_share_blocks
+        destructors_of_thread_values_allocate
+        children_allocate_whatever_threads_held
+        edges_of_sizes
+        errno_is_kept
+        alignments
+        usable_size_is_usable
+        calloc_gives_zeros_and_realloc_keeps
+        statistics_and_trimming
+        libraries_come_and_go
+        a_thousand_threads_come_and_go
+        signals_arrive_during_malloc
+    }
 }
 
 /// Its malloc family wraps the one behind it, found by dlsym in the first call.
@@ -77,7 +108,13 @@ fn the_compatibility_torture() {
         return;
     }
     let program = compiled(&source, &["-w"]);
-    for terrace in [None, Some(Terrace::observing()), Some(Terrace::within("1M")), Some(Terrace::stressed()), Some(Terrace::stressed().and("--allocator=context"))] {
+    for terrace in [
+        None,
+        Some(Terrace::observing()),
+        Some(Terrace::within("1M")),
+        Some(Terrace::stressed()),
+        Some(Terrace::stressed().and("--allocator=context")),
+    ] {
         let managed = terrace.is_some();
         let finished = Program::new(&program).under(terrace).succeed();
         assert_eq!(String::from_utf8_lossy(&finished.stdout), "compat: ok\n", "{}", finished.account("found something"));

@@ -16,9 +16,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Commands on their way to a server at once.
 const PIPELINED: usize = 200;
 
-/// Both ways in which a program is put to the test: a budget that it cannot be held in, and random evictions.
+/// Both ways in which a program is put to the test: a budget that it cannot be held in, and random evictions; its objects by size and by context.
 fn hardships(dram: &str) -> [Terrace; 2] {
-    [Terrace::within(dram), Terrace::stressed()]
+    [Terrace::within(dram), Terrace::stressed().and("--allocator=context")]
 }
 
 /// Whether a Debian package's program is there; says so if not.

@@ -152,7 +152,7 @@ static struct {
     int (*mallctlbymib)(const size_t *, size_t, void *, size_t *, void *, size_t);
     void (*malloc_stats_print)(void (*)(void *, const char *), void *, const char *);
 } next;
-/* In the order of the structure. Those from mallocx on are there only where the program brings jemalloc, and are called only there. */
+/* In the order of the structure. Those from mallocx on are there only where the program brings jemalloc. */
 static const char *const next_names[] = {
     "malloc", "calloc", "realloc", "reallocarray", "free", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
     "malloc_trim", "mallopt", "malloc_stats", "mallinfo", "mallinfo2",
@@ -478,20 +478,28 @@ void terrace_after_mapping(void) { done(NULL); }
 #define ALIGN_OF(flags) ((size_t)1 << ((flags)&0x3f))
 #define ALIGN_AND_ZERO 0x7f
 
-/* What is not grouped and not ours is jemalloc's, or the program's own jemalloc's. */
-#define JEMALLOC(name) (unlikely(passing) && next.name ? next.name : _rjem_##name)
+/* The program's jemalloc, if it keeps its own allocator and that is one. */
+#define PASS(name, ...)                  \
+    if (unlikely(passing) && next.name)  \
+        return next.name(__VA_ARGS__)
 
 void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
+    PASS(mallocx, size, flags);
+    if (pass()) {
+        void *p = next.memalign(ALIGN_OF(flags), size);
+        return p && flags & ZERO ? memset(p, 0, size) : p;
+    }
     ready();
     void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
     if (p)
         return done(flags & ZERO ? memset(p, 0, size) : p);
-    return done(JEMALLOC(mallocx)(size, flags));
+    return done(_rjem_mallocx(size, flags));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
+    PASS(rallocx, p, size, flags);
     ready();
-    if (likely(!unmanaged(p) && !is_grouped(p)))
-        return done(JEMALLOC(rallocx)(p, size, flags));
+    if (likely(!unmanaged(p) && !is_grouped(p) && !passing))
+        return done(_rjem_rallocx(p, size, flags));
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
@@ -502,34 +510,51 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     }
     return to;
 }
+/* Whether an object is not jemalloc's. */
+static int foreign(const void *p) { return unlikely(passing || unmanaged(p) || is_grouped(p)); }
+
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
-    return unlikely(unmanaged(p) || is_grouped(p)) ? usable_size(p) : JEMALLOC(xallocx)(p, size, extra, flags);
+    PASS(xallocx, p, size, extra, flags);
+    return foreign(p) ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
 }
 size_t terrace_sallocx(void *p, int flags) {
-    return unlikely(unmanaged(p) || is_grouped(p)) ? usable_size(p) : JEMALLOC(sallocx)(p, flags);
+    PASS(sallocx, p, flags);
+    return foreign(p) ? usable_size(p) : _rjem_sallocx(p, flags);
 }
 void terrace_dallocx(void *p, int flags) {
-    if (unlikely(unmanaged(p) || is_grouped(p)))
+    PASS(dallocx, p, flags);
+    if (foreign(p))
         terrace_free(p);
     else
-        JEMALLOC(dallocx)(p, flags);
+        _rjem_dallocx(p, flags);
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
-    if (unlikely(unmanaged(p) || is_grouped(p)))
+    PASS(sdallocx, p, size, flags);
+    if (foreign(p))
         terrace_free(p);
     else
-        JEMALLOC(sdallocx)(p, size, flags);
+        _rjem_sdallocx(p, size, flags);
 }
-size_t terrace_nallocx(size_t size, int flags) { return JEMALLOC(nallocx)(size, flags); }
+size_t terrace_nallocx(size_t size, int flags) {
+    PASS(nallocx, size, flags);
+    return _rjem_nallocx(size, flags);
+}
 int terrace_mallctl(const char *name, void *old, size_t *old_len, void *new, size_t new_len) {
-    return JEMALLOC(mallctl)(name, old, old_len, new, new_len);
+    PASS(mallctl, name, old, old_len, new, new_len);
+    return passing ? ENOENT : _rjem_mallctl(name, old, old_len, new, new_len);
 }
-int terrace_mallctlnametomib(const char *name, size_t *mib, size_t *len) { return JEMALLOC(mallctlnametomib)(name, mib, len); }
+int terrace_mallctlnametomib(const char *name, size_t *mib, size_t *len) {
+    PASS(mallctlnametomib, name, mib, len);
+    return passing ? ENOENT : _rjem_mallctlnametomib(name, mib, len);
+}
 int terrace_mallctlbymib(const size_t *mib, size_t len, void *old, size_t *old_len, void *new, size_t new_len) {
-    return JEMALLOC(mallctlbymib)(mib, len, old, old_len, new, new_len);
+    PASS(mallctlbymib, mib, len, old, old_len, new, new_len);
+    return passing ? ENOENT : _rjem_mallctlbymib(mib, len, old, old_len, new, new_len);
 }
 void terrace_malloc_stats_print(void (*write)(void *, const char *), void *opaque, const char *options) {
-    JEMALLOC(malloc_stats_print)(write, opaque, options);
+    PASS(malloc_stats_print, write, opaque, options);
+    if (!passing)
+        _rjem_malloc_stats_print(write, opaque, options);
 }
 
 /* The program's own, where calls are passed on; else NULL. For what Rust exports. */

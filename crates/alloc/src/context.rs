@@ -150,5 +150,5 @@ fn walk(stack: &Stack, caller: Caller, mut step: impl FnMut(Step)) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

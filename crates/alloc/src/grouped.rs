@@ -123,7 +123,10 @@ pub fn library_unloaded() {
     unwind::forget();
 }
 
-/// The address range of what is known of slabs' pages.
-pub fn map_range() -> (usize, usize) {
-    slabs::map_range()
+/// Memory that the page map of slabs takes.
+pub fn map_bytes() -> u64 {
+    slabs::map_bytes()
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,10 +95,11 @@ static SLABS: [Lock<Slabs>; GROUPS_MAX] = [const {
     })
 }; GROUPS_MAX];
 
-/// The page map, and what of it may be read, in bytes for each zone.
+/// Where the page map begins, and what of it may be read, in bytes for each zone.
 static MAP: AtomicUsize = AtomicUsize::new(0);
-static MAP_LEN: AtomicUsize = AtomicUsize::new(0);
 static MAP_USABLE: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GROUPS_MAX];
+/// Bytes that each zone has handed out.
+static ZONE_USED: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GROUPS_MAX];
 static START: AtomicUsize = AtomicUsize::new(0);
 static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -114,8 +115,7 @@ pub fn open(count: usize) -> bool {
     let Ok(map) = sys::reserve_without_access(map_len) else { return false };
     START.store(start, Relaxed);
     ZONE_LEN.store(zone_len, Relaxed);
-    MAP.store(map, Relaxed);
-    MAP_LEN.store(map_len, Release);
+    MAP.store(map, Release);
     // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
     unsafe {
         terrace_grouped_start = start;
@@ -124,11 +124,9 @@ pub fn open(count: usize) -> bool {
     true
 }
 
-/// The page map's address range, which counts as overhead.
-pub fn map_range() -> (usize, usize) {
-    let len = MAP_LEN.load(Acquire);
-    let start = MAP.load(Relaxed);
-    (start, start + len)
+/// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover asks: a fork that holds the locks waits for it.
+pub fn map_bytes() -> u64 {
+    ZONE_USED.iter().map(|used| used.load(Relaxed).div_ceil(PAGE / size_of::<u64>() * PAGE) as u64).sum::<u64>() * PAGE as u64
 }
 
 /// What the page map says of an address in a zone of groups.
@@ -356,7 +354,9 @@ fn extend(zone: ZoneId) -> bool {
     let index = zone as usize - 1;
     let (zone_start, zone_len) = (START.load(Relaxed) + index * ZONE_LEN.load(Relaxed), ZONE_LEN.load(Relaxed));
     let mut inside = SLABS[index].lock();
-    let wanted = ((chunk + CHUNK - zone_start) / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(zone_len / PAGE * size_of::<u64>());
+    ZONE_USED[index].fetch_max(chunk + CHUNK - zone_start, Relaxed);
+    let wanted =
+        ((chunk + CHUNK - zone_start) / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(zone_len / PAGE * size_of::<u64>());
     let usable = MAP_USABLE[index].load(Relaxed);
     if wanted > usable {
         // SAFETY: this zone's part of our reservation.

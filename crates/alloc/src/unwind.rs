@@ -6,7 +6,9 @@
 //! lock or depends on frame pointers. The loader's tables are asked through `_dl_find_object` (glibc 2.35), which is without
 //! locks too; on older C libraries no address has a rule.
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindSection,
+};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
@@ -45,7 +47,9 @@ impl Rule {
         let offset = i32::try_from(frame_offset).ok()?;
         let saved = match saved {
             None => 0,
-            Some(place) if place % 8 == 0 && (-(1 << 27)..1 << 27).contains(&(place / 8)) => 1 << 3 | ((place / 8) as u64 & 0xfff_ffff) << 4,
+            Some(place) if place % 8 == 0 && (-(1 << 27)..1 << 27).contains(&(place / 8)) => {
+                1 << 3 | ((place / 8) as u64 & 0xfff_ffff) << 4
+            }
             Some(_) => return None,
         };
         Some(Rule(KIND_RULE | u64::from(base == Base::FramePointer) << 2 | saved | u64::from(offset as u32) << 32))

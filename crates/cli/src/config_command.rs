@@ -41,8 +41,23 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
     let report = effective.report.as_ref().map(|path| path.to_string_lossy().into_owned());
     let mut out = std::io::stdout().lock();
     if json {
-        let [dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report_from] =
-            effective.origins;
+        let [
+            dram,
+            tiers,
+            observe,
+            strict,
+            evict,
+            policy,
+            sampler,
+            sampler_cost,
+            huge_pages,
+            allocator,
+            zones,
+            context_depth,
+            verify,
+            children,
+            report_from,
+        ] = effective.origins;
         let answer = json!({
             "version": 1,
             "run": {

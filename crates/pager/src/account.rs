@@ -237,6 +237,8 @@ pub(crate) struct Measure {
 const PUBLISH_EVERY_NS: u64 = 100_000_000;
 /// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is tight).
 const SCAN_SHARE: u64 = 64;
+/// A scan makes room for others after so many pages: an eighth of a millisecond.
+const PAUSE_PAGES: usize = 16 << 10;
 /// Shortest time between scans, ns.
 const SCAN_EVERY_NS: u64 = 200_000_000;
 /// The same two while the budget is far: then scans only correct what is estimated between them.
@@ -313,6 +315,7 @@ impl Measure {
         let (mut resident_pages, mut swapped_pages, mut returned) = (0, 0, 0);
         let scan = if pager.swap().is_some() { sys::scan_held } else { sys::scan_present };
         let mut runs = std::mem::take(&mut self.runs);
+        let mut since_pause = 0;
         for range in ranges {
             let mut start = range.start;
             while start < range.end {
@@ -324,21 +327,25 @@ impl Measure {
                         continue;
                     }
                     resident_pages += pages;
+                    since_pause += pages;
                     if range.attributes.evictable {
                         returned += self.view_run(pager, run.start as usize, run.end as usize);
                     }
                 }
                 start = walked.max(start + PAGE);
-                // All of it takes a millisecond for half a gigabyte.
-                pager.let_others_run();
+                // Half a gigabyte takes a millisecond. What is touched meanwhile seems unmanaged: so not after each of many small ranges.
+                if since_pause >= PAUSE_PAGES {
+                    since_pause = 0;
+                    pager.let_others_run();
+                }
             }
         }
         self.runs = runs;
         // What came back meanwhile was behind the walk or before it.
         resident_pages += (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
-        let ranges = pager.table.footprint().into_iter().chain([pager.staging.range()]).chain((pager.host.overhead_ranges)());
-        let overhead = ranges.map(own).sum();
+        let ranges = pager.table.footprint().into_iter().chain([pager.staging.range(), (pager.host.unmanaged_range)()]);
+        let overhead = ranges.map(own).sum::<u64>() + (pager.host.map_bytes)();
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);
         pager.set_swapped(swapped_pages as u64);

@@ -15,7 +15,7 @@ use terrace_policy::victims::PRESSURE_MAX;
 
 /// No library around the pager.
 pub(crate) const HOST: Host =
-    Host { enter_internal: || (), leave_internal: || (), start_soon: || (), tidy_soon: || (), overhead_ranges: || [(0, 0); 2] };
+    Host { enter_internal: || (), leave_internal: || (), start_soon: || (), tidy_soon: || (), unmanaged_range: || (0, 0), map_bytes: || 0 };
 
 /// Says that pages cannot be moved here; fails where they must.
 pub(crate) fn cannot_run() {

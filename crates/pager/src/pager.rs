@@ -35,8 +35,10 @@ pub struct Host {
     pub start_soon: fn(),
     /// Has a thread of the program give unused memory back, when it allocates next.
     pub tidy_soon: fn(),
-    /// The address ranges of the unmanaged allocator and of the allocator's page map, whose pages count as overhead.
-    pub overhead_ranges: fn() -> [(usize, usize); 2],
+    /// The address range of the unmanaged allocator, whose pages count as overhead.
+    pub unmanaged_range: fn() -> (usize, usize),
+    /// What else the allocator's own tables take.
+    pub map_bytes: fn() -> u64,
 }
 
 /// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never help.

@@ -137,7 +137,14 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Odd seeds evict by moving, even ones by write-protecting.
     fn new(seed: u64) -> Rc<Kernel> {
-        let host = Host { enter_internal: || (), leave_internal: || (), start_soon: || (), tidy_soon: || (), overhead_ranges: || [(0, 0); 2] };
+        let host = Host {
+            enter_internal: || (),
+            leave_internal: || (),
+            start_soon: || (),
+            tidy_soon: || (),
+            unmanaged_range: || (0, 0),
+            map_bytes: || 0,
+        };
         let evict = if seed.is_multiple_of(2) { Eviction::WriteProtect } else { Eviction::Move };
         let settings = Settings { dram: Dram::Bytes(1 << 40), evict, ..Settings::default() };
         let pager = Pager::create(settings, host).unwrap();

@@ -72,7 +72,8 @@ fn set_up() -> Result<(), String> {
         leave_internal: terrace_alloc::leave_internal,
         start_soon: || terrace_alloc::call_soon(start),
         tidy_soon: terrace_alloc::tidy_soon,
-        overhead_ranges: || [unmanaged::range(), grouped::map_range()],
+        unmanaged_range: unmanaged::range,
+        map_bytes: grouped::map_bytes,
     };
     let pager = Pager::create(settings, host)?;
     pager.say(State::Idle, "");
