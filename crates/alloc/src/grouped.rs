@@ -4,11 +4,14 @@ use crate::classes::{GROUPED_MAX, class_of, class_of_aligned, size_of_class};
 use crate::context::{self, Caller, DEPTH_DEFAULT};
 use crate::magazines::Cache;
 use crate::{sites, slabs, unwind};
-use terrace_pager::sys;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use terrace_pager::{Pager, sys};
 
 unsafe extern "C" {
     fn terrace_group_threads();
 }
+
+static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// How objects are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,18 +20,20 @@ pub struct Grouping {
     pub zones: usize,
     /// Frames that make a context, 1 to 16; 0: the return address and the height of the stack.
     pub depth: usize,
+    /// Whether it is watched whose objects are where and how hot.
+    pub watched: bool,
 }
 
 impl Default for Grouping {
     fn default() -> Self {
-        Grouping { zones: 32, depth: DEPTH_DEFAULT }
+        Grouping { zones: 32, depth: DEPTH_DEFAULT, watched: false }
     }
 }
 
 /// From now on threads that allocate for the first time, and this one, group their objects by context. Without address space for the zones
 /// nothing changes, which is said.
 pub fn start(grouping: Grouping) {
-    if !slabs::open(grouping.zones) {
+    if !slabs::open(grouping.zones, grouping.watched) {
         sys::complain("no address space for zones (ulimit -v): objects are ordered by size, not by context");
         return;
     }
@@ -39,6 +44,7 @@ pub fn start(grouping: Grouping) {
     }
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
+    WATCHED.store(grouping.watched, Relaxed);
     // SAFETY: everything is ready.
     unsafe { terrace_group_threads() };
 }
@@ -68,8 +74,13 @@ unsafe extern "C" fn terrace_grouped_malloc(
     debug_assert!(size <= GROUPED_MAX);
     // SAFETY: the calling thread's own, as only the shim knows it.
     let cache = unsafe { &mut *cache };
-    let (zone, _) = sites::of(&cache.stack, Caller { return_address, frame, frame_pointer });
-    cache.take(zone, class_of(size))
+    let (zone, site) = sites::of(&cache.stack, Caller { return_address, frame, frame_pointer });
+    let object = cache.take(zone, class_of(size));
+    if WATCHED.load(Relaxed) && !object.is_null() {
+        // SAFETY: an object that was just handed out.
+        unsafe { slabs::set_tag(object, site) };
+    }
+    object
 }
 
 /// Bytes of the smallest grouped object for so many bytes at multiples of `align`; 0 if there is no such.
@@ -116,6 +127,32 @@ pub unsafe fn unlock_after_fork() {
         slabs::unlock_after_fork();
         sites::unlock_after_fork();
     }
+}
+
+/// A sample met this address. Neither this nor the next waits for what a fork holds.
+pub fn sampled(address: usize, weight: f32) {
+    if WATCHED.load(Relaxed) {
+        sites::sampled(address, weight);
+    }
+}
+
+/// Called a few times a second where sites are watched.
+pub fn look_at_sites(now_ns: u64) {
+    if WATCHED.load(Relaxed) {
+        sites::look(now_ns);
+    }
+}
+
+/// Tells of all sites, at the program's end.
+pub fn tell_sites(pager: &Pager) {
+    if WATCHED.load(Relaxed) {
+        sites::tell(pager);
+    }
+}
+
+/// In a fork's child, when the locks are open again.
+pub fn forget_samples() {
+    sites::forget_samples();
 }
 
 /// A library was unloaded: another one may come to its addresses.

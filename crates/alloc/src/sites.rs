@@ -1,11 +1,18 @@
-//! Allocation sites: which zone each calling context's objects go to, and which frames it has.
+//! Allocation sites: which zone each calling context's objects go to, which frames it has, and, where that is watched, how much it holds and how hot that is.
 //!
-//! At first a context's zone follows from its number. Looking a zone up reads one word of a table that all threads share.
+//! At first a context's zone follows from its number; once samples say how hot its objects are, from that
+//! ([`terrace_policy::grouping`]). Looking a zone up reads one word of a table that all threads share.
 
 use crate::context::{self, Caller, ContextId, DEPTH_MAX, Stack};
-use crate::zone::ZoneId;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use crate::slabs;
+use crate::unwind;
+use crate::zone::{self, ZoneId};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
+use terrace_pager::stats::MAX_TIERS;
+use terrace_pager::{Pager, sys};
+use terrace_policy::grouping;
 
 /// Places of the table; contexts beyond half of that keep the zone of their number, and are not told apart in reports.
 const PLACES: usize = 1 << 15;
@@ -23,13 +30,21 @@ const TAG_MASK: u64 = !((1 << 24) - 1);
 
 static ZONES: AtomicU32 = AtomicU32::new(1);
 
-/// Frames of the sites in the table, by number less one: one after the other, and where each begins.
-struct Frames {
-    addresses: Vec<usize>,
-    starts: Vec<u32>,
+/// A site in the table.
+struct Known {
+    /// Its place there.
+    place: u32,
+    /// Where its frames begin.
+    frames: u32,
 }
 
-static FRAMES: Lock<Frames> = Lock::new(Frames { addresses: Vec::new(), starts: Vec::new() });
+/// All sites in the table, by number less one, and their frames one after the other: return addresses, innermost first.
+struct Sites {
+    known: Vec<Known>,
+    frames: Vec<usize>,
+}
+
+static SITES: Lock<Sites> = Lock::new(Sites { known: Vec::new(), frames: Vec::new() });
 
 /// Sets how many zones there are.
 pub fn set_zones(count: usize) {
@@ -37,7 +52,7 @@ pub fn set_zones(count: usize) {
 }
 
 fn zone_by_number(id: ContextId) -> ZoneId {
-    1 + ((id & 0xffff_ffff) * u64::from(ZONES.load(Relaxed)) >> 32) as ZoneId
+    1 + (((id & 0xffff_ffff) * u64::from(ZONES.load(Relaxed))) >> 32) as ZoneId
 }
 
 #[inline]
@@ -62,8 +77,8 @@ fn parts(word: u64) -> (ZoneId, Site) {
 fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     let find = || {
         for offset in 0..PROBES {
-            let place = &TABLE[(first_place(id) + offset) % PLACES];
-            let word = place.load(Acquire);
+            let place = (first_place(id) + offset) % PLACES;
+            let word = TABLE[place].load(Acquire);
             if word == 0 {
                 return Err(Some(place));
             }
@@ -80,45 +95,212 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
     let mut frames = [0; DEPTH_MAX];
     let len = context::frames(stack, caller, &mut frames);
-    let mut known = FRAMES.lock();
+    let mut sites = SITES.lock();
     // Another thread may have been first.
     match find() {
         Ok(word) => parts(word),
-        Err(Some(place)) if known.starts.len() < SITES_MAX => {
-            let start = known.addresses.len() as u32;
-            known.starts.push(start);
-            known.addresses.extend_from_slice(&frames[..len]);
-            let (zone, site) = (zone_by_number(id), known.starts.len() as Site);
-            place.store(id & TAG_MASK | u64::from(zone) << ZONE_SHIFT | u64::from(site), Release);
+        Err(Some(place)) if sites.known.len() < SITES_MAX => {
+            let begin = sites.frames.len() as u32;
+            sites.known.push(Known { place: place as u32, frames: begin });
+            sites.frames.extend_from_slice(&frames[..len]);
+            let (zone, site) = (zone_by_number(id), sites.known.len() as Site);
+            TABLE[place].store(id & TAG_MASK | u64::from(zone) << ZONE_SHIFT | u64::from(site), Release);
             (zone, site)
         }
         Err(_) => (zone_by_number(id), 0),
     }
 }
 
-/// The return addresses of a site, innermost first.
-pub fn frames(site: Site) -> Vec<usize> {
-    let known = FRAMES.lock();
-    let Some(index) = usize::from(site).checked_sub(1).filter(|index| *index < known.starts.len()) else { return Vec::new() };
-    let end = known.starts.get(index + 1).map_or(known.addresses.len(), |end| *end as usize);
-    known.addresses[known.starts[index] as usize..end].to_vec()
+/// What is watched of a site.
+#[derive(Clone, Copy, Default)]
+struct Watched {
+    /// Samples that met its objects: all, and decayed.
+    samples: f64,
+    hotness: f32,
+    /// Bytes of live objects at the last walk.
+    bytes: u64,
+    /// Sums over all walks: live objects, and their bytes by tier.
+    objects_sum: u64,
+    tier_bytes_sum: [u64; MAX_TIERS],
 }
 
-/// Sites so far.
-pub fn count() -> usize {
-    FRAMES.lock().starts.len()
+/// What is watched of all, by number. The mover's, and at the end the program's.
+struct Watch {
+    sites: Vec<Watched>,
+    /// Samples that met no grouped object.
+    elsewhere: f64,
+    decayed_ns: u64,
+    walks: u64,
+    walked_ns: u64,
+    walk_ns: u64,
 }
 
-/// Takes the lock for a fork.
+static WATCH: Lock<Watch> = Lock::new(Watch { sites: Vec::new(), elsewhere: 0.0, decayed_ns: 0, walks: 0, walked_ns: 0, walk_ns: 0 });
+
+/// Hotness halves in so long.
+const HALF_LIFE_S: f64 = 10.0;
+/// All objects are looked at so often at most, and for this share of the time.
+const WALK_EVERY_NS: u64 = 500_000_000;
+const WALK_SHARE: u64 = 200;
+
+/// A sample met this address.
+pub fn sampled(address: usize, weight: f32) {
+    let site = slabs::tag_at(address).unwrap_or(0);
+    // A fork holds the lock while it waits for the mover, which calls this.
+    let Some(mut watch) = WATCH.try_lock() else { return };
+    if site == 0 {
+        watch.elsewhere += f64::from(weight);
+        return;
+    }
+    let watched = watch.of(site);
+    watched.samples += f64::from(weight);
+    watched.hotness += weight;
+}
+
+impl Watch {
+    fn of(&mut self, site: Site) -> &mut Watched {
+        let needed = site as usize + 1;
+        if self.sites.len() < needed {
+            self.sites.resize(needed, Watched::default());
+        }
+        &mut self.sites[site as usize]
+    }
+
+    /// Looks at all objects.
+    fn walk(&mut self, pager: &Pager) {
+        self.sites.iter_mut().for_each(|watched| watched.bytes = 0);
+        self.walks += 1;
+        // Objects of a page come one after the other.
+        let mut last = (usize::MAX, 0);
+        slabs::walk(|seen| {
+            let page = seen.address / 4096;
+            if last.0 != page {
+                last = (page, pager.tier_of(seen.address).min(MAX_TIERS - 1));
+            }
+            let watched = self.of(seen.tag);
+            watched.bytes += seen.bytes as u64;
+            watched.objects_sum += 1;
+            watched.tier_bytes_sum[last.1] += seen.bytes as u64;
+        });
+    }
+
+    /// Sorts sites into zones by their hotness.
+    fn regroup(&self) {
+        let sites = SITES.lock();
+        let figures: Vec<grouping::Site> = sites
+            .known
+            .iter()
+            .enumerate()
+            .map(|(index, known)| {
+                let watched = self.sites.get(index + 1).copied().unwrap_or_default();
+                let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
+                grouping::Site { bytes: watched.bytes, samples: watched.hotness, zone: zone - 1 }
+            })
+            .collect();
+        for (known, zone) in sites.known.iter().zip(grouping::zones(&figures, ZONES.load(Relaxed))) {
+            let word = &TABLE[known.place as usize];
+            let old = word.load(Relaxed);
+            word.store(old & !(0xff << ZONE_SHIFT) | u64::from(zone + 1) << ZONE_SHIFT, Relaxed);
+        }
+    }
+
+    /// The whole list as text: a line of what concerns all, then one for each site with objects or samples.
+    fn text(&self, pager: &Pager) -> String {
+        let names: Vec<&str> = pager.tier_names().collect();
+        let mut text = format!("terrace-sites 1 elsewhere {:.1} tiers {}\n", self.elsewhere, names.join(","));
+        let program = std::fs::read_link("/proc/self/exe").map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
+        let sites = SITES.lock();
+        for (index, known) in sites.known.iter().enumerate() {
+            let Some(watched) = self.sites.get(index + 1).filter(|watched| watched.objects_sum > 0 || watched.samples > 0.0) else {
+                continue;
+            };
+            let mean = |sum: u64| sum.div_ceil(self.walks.max(1));
+            let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
+            let tiers = &watched.tier_bytes_sum[..names.len().min(MAX_TIERS)];
+            let bytes = mean(tiers.iter().sum());
+            let _ = write!(text, "{bytes} {} {:.1} {zone}", mean(watched.objects_sum), watched.samples);
+            for sum in tiers {
+                let _ = write!(text, " {}", mean(*sum));
+            }
+            let end = sites.known.get(index + 1).map_or(sites.frames.len(), |next| next.frames as usize);
+            for address in &sites.frames[known.frames as usize..end] {
+                let _ = match unwind::object_of(*address) {
+                    Some((base, name)) => write!(text, "\t{:x}\t{}", address - base, if name.is_empty() { &program } else { &name }),
+                    None => write!(text, "\t{address:x}\t"),
+                };
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Called a few times a second by the mover: decays, and now and then looks at all objects, regroups, and tells of it.
+pub fn look(now_ns: u64) {
+    let Some(pager) = zone::pager() else { return };
+    let Some(mut watch) = WATCH.try_lock() else { return };
+    if watch.decayed_ns == 0 {
+        (watch.decayed_ns, watch.walked_ns) = (now_ns, now_ns);
+    }
+    let seconds = (now_ns - watch.decayed_ns) as f64 / 1e9;
+    if seconds >= 1.0 {
+        watch.decayed_ns = now_ns;
+        let factor = 0.5f64.powf(seconds / HALF_LIFE_S) as f32;
+        watch.sites.iter_mut().for_each(|watched| watched.hotness *= factor);
+    }
+    if now_ns - watch.walked_ns < WALK_EVERY_NS.max(watch.walk_ns * WALK_SHARE) {
+        return;
+    }
+    watch.walk(pager);
+    watch.regroup();
+    publish(pager, &watch.text(pager));
+    watch.walked_ns = now_ns;
+    watch.walk_ns = sys::now_ns() - now_ns;
+}
+
+/// Tells of all at the end. By then the program may have freed everything: so not how it is now, unless nobody has looked before.
+pub fn tell(pager: &Pager) {
+    if let Some(mut watch) = WATCH.try_lock() {
+        if watch.walks == 0 {
+            watch.walk(pager);
+        }
+        publish(pager, &watch.text(pager));
+    }
+}
+
+/// Writes the list beside the statistics page, as a whole or not at all.
+fn publish(pager: &Pager, text: &str) {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let Some(path) = pager.sites_path() else { return };
+    let new = format!("{path}.{}\0", NUMBER.fetch_add(1, Relaxed));
+    let Ok(file) = sys::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
+    let written = sys::write_all(file, text.as_bytes());
+    sys::close(file);
+    let done = written.and_then(|()| sys::rename(&new, &format!("{path}\0")));
+    if done.is_err() {
+        sys::unlink(&new);
+    }
+}
+
+/// In a fork's child: what was sampled were the parent's accesses.
+pub fn forget_samples() {
+    WATCH.lock().sites.clear();
+}
+
+/// Takes the locks for a fork. The mover takes the second under the first only, so that it never waits for a fork that waits for it.
 pub fn lock_for_fork() {
-    std::mem::forget(FRAMES.lock());
+    std::mem::forget(WATCH.lock());
+    std::mem::forget(SITES.lock());
 }
 
-/// Opens it again, in parent and child.
+/// Opens them again, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
     // SAFETY: the caller's promise.
-    drop(unsafe { FRAMES.held() });
+    unsafe {
+        drop(SITES.held());
+        drop(WATCH.held());
+    }
 }

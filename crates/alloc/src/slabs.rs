@@ -1,12 +1,15 @@
 //! Slabs: runs of pages in the zones of groups, each cut into objects of one class. All that is known of them lies outside their pages.
 //!
+//! Where sites are watched, each object has a *tag* behind its slab's map: the number of the site that allocated it, 0 while it is free.
+//!
 //! A slab that is empty serves the next class of its kind; what has been empty for a while is given back to the system ([`tidy`]). Which slab
 //! an address belongs to tells the *page map*, one word for each page of the zones.
 
-use crate::classes::{CLASSES, Class, KINDS, kind_of, size_of_class, slab_bytes, slab_objects};
+use crate::classes::{CLASSES, Class, KINDS, SIZES, kind_of, size_of_class, slab_bytes, slab_objects};
 use crate::zone::{self, GROUPS_MAX, ZoneId};
 use std::alloc::Layout;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
 use terrace_pager::sys;
 
@@ -20,39 +23,86 @@ unsafe extern "C" {
     static mut terrace_grouped_len: usize;
 }
 
-/// A run of pages cut into objects. Guarded by the lock of its zone. Behind it lies its map: a bit for each object, set while that is free.
+/// A run of pages cut into objects. Behind it lies its map: a bit for each object, set while that is free; and then its tags, if there are any.
 struct Slab {
     start: usize,
-    /// Neighbours in the list of slabs with free objects.
-    next: *mut Slab,
-    previous: *mut Slab,
     class: Class,
+    /// Guarded by the lock of its zone, as is the map.
+    inside: UnsafeCell<Inside>,
+}
+
+struct Inside {
+    /// Neighbours in the list of slabs with free objects.
+    next: *const Slab,
+    previous: *const Slab,
     /// Objects that are not handed out.
     free: u16,
 }
+
+/// Whether objects have tags: decided before there are any.
+static TAGGED: AtomicBool = AtomicBool::new(false);
 
 fn map_words(class: Class) -> usize {
     slab_objects(class).div_ceil(64)
 }
 
 fn slab_layout(class: Class) -> Layout {
-    Layout::from_size_align(size_of::<Slab>() + map_words(class) * size_of::<u64>(), align_of::<Slab>()).expect("a small size")
+    let tags = if TAGGED.load(Relaxed) { slab_objects(class) * size_of::<AtomicU16>() } else { 0 };
+    Layout::from_size_align(size_of::<Slab>() + map_words(class) * size_of::<u64>() + tags, align_of::<Slab>()).expect("a small size")
 }
 
-/// The map behind a slab.
-///
-/// # Safety
-/// The slab is alive, its class set, its zone's lock held, and no other reference to the map about.
-unsafe fn map_of<'a>(slab: *mut Slab) -> &'a mut [u64] {
-    // SAFETY: the caller's promise; it was allocated with room for that many words.
-    unsafe { std::slice::from_raw_parts_mut(slab.add(1).cast(), map_words((*slab).class)) }
+impl Slab {
+    /// The map.
+    ///
+    /// # Safety
+    /// Its zone's lock is held, and no other reference to the map about.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn map(&self) -> &mut [u64] {
+        // SAFETY: the caller's promise; it was allocated with room for that many words behind it.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_ref(self).add(1).cast_mut().cast(), map_words(self.class)) }
+    }
+
+    /// What else is guarded.
+    ///
+    /// # Safety
+    /// As for the map.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn inside(&self) -> &mut Inside {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.inside.get() }
+    }
+
+    /// The tag of the object in which `address` lies. Only where there are tags.
+    fn tag(&self, address: usize) -> &AtomicU16 {
+        debug_assert!(TAGGED.load(Relaxed));
+        let index = index_of(address - self.start, self.class);
+        let behind_map = std::ptr::from_ref(self).wrapping_add(1).cast::<u64>().wrapping_add(map_words(self.class));
+        // SAFETY: it was allocated with room for a tag for each object there.
+        unsafe { &*behind_map.cast::<AtomicU16>().add(index) }
+    }
+}
+
+/// The number of the object at so many bytes from its slab's start.
+#[inline]
+fn index_of(offset: usize, class: Class) -> usize {
+    // 2^32 divided by each size, rounded up: exact for offsets below 2^16.
+    static RECIPROCALS: [u32; CLASSES] = {
+        let mut table = [0; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            table[class] = (1u64 << 32).div_ceil(SIZES[class] as u64) as u32;
+            class += 1;
+        }
+        table
+    };
+    (offset as u64 * u64::from(RECIPROCALS[class as usize]) >> 32) as usize
 }
 
 /// The slabs of one class in a zone that have free objects.
 #[derive(Clone, Copy)]
 struct Bin {
-    first: *mut Slab,
-    last: *mut Slab,
+    first: *const Slab,
+    last: *const Slab,
 }
 
 /// What is empty, by its start.
@@ -88,7 +138,7 @@ unsafe impl Send for Slabs {}
 
 static SLABS: [Lock<Slabs>; GROUPS_MAX] = [const {
     Lock::new(Slabs {
-        bins: [Bin { first: std::ptr::null_mut(), last: std::ptr::null_mut() }; CLASSES],
+        bins: [Bin { first: std::ptr::null(), last: std::ptr::null() }; CLASSES],
         empty: [const { Empty::new() }; KINDS],
         top: 0,
         end: 0,
@@ -107,8 +157,9 @@ static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
 const CLASS_SHIFT: u32 = 48;
 const ZONE_SHIFT: u32 = 56;
 
-/// Makes zones 1 to `count`. False if there is no address space for them.
-pub fn open(count: usize) -> bool {
+/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space for them.
+pub fn open(count: usize, tagged: bool) -> bool {
+    TAGGED.store(tagged, Relaxed);
     let Some((start, zone_len)) = zone::open_groups(count) else { return false };
     let len = count * zone_len;
     let map_len = len / PAGE * size_of::<u64>();
@@ -146,8 +197,8 @@ impl Place {
         (self.0 >> ZONE_SHIFT) as ZoneId
     }
 
-    fn slab(self) -> *mut Slab {
-        (self.0 & ((1 << CLASS_SHIFT) - 1)) as *mut Slab
+    fn slab(self) -> *const Slab {
+        (self.0 & ((1 << CLASS_SHIFT) - 1)) as *const Slab
     }
 }
 
@@ -206,8 +257,69 @@ pub fn put(zone: ZoneId, objects: &[*mut u8]) {
     for object in objects {
         // SAFETY: only what lies in a slab of this zone gets here.
         match unsafe { place_of(*object as usize) } {
-            Some(place) if place.zone() == zone => inside.put(*object as usize, place.slab()),
+            // SAFETY: what the page map leads to is alive.
+            Some(place) if place.zone() == zone => inside.put(*object as usize, unsafe { &*place.slab() }),
             _ => debug_assert!(false, "{object:?} is in no slab of zone {zone}"),
+        }
+    }
+}
+
+/// Notes which site an object belongs to that was just handed out. Only where there are tags.
+///
+/// # Safety
+/// As for [`place_of`]; and the object is the caller's.
+#[inline]
+pub unsafe fn set_tag(object: *mut u8, site: u16) {
+    // SAFETY: the caller's promise: so its slab is alive.
+    if let Some(slab) = unsafe { place_of(object as usize).and_then(|place| place.slab().as_ref()) } {
+        slab.tag(object as usize).store(site, Relaxed);
+    }
+}
+
+/// The tag of the object at an address; `None` if there is no slab, or its zone is busy. Takes no lock for which it would have to wait.
+pub fn tag_at(address: usize) -> Option<u16> {
+    let place = find(address)?;
+    let _inside = SLABS[place.zone() as usize - 1].try_lock()?;
+    // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs in it are alive.
+    let slab = unsafe { place_of(address)?.slab().as_ref()? };
+    TAGGED.load(Relaxed).then(|| slab.tag(address).load(Relaxed))
+}
+
+/// What a walk tells of an object.
+pub struct Seen {
+    /// Its first byte.
+    pub address: usize,
+    /// Its size class.
+    pub bytes: usize,
+    /// Who allocated it.
+    pub tag: u16,
+}
+
+/// Tells of every object that has a tag, zone by zone. Zones that are busy just then lack a slab or two.
+pub fn walk(mut each: impl FnMut(Seen)) {
+    for (zone, slabs) in SLABS.iter().enumerate() {
+        let start = START.load(Relaxed) + zone * ZONE_LEN.load(Relaxed);
+        let end = start + ZONE_USED[zone].load(Relaxed);
+        let mut address = start;
+        while address < end {
+            let Some(_inside) = find(address).and_then(|_| slabs.try_lock()) else {
+                address += PAGE;
+                continue;
+            };
+            // SAFETY: as in `tag_at`.
+            let Some(slab) = (unsafe { place_of(address).and_then(|place| place.slab().as_ref()) }) else {
+                address += PAGE;
+                continue;
+            };
+            let size = size_of_class(slab.class);
+            for index in 0..slab_objects(slab.class) {
+                let address = slab.start + index * size;
+                let tag = slab.tag(address).load(Relaxed);
+                if tag != 0 {
+                    each(Seen { address, bytes: size, tag });
+                }
+            }
+            address = slab.start + slab_bytes(kind_of(slab.class));
         }
     }
 }
@@ -217,41 +329,43 @@ impl Slabs {
         let size = size_of_class(class);
         let mut taken = 0;
         while taken < wanted.len() {
-            let slab = self.bins[class as usize].first;
-            if slab.is_null() {
-                break;
-            }
-            // SAFETY: slabs in a list are alive, and the lock is held.
-            let (head, map) = unsafe { (&mut *slab, map_of(slab)) };
+            // SAFETY: null, or alive: it is in a list.
+            let Some(slab) = (unsafe { self.bins[class as usize].first.as_ref() }) else { break };
+            // SAFETY: the lock is held.
+            let (inside, map) = unsafe { (slab.inside(), slab.map()) };
             for (word, bits) in map.iter_mut().enumerate() {
                 while *bits != 0 && taken < wanted.len() {
                     let index = word * 64 + bits.trailing_zeros() as usize;
                     *bits &= *bits - 1;
-                    head.free -= 1;
-                    wanted[taken] = (head.start + index * size) as *mut u8;
+                    inside.free -= 1;
+                    wanted[taken] = (slab.start + index * size) as *mut u8;
                     taken += 1;
                 }
             }
-            if head.free == 0 {
+            if inside.free == 0 {
                 self.unlink(slab);
             }
         }
         taken
     }
 
-    fn put(&mut self, object: usize, slab: *mut Slab) {
-        // SAFETY: the page map led here, so the slab is alive; the lock is held.
-        let (head, map) = unsafe { (&mut *slab, map_of(slab)) };
-        let (class, offset) = (head.class, object - head.start);
-        let (index, rest) = (offset / size_of_class(class), offset % size_of_class(class));
+    fn put(&mut self, object: usize, slab: &Slab) {
+        let class = slab.class;
+        let offset = object - slab.start;
+        let index = index_of(offset, class);
+        // SAFETY: the lock is held.
+        let (inside, map) = unsafe { (slab.inside(), slab.map()) };
         let bit = 1 << (index % 64);
-        if rest != 0 || map[index / 64] & bit != 0 {
+        if index * size_of_class(class) != offset || map[index / 64] & bit != 0 {
             debug_assert!(false, "{object:#x} is no object, or free already");
             return;
         }
+        if TAGGED.load(Relaxed) {
+            slab.tag(object).store(0, Relaxed);
+        }
         map[index / 64] |= bit;
-        head.free += 1;
-        let free = head.free as usize;
+        inside.free += 1;
+        let free = inside.free as usize;
         if free == 1 {
             self.link(slab);
         }
@@ -264,31 +378,31 @@ impl Slabs {
     }
 
     /// To the end: older ones are to fill up first.
-    fn link(&mut self, slab: *mut Slab) {
+    fn link(&mut self, slab: &Slab) {
+        let bin = &mut self.bins[slab.class as usize];
         // SAFETY: slabs in lists are alive, and the lock is held.
         unsafe {
-            let bin = &mut self.bins[(*slab).class as usize];
-            (*slab).next = std::ptr::null_mut();
-            (*slab).previous = bin.last;
-            match bin.last.as_mut() {
-                Some(last) => last.next = slab,
+            let inside = slab.inside();
+            (inside.next, inside.previous) = (std::ptr::null(), bin.last);
+            match bin.last.as_ref() {
+                Some(last) => last.inside().next = slab,
                 None => bin.first = slab,
             }
-            bin.last = slab;
         }
+        bin.last = slab;
     }
 
-    fn unlink(&mut self, slab: *mut Slab) {
+    fn unlink(&mut self, slab: &Slab) {
+        let bin = &mut self.bins[slab.class as usize];
         // SAFETY: as above.
         unsafe {
-            let bin = &mut self.bins[(*slab).class as usize];
-            let (previous, next) = ((*slab).previous, (*slab).next);
-            match previous.as_mut() {
-                Some(previous) => previous.next = next,
+            let Inside { next, previous, .. } = *slab.inside();
+            match previous.as_ref() {
+                Some(previous) => previous.inside().next = next,
                 None => bin.first = next,
             }
-            match next.as_mut() {
-                Some(next) => next.previous = previous,
+            match next.as_ref() {
+                Some(next) => next.inside().previous = previous,
                 None => bin.last = previous,
             }
         }
@@ -306,23 +420,25 @@ impl Slabs {
             }
             None => return false,
         };
-        // SAFETY: a layout of more than no bytes.
-        let slab = unsafe { std::alloc::alloc(slab_layout(class)) }.cast::<Slab>();
+        // SAFETY: a layout of more than no bytes. Zeros are tags of free objects.
+        let slab = unsafe { std::alloc::alloc_zeroed(slab_layout(class)) }.cast::<Slab>();
         if slab.is_null() {
             self.empty[kind].fresh.push(start);
             return false;
         }
         let objects = slab_objects(class);
-        // SAFETY: fresh and ours, and large enough.
-        unsafe {
-            slab.write(Slab { start, next: std::ptr::null_mut(), previous: std::ptr::null_mut(), class, free: objects as u16 });
-            let map = slab.add(1).cast::<u64>();
-            for word in 0..map_words(class) {
-                let rest = objects - word * 64;
-                map.add(word).write(if rest >= 64 { u64::MAX } else { (1 << rest) - 1 });
-            }
+        let inside = UnsafeCell::new(Inside { next: std::ptr::null(), previous: std::ptr::null(), free: objects as u16 });
+        // SAFETY: fresh, ours, and large enough.
+        let slab = unsafe {
+            slab.write(Slab { start, class, inside });
+            &*slab
+        };
+        // SAFETY: nobody else knows of it.
+        for (word, bits) in unsafe { slab.map() }.iter_mut().enumerate() {
+            let rest = objects - word * 64;
+            *bits = if rest >= 64 { u64::MAX } else { (1 << rest) - 1 };
         }
-        let word = slab as u64 | u64::from(class) << CLASS_SHIFT | u64::from(zone) << ZONE_SHIFT;
+        let word = std::ptr::from_ref(slab) as u64 | u64::from(class) << CLASS_SHIFT | u64::from(zone) << ZONE_SHIFT;
         for page in (start..start + bytes).step_by(PAGE) {
             // SAFETY: the zone's pages have their part of the map, see `extend`.
             unsafe { &*map_word(page) }.store(word, Relaxed);
@@ -331,9 +447,8 @@ impl Slabs {
         true
     }
 
-    fn remove_slab(&mut self, slab: *mut Slab) {
-        // SAFETY: it is alive, and the lock held.
-        let (start, class) = unsafe { ((*slab).start, (*slab).class) };
+    fn remove_slab(&mut self, slab: &Slab) {
+        let (start, class) = (slab.start, slab.class);
         let kind = kind_of(class);
         for page in (start..start + slab_bytes(kind)).step_by(PAGE) {
             // SAFETY: as in `add_slab`.
@@ -341,7 +456,7 @@ impl Slabs {
         }
         self.empty[kind].fresh.push(start);
         // SAFETY: allocated with this layout; nothing leads to it any more.
-        unsafe { std::alloc::dealloc(slab.cast(), slab_layout(class)) };
+        unsafe { std::alloc::dealloc(std::ptr::from_ref(slab).cast_mut().cast(), slab_layout(class)) };
     }
 }
 

@@ -152,6 +152,36 @@ pub fn find_objects() -> bool {
     found != 0
 }
 
+/// glibc's `struct link_map`, the part that is public.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const libc::c_char,
+}
+
+/// Where the object is loaded that an address lies in, and its file name; that is empty for the program itself.
+pub fn object_of(address: usize) -> Option<(usize, String)> {
+    let object = find_object(address)?;
+    let map = object.link_map.cast::<LinkMap>();
+    // SAFETY: the loader's description of a loaded object. One that is being unloaded by another thread meanwhile may be gone: its code was
+    // running, so whoever unloads it breaks more than this.
+    let (base, name) = unsafe { ((*map).base, (*map).name) };
+    // SAFETY: as above; a NUL-terminated name.
+    let name = if name.is_null() { String::new() } else { unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned() };
+    Some((base, name))
+}
+
+fn find_object(address: usize) -> Option<FoundObject> {
+    let find: FindObject = match FIND_OBJECT.load(Acquire) {
+        0 => return None,
+        // SAFETY: the C library's function of this name has this signature.
+        function => unsafe { std::mem::transmute::<usize, FindObject>(function) },
+    };
+    let mut object = std::mem::MaybeUninit::<FoundObject>::zeroed();
+    // SAFETY: fills in the object, and may be called anywhere.
+    unsafe { (find(address, object.as_mut_ptr()) == 0).then(|| object.assume_init()) }
+}
+
 /// Room for what compilers write: callee-saved registers, and two levels of remembered rows.
 struct Small;
 
@@ -165,19 +195,7 @@ fn read_rule(address: usize) -> Option<Rule> {
     if !cfg!(target_arch = "x86_64") {
         return None;
     }
-    let find: FindObject = match FIND_OBJECT.load(Acquire) {
-        0 => return None,
-        // SAFETY: the C library's function of this name has this signature.
-        function => unsafe { std::mem::transmute::<usize, FindObject>(function) },
-    };
-    let mut object = std::mem::MaybeUninit::<FoundObject>::zeroed();
-    // SAFETY: fills in the object, and may be called anywhere.
-    let object = unsafe {
-        if find(address, object.as_mut_ptr()) != 0 {
-            return None;
-        }
-        object.assume_init()
-    };
+    let object = find_object(address)?;
     if object.eh_frame_hdr == 0 {
         return None;
     }

@@ -218,6 +218,24 @@ pub enum ReportKind {
     Heatmap(HeatmapArguments),
     /// How much memory it waits for, in each stretch of time and in all
     Wss(Shown),
+    /// Who allocates what is hot and what is cold: from a report of `terrace run --allocator context --sampler auto --report FILE.json`
+    Sites(SitesArguments),
+}
+
+/// `terrace report sites`.
+#[derive(Args, Debug)]
+pub struct SitesArguments {
+    /// What `terrace run --report` wrote
+    pub file: PathBuf,
+    /// The process to show [default: the one that was met most]
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
+    /// Sites to show of either kind
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub count: usize,
+    /// Print JSON: all sites, with the names of their functions
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What of a recording is shown, and how.

@@ -662,15 +662,15 @@ mod tests {
             // SAFETY: the right size and alignment, and atomics only; the vector outlives the reference.
             let file = unsafe { &*words.as_ptr().cast::<StatsFile>() };
             let mut all = Vec::new();
-            file.samples.take(&mut taken, |block, weight| all.push((block, weight)));
+            file.samples.take(&mut taken, |address, weight| all.push((address as u64, weight)));
             all
         };
         let mut next = 0;
         // Around the end of the ring, by who opens it again each time.
         for count in [3, 2_500, 2_500, 0, 1] {
-            let sent: Vec<(u32, f32)> = (next..next + count).map(|n| (n, 0.5 * n as f32)).collect();
+            let sent: Vec<(u64, f32)> = (next..next + count).map(|n| (n << 33, 0.5 * n as f32 % 4096.0)).collect();
             next += count;
-            let entries: Vec<u64> = sent.iter().map(|(block, weight)| SampleRing::entry(*block, *weight)).collect();
+            let entries: Vec<u64> = sent.iter().map(|(address, weight)| SampleRing::entry(*address, *weight)).collect();
             open(12).unwrap().send(&entries).unwrap();
             assert_eq!(read(), sent);
         }

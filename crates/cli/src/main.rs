@@ -27,6 +27,7 @@ mod run;
 mod run_dir;
 mod sampling;
 mod shares;
+mod sites;
 mod tree;
 
 use clap::Parser;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
+        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Sites(arguments) }) => sites::show(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),

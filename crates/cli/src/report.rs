@@ -5,6 +5,7 @@
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
 use crate::sampling::Sampled;
+use crate::sites::Sites;
 use crate::tree::Together;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -81,6 +82,8 @@ pub struct Report {
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
+    /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
+    pub sites: Vec<Sites>,
 }
 
 /// All processes together. Pages that they share count once.
@@ -197,6 +200,8 @@ pub struct Run<'a> {
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
     pub unusable_page: Option<String>,
+    /// What processes told of their allocation sites.
+    pub sites: Vec<Sites>,
 }
 
 /// What is said where the library was preloaded and left no page.
@@ -270,6 +275,7 @@ impl Report {
             }),
             policy: run.settings.policy.name(),
             processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
+            sites: run.sites.clone(),
         }
     }
 }
@@ -354,6 +360,7 @@ pub mod samples {
             sampled: None,
             out_of_reach: None,
             unusable_page: None,
+            sites: Vec::new(),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::report_file::ReportFile;
 use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
-use crate::{command_path, figures, library, report_text, say};
+use crate::{command_path, figures, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_pager::injection::Injection;
-use terrace_pager::settings::{Dram, Eviction, HugePages, Settings, Stress};
+use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
 use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
 /// Set for every process of a run, and so the sign of being inside one.
@@ -66,11 +66,6 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let run_dir = RunDir::create()?;
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    if out_of_reach.is_none() {
-        settings.run_dir = run_dir.path().to_str().map(str::to_owned);
-        settings.run_pid = Some(std::process::id());
-        prepare(&mut command, &settings, &library);
-    }
     let budget = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
     let mut tree = Tree::new(run_dir.path(), budget);
     // Inherited by what is started next.
@@ -78,6 +73,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
         Some(_) => None,
     };
+    if out_of_reach.is_none() {
+        settings.run_dir = run_dir.path().to_str().map(str::to_owned);
+        settings.run_pid = Some(std::process::id());
+        settings.sites = settings.allocator == Allocator::Context && sampling.is_some();
+        prepare(&mut command, &settings, &library);
+    }
     let mut looks = Looks::default();
     let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut())) {
         Ok(ended) => ended,
@@ -94,6 +95,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         together: tree.together(),
         sampled: sampling.map(Sampling::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
+        sites: sites::read_all(run_dir.path()),
         unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
     };
     for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid) {

@@ -3,7 +3,7 @@
 //!
 //! What sampling costs, our reading and the interrupts, is held under a share of one CPU, by sampling only a part of the time ([`Control`]).
 
-use crate::data::{Data, REGION_BYTES};
+use crate::data::Data;
 use crate::figures::{self, SampleFile};
 use crate::process::{self, cpu_time};
 use crate::say;
@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
-use terrace_pager::settings::{Dram, HugePages, SettingError, Settings};
+use terrace_pager::settings::{Allocator, Dram, HugePages, SettingError, Settings};
 use terrace_pager::stats::SampleRing;
 use terrace_sampler::decoder::{Decoder, Interrupt};
 use terrace_sampler::events::{OpenError, Whose};
@@ -203,8 +203,8 @@ pub struct Sampling {
     /// When the directory of pages last changed, and was last looked at.
     changed: Option<SystemTime>,
     files_from: Instant,
-    /// Of this look, by process and region.
-    met: HashMap<(u32, u32), f32>,
+    /// Of this look, by process and place: 16 bytes each.
+    met: HashMap<(u32, u64), f32>,
     control: Control,
     begun: Instant,
     tally: Tally,
@@ -213,18 +213,21 @@ pub struct Sampling {
 impl Sampling {
     /// Begins to sample what is started next, where that changes anything and can be done. What cannot is said.
     pub fn begin(choice: Choice, cost: Cost, settings: &Settings, run_dir: &Path) -> Result<Option<Sampling>> {
+        // Which objects belong together is worth knowing where nothing moves, too.
+        let by_context = settings.allocator == Allocator::Context;
         let wanted = match choice {
             Choice::None => false,
             Choice::Auto => {
-                settings.policy.needs_samples()
+                by_context
+                    || settings.policy.needs_samples()
                     || settings.policy.uses_samples() && (has_node(settings) || settings.huge_pages == HugePages::Hot)
             }
-            _ => settings.policy.uses_samples(),
+            _ => by_context || settings.policy.uses_samples(),
         };
         if settings.strict && !wanted && !matches!(choice, Choice::Auto | Choice::None) {
             bail!("--sampler {choice} is of no use to --policy {}, which takes no samples", settings.policy);
         }
-        if !wanted || settings.observe || settings.dram == Dram::Unlimited {
+        if !wanted || !by_context && (settings.observe || settings.dram == Dram::Unlimited) {
             return Ok(None);
         }
         // Of everybody, where that is allowed: it costs no switch between threads anything.
@@ -252,6 +255,8 @@ impl Sampling {
             Err(why) => {
                 let cost = if has_node(settings) {
                     "so what is hot in the node's memory stays there"
+                } else if by_context {
+                    "so contexts are grouped by chance, not by how hot their objects are"
                 } else if settings.huge_pages == HugePages::Hot {
                     "so nothing gets huge pages"
                 } else {
@@ -272,7 +277,7 @@ impl Sampling {
         let (data, met) = (&self.data, &mut self.met);
         let files = &mut self.files;
         let wanted = |process, address| data.borrow_mut().contains(process, address);
-        let count = |sample: Sample| *met.entry((sample.process, (sample.address / REGION_BYTES) as u32)).or_default() += sample.weight;
+        let count = |sample: Sample| *met.entry((sample.process, sample.address & !15)).or_default() += sample.weight;
         let tally = match &mut self.intake {
             Intake::Timers(decoder) => interrupts(files, decoder, wanted, count),
             Intake::Events(source) => source.drain(|process| files.contains_key(&process), wanted, count),
@@ -319,13 +324,13 @@ impl Sampling {
 
     /// Writes what was met to whom it concerns.
     fn send(&mut self) {
-        let mut all: Vec<((u32, u32), f32)> = self.met.drain().collect();
+        let mut all: Vec<((u32, u64), f32)> = self.met.drain().collect();
         // Of each process the most first: what is too much for its ring is the least.
         all.sort_unstable_by(|(a, more), (b, less)| a.0.cmp(&b.0).then(less.total_cmp(more)).then(a.1.cmp(&b.1)));
         for of_one in all.chunk_by(|a, b| a.0.0 == b.0.0) {
             let process = of_one[0].0.0;
             let Some(file) = self.files.get_mut(&process) else { continue };
-            let entries: Vec<u64> = of_one.iter().map(|((_, block), weight)| SampleRing::entry(*block, *weight)).collect();
+            let entries: Vec<u64> = of_one.iter().map(|((_, address), weight)| SampleRing::entry(*address, *weight)).collect();
             if file.send(&entries).is_err() {
                 self.files.remove(&process);
             }

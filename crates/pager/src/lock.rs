@@ -40,6 +40,11 @@ impl<T> Lock<T> {
         LockGuard { lock: self }
     }
 
+    /// The lock, if nobody has it.
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then_some(LockGuard { lock: self })
+    }
+
     #[cold]
     fn lock_slow(&self) {
         for _ in 0..SPINS {

@@ -14,8 +14,16 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use terrace_policy::victims::PRESSURE_MAX;
 
 /// No library around the pager.
-pub(crate) const HOST: Host =
-    Host { enter_internal: || (), leave_internal: || (), start_soon: || (), tidy_soon: || (), unmanaged_range: || (0, 0), map_bytes: || 0 };
+pub(crate) const HOST: Host = Host {
+    enter_internal: || (),
+    leave_internal: || (),
+    start_soon: || (),
+    tidy_soon: || (),
+    unmanaged_range: || (0, 0),
+    map_bytes: || 0,
+    sampled: |_, _| (),
+    look_at_sites: |_| (),
+};
 
 /// Says that pages cannot be moved here; fails where they must.
 pub(crate) fn cannot_run() {

@@ -290,6 +290,10 @@ impl Mover {
         if pager.table.has_refused() {
             pager.say_once(&pager.said.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
         }
+        if pager.settings.sites && now_ns - self.sampled_ns > SAMPLES_EVERY_NS {
+            self.tell_samples(now_ns);
+            (pager.host.look_at_sites)(now_ns);
+        }
         if pager.mode() != Mode::Active {
             return self.idle_tick(u64::MAX);
         }
@@ -805,15 +809,17 @@ impl Mover {
         let wanted = match &self.far {
             // Nothing but samples tells what is used there.
             Some(_) if pager.far_pages() > 0 => 1.0,
-            _ if self.huge.is_some() => 1.0,
+            _ if self.huge.is_some() || pager.settings.sites => 1.0,
             _ if tight => self.policy.samples_wanted(),
             _ => SAMPLES_WITH_ROOM,
         };
         page.samples_percent.store((wanted * 100.0) as u64, Relaxed);
         let (table, policy, far) = (&pager.table, &mut self.policy, &mut self.far);
-        samples.take(&mut self.samples_taken, |block, weight| {
+        let sampled = pager.host.sampled;
+        samples.take(&mut self.samples_taken, |address, weight| {
+            sampled(address, weight);
             // What is not managed has no region.
-            if let Some(entry) = table.get(block as usize * REGION) {
+            if let Some(entry) = table.get(address) {
                 policy.sampled(entry.number, weight);
                 if let Some(far) = far {
                     far.sampled(entry.number, weight);

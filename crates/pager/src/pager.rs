@@ -39,6 +39,10 @@ pub struct Host {
     pub unmanaged_range: fn() -> (usize, usize),
     /// What else the allocator's own tables take.
     pub map_bytes: fn() -> u64,
+    /// A sample met this address. Called by the mover, as is the next: neither may wait for what a fork holds.
+    pub sampled: fn(address: usize, weight: f32),
+    /// The time (CLOCK_MONOTONIC, ns): a few times a second where sites are watched ([`Settings::sites`]).
+    pub look_at_sites: fn(now_ns: u64),
 }
 
 /// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never help.
@@ -1006,6 +1010,31 @@ impl Pager {
         }
         stats::set_text(&page.program, &program_name());
         page.magic.store(stats::MAGIC, Release);
+    }
+
+    /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM, and so is what is not managed. Pages in another node count as
+    /// in DRAM.
+    pub fn tier_of(&self, address: usize) -> usize {
+        let Some(entry) = self.table.get(address) else { return 0 };
+        let word = entry.word(address).load();
+        if word.is_swapped() {
+            return self.tiers.iter().position(|tier| tier.swap().is_some()).unwrap_or(0);
+        }
+        match word.stored() {
+            Some(location) if !word.is_present() => entry.region.store.lock().tier_of(location).map_or(0, usize::from),
+            _ => 0,
+        }
+    }
+
+    /// The names of all tiers.
+    pub fn tier_names(&self) -> impl Iterator<Item = &str> {
+        self.tiers.iter().map(|tier| tier.spec.name.as_str())
+    }
+
+    /// Where this process tells of its allocation sites; `None` without a run directory.
+    pub fn sites_path(&self) -> Option<String> {
+        let page = self.stats()?;
+        Some(format!("{}/{}-{}.sites", self.settings.run_dir.as_ref()?, page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
     }
 
     /// In a fork's child, before anything is started: our threads are gone, our descriptors too.

@@ -362,6 +362,8 @@ pub struct Settings {
     pub zones: Zones,
     /// `--context-depth`, as `TERRACE_CONTEXT_DEPTH`.
     pub context_depth: ContextDepth,
+    /// Whether it is told which callers' objects are where and how hot: `TERRACE_SITES=1`, which `terrace run` sets where objects go by context and samples are taken.
+    pub sites: bool,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
     pub verify: bool,
     /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
@@ -391,6 +393,7 @@ impl Default for Settings {
             allocator: Allocator::default(),
             zones: Zones::default(),
             context_depth: ContextDepth::default(),
+            sites: false,
             verify: false,
             children: true,
             run_pid: None,
@@ -435,6 +438,7 @@ impl Settings {
         if let Some(text) = get("TERRACE_CONTEXT_DEPTH").filter(|text| !text.trim().is_empty()) {
             settings.context_depth = text.parse()?;
         }
+        settings.sites = flag("TERRACE_SITES", get("TERRACE_SITES"))?;
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
             settings.children = flag("TERRACE_CHILDREN", Some(text))?;
@@ -468,6 +472,7 @@ impl Settings {
             ("TERRACE_ALLOCATOR", self.allocator.to_string()),
             ("TERRACE_ZONES", self.zones.to_string()),
             ("TERRACE_CONTEXT_DEPTH", self.context_depth.to_string()),
+            ("TERRACE_SITES", u8::from(self.sites).to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
             ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
         ];
@@ -519,6 +524,7 @@ mod tests {
             allocator: Allocator::Context,
             zones: Zones(7),
             context_depth: ContextDepth(0),
+            sites: true,
             verify: true,
             children: false,
             run_pid: Some(7),
@@ -543,7 +549,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 17)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 18)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -555,6 +561,7 @@ mod tests {
                 "TERRACE_ALLOCATOR",
                 "TERRACE_ZONES",
                 "TERRACE_CONTEXT_DEPTH",
+                "TERRACE_SITES",
                 "TERRACE_VERIFY",
                 "TERRACE_CHILDREN",
                 "TERRACE_RUN_PID",

@@ -144,6 +144,8 @@ impl Kernel {
             tidy_soon: || (),
             unmanaged_range: || (0, 0),
             map_bytes: || 0,
+            sampled: |_, _| (),
+            look_at_sites: |_| (),
         };
         let evict = if seed.is_multiple_of(2) { Eviction::WriteProtect } else { Eviction::Move };
         let settings = Settings { dram: Dram::Bytes(1 << 40), evict, ..Settings::default() };

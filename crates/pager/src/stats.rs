@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x07");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x08");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -184,20 +184,22 @@ pub struct SampleRing {
 pub const SAMPLE_SLOTS: usize = 4096;
 /// Least weight of an entry.
 const WEIGHT_UNIT: f32 = 1.0 / 256.0;
+/// Bits of an entry's weight, below those of the address, of which 48 are in use.
+const WEIGHT_BITS: u32 = 20;
 
 impl SampleRing {
-    /// Samples of this weight met the region at `block` (its address divided by its size).
-    pub fn entry(block: u32, weight: f32) -> u64 {
-        u64::from(block) << 32 | u64::from((weight / WEIGHT_UNIT) as u32)
+    /// Samples of this weight met the 16 bytes at `address`.
+    pub fn entry(address: u64, weight: f32) -> u64 {
+        (address >> 4) << WEIGHT_BITS | u64::from(((weight / WEIGHT_UNIT) as u32).min((1 << WEIGHT_BITS) - 1))
     }
 
     /// Takes out what came since `taken` were.
-    pub fn take(&self, taken: &mut u64, mut each: impl FnMut(u32, f32)) {
+    pub fn take(&self, taken: &mut u64, mut each: impl FnMut(usize, f32)) {
         let sent = self.sent.load(Acquire);
         let from = (*taken).max(sent.saturating_sub(SAMPLE_SLOTS as u64)).min(sent);
         for number in from..sent {
             let entry = self.slots[(number % SAMPLE_SLOTS as u64) as usize].load(Relaxed);
-            each((entry >> 32) as u32, entry as u32 as f32 * WEIGHT_UNIT);
+            each((entry >> WEIGHT_BITS << 4) as usize, (entry & ((1 << WEIGHT_BITS) - 1)) as f32 * WEIGHT_UNIT);
         }
         *taken = sent;
     }

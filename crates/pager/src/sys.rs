@@ -272,6 +272,33 @@ pub fn truncate(fd: Fd, len: usize) -> Result<()> {
     unsafe { syscall!(Sysno::ftruncate, fd, len) }.map(drop)
 }
 
+/// Writes all of it.
+pub fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the buffer outlives the call.
+        match unsafe { syscall!(Sysno::write, fd, bytes.as_ptr(), bytes.len()) } {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Renames a file. Both paths end in a NUL.
+pub fn rename(from: &str, to: &str) -> Result<()> {
+    debug_assert!(from.ends_with('\0') && to.ends_with('\0'));
+    // SAFETY: the paths are NUL-terminated and outlive the call.
+    unsafe { syscall!(Sysno::renameat2, libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), 0) }.map(drop)
+}
+
+/// Removes a file. The path ends in a NUL.
+pub fn unlink(path: &str) {
+    debug_assert!(path.ends_with('\0'));
+    // SAFETY: as above.
+    let _ = unsafe { syscall!(Sysno::unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
+}
+
 /// Reads at an offset.
 pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the buffer is exclusively ours for the call.

@@ -7,11 +7,13 @@
 //!   [`mod@terrace`], or by a published one.
 //! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and [`memtis`] by the mechanism that they share, [`histogram`];
 //!   ours by its model and what moves cost, [`gate`].
+//! - [`grouping`]: which allocation sites' objects share a zone.
 //! - [`live`]: all of them by their names.
 #![forbid(unsafe_code)]
 
 pub mod faults;
 pub mod gate;
+pub mod grouping;
 pub mod histogram;
 pub mod jenga;
 pub mod live;

@@ -48,6 +48,9 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn end() {
     if let Some(pager) = pager() {
         pager.tell_counts();
+        terrace_alloc::enter_internal();
+        grouped::tell_sites(pager);
+        terrace_alloc::leave_internal();
     }
 }
 
@@ -65,7 +68,7 @@ fn set_up() -> Result<(), String> {
     }
     let strict = settings.strict;
     if settings.allocator == Allocator::Context {
-        grouped::start(Grouping { zones: settings.zones.0.into(), depth: settings.context_depth.0.into() });
+        grouped::start(Grouping { zones: settings.zones.0.into(), depth: settings.context_depth.0.into(), watched: settings.sites });
     }
     let host = Host {
         enter_internal: terrace_alloc::enter_internal,
@@ -74,6 +77,8 @@ fn set_up() -> Result<(), String> {
         tidy_soon: terrace_alloc::tidy_soon,
         unmanaged_range: unmanaged::range,
         map_bytes: grouped::map_bytes,
+        sampled: grouped::sampled,
+        look_at_sites: grouped::look_at_sites,
     };
     let pager = Pager::create(settings, host)?;
     pager.say(State::Idle, "");

@@ -223,6 +223,9 @@ extern "C" fn after_fork_in_child() {
     in_child(true);
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe { grouped::unlock_after_fork() };
+    terrace_alloc::enter_internal();
+    grouped::forget_samples();
+    terrace_alloc::leave_internal();
 }
 
 fn in_child(threads: bool) {

@@ -11,7 +11,7 @@ const ZONES: usize = 5;
 
 fn opened() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| assert!(slabs::open(ZONES)));
+    ONCE.call_once(|| assert!(slabs::open(ZONES, true)));
 }
 
 /// Deterministic, and good enough.
