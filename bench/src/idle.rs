@@ -1,7 +1,7 @@
 //! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 % time, 1 % memory, against the program alone.
 //!
 //! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the difference is that, and what is Terrace's own,
-//! tells the system's jemalloc, a third side; and what samples cost, a fourth.
+//! tells the system's jemalloc, a third side; what samples cost, a fourth; and Terrace around the program's own allocator, a fifth.
 
 use crate::machine;
 use crate::results::{self, median, median_interval};
@@ -112,8 +112,14 @@ fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
     let of = |side: Side| sides.iter().position(|found| *found == side).map(|index| &found[index]);
     let alone = of(Side::Alone).context("no program alone")?;
     let mut rows = Vec::new();
-    let pairs =
-        [(Side::Jemalloc, Side::Alone), (Side::Terrace, Side::Alone), (Side::Terrace, Side::Jemalloc), (Side::Sampled, Side::Terrace)];
+    let pairs = [
+        (Side::Jemalloc, Side::Alone),
+        (Side::Terrace, Side::Alone),
+        (Side::Terrace, Side::Jemalloc),
+        (Side::Sampled, Side::Terrace),
+        (Side::System, Side::Alone),
+        (Side::Context, Side::Terrace),
+    ];
     for (side, base) in pairs {
         let (Some(with), Some(without)) = (of(side), of(base)) else { continue };
         let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();

@@ -13,6 +13,7 @@ mod interrupt;
 mod load;
 mod machine;
 mod metadata;
+mod objects;
 mod pages;
 mod picture;
 mod probe;
@@ -88,6 +89,20 @@ enum What {
     Huge(huge::Options),
     /// What samples know of where memory is hot, against the truth
     Accuracy(accuracy::Options),
+    /// Programs of small objects, by where allocators put them: pages that hold the misses, and lookups a second where memory is short (as root)
+    Objects(objects::Options),
+    /// (internal) a measured program of `objects`
+    #[command(hide = true)]
+    ObjectsProgram {
+        /// tree or store
+        kind: String,
+        /// uniform or zipf
+        distribution: String,
+        /// How many
+        keys: u64,
+        /// 0: pages
+        seconds: u64,
+    },
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -143,6 +158,8 @@ fn main() -> anyhow::Result<()> {
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Huge(options)) => huge::run(&options),
         Some(What::Accuracy(options)) => accuracy::run(&options),
+        Some(What::Objects(options)) => objects::run(&options),
+        Some(What::ObjectsProgram { kind, distribution, keys, seconds }) => objects::run_program(&kind, &distribution, keys, seconds),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

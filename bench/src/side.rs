@@ -21,6 +21,10 @@ pub enum Side {
     Terrace,
     /// The same, and its accesses are sampled by the clock.
     Sampled,
+    /// As `Terrace`, but the program keeps its own allocator: glibc's.
+    System,
+    /// Objects go by calling context, unsampled.
+    Context,
 }
 
 impl Side {
@@ -31,12 +35,14 @@ impl Side {
             Side::Jemalloc => "jemalloc",
             Side::Terrace => "terrace",
             Side::Sampled => "sampled",
+            Side::System => "system",
+            Side::Context => "context",
         }
     }
 
     /// Whether `terrace run` starts it.
     pub fn is_under_terrace(self) -> bool {
-        matches!(self, Side::Terrace | Side::Sampled)
+        !matches!(self, Side::Alone | Side::Jemalloc)
     }
 
     /// What there is on this machine, unsampled; says what is not.
@@ -44,14 +50,21 @@ impl Side {
         if jemalloc().is_none() {
             println!("without the side `jemalloc`: libjemalloc.so.2 is not installed");
         }
-        [Side::Alone, Side::Jemalloc, Side::Terrace].into_iter().filter(|side| *side != Side::Jemalloc || jemalloc().is_some()).collect()
+        [Side::Alone, Side::Jemalloc, Side::Terrace, Side::System, Side::Context]
+            .into_iter()
+            .filter(|side| *side != Side::Jemalloc || jemalloc().is_some())
+            .collect()
     }
 
     /// A command that runs `program` on this side, all of it on CPU 0.
     pub fn command(self, program: &[&str]) -> anyhow::Result<Command> {
         // Without perf events it is not to be measured at all.
-        let flags = ["--dram", "16G", "--strict", "--sampler", "clock"];
-        let flags = if self == Side::Sampled { &flags[..] } else { &flags[..2] };
+        let flags: &[&str] = match self {
+            Side::Sampled => &["--dram", "16G", "--strict", "--sampler", "clock"],
+            Side::System => &["--dram", "16G", "--allocator", "system"],
+            Side::Context => &["--dram", "16G", "--sampler", "none", "--allocator", "context"],
+            _ => &["--dram", "16G"],
+        };
         let mut command = machine::pinned(self.is_under_terrace().then_some(flags), program)?;
         command.env("PYTHONHASHSEED", "0").stderr(Stdio::null());
         if self == Side::Jemalloc {
@@ -62,7 +75,8 @@ impl Side {
     }
 }
 
-fn jemalloc() -> Option<PathBuf> {
+/// Debian's jemalloc, if it is installed.
+pub fn jemalloc() -> Option<PathBuf> {
     let directories = ["x86_64-linux-gnu", "aarch64-linux-gnu", "../lib64", ""];
     directories.iter().map(|directory| PathBuf::from("/usr/lib").join(directory).join("libjemalloc.so.2")).find(|path| path.exists())
 }

@@ -509,6 +509,27 @@ static void libraries_come_and_go(void) {
     }
 }
 
+/* The C library allocates in here while it holds a lock of the thread's: as Rust's programs do it, before anything else. */
+static void *ask_for_the_stack(void *argument) {
+    pthread_attr_t attributes;
+    MUST(pthread_getattr_np(pthread_self(), &attributes) == 0);
+    void *start;
+    size_t size;
+    MUST(pthread_attr_getstack(&attributes, &start, &size) == 0 && size > 0);
+    pthread_attr_destroy(&attributes);
+    free(malloc(100));
+    return argument;
+}
+
+static void the_first_allocation_is_the_c_librarys(void) {
+    for (int n = 0; n < 20; n++) {
+        pthread_t thread;
+        MUST(pthread_create(&thread, NULL, ask_for_the_stack, NULL) == 0);
+        MUST(pthread_join(thread, NULL) == 0);
+    }
+    ask_for_the_stack(NULL);
+}
+
 static void *keep_a_block(void *argument) {
     char *block = malloc(5000 + (size_t)(uintptr_t)argument);
     filled(block, 5000, (uint64_t)(uintptr_t)argument);
@@ -633,6 +654,7 @@ int main(int count, char **words) {
         CASE(statistics_and_trimming),
         CASE(jemallocs_own_interface),
         CASE(libraries_come_and_go),
+        CASE(the_first_allocation_is_the_c_librarys),
         CASE(a_thousand_threads_come_and_go),
         CASE(signals_arrive_during_malloc),
         CASE(main_leaves_before_another_thread),

@@ -43,6 +43,7 @@ cases! { FROM_C.hold:
     statistics_and_trimming
     jemallocs_own_interface
     libraries_come_and_go
+    the_first_allocation_is_the_c_librarys
     a_thousand_threads_come_and_go
     signals_arrive_during_malloc
 }

@@ -1,6 +1,6 @@
 //! `--allocator`: which objects share pages, and whose allocator it is.
 
-use terrace_tests::{Program, Terrace, compiled, machine};
+use terrace_tests::{Program, Terrace, compiled, machine, terrace_command};
 
 /// Of 28 pairs of callers, how many share a page; and bytes that `malloc(24)` gives.
 fn pairs_and_usable(terrace: Terrace, bytes: u32) -> (u32, u32) {
@@ -46,4 +46,39 @@ fn the_program_keeps_its_own_allocator() {
     let _machine = machine();
     assert_eq!(pairs_and_usable(Terrace::observing(), 64).1, 32);
     assert_eq!(pairs_and_usable(Terrace::observing().and("--allocator=system"), 64).1, 24);
+}
+
+/// A caller whose objects are read all the time, and one whose objects are not: samples tell which is which, by the names of functions.
+#[test]
+fn hot_and_cold_sites_have_names() {
+    let _machine = machine();
+    let scratch = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = scratch.path().join("report.json");
+    let terrace = Terrace::within("64M").and("--allocator=context").and("--sampler=clock");
+    let finished = Program::new(compiled("hot_and_cold_sites.c", &["-g"])).under(terrace).succeed();
+    std::fs::write(&file, finished.report().to_string()).expect("a file can be written");
+    let shown = Program::new(terrace_command()).args(["report", "sites", "--json"]).arg(&file).succeed();
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let of = |name: &str| {
+        let sites = shown["sites"].as_array().expect("a list").iter();
+        let by_name = |site: &&serde_json::Value| {
+            site["functions"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|function| function.as_str().is_some_and(|function| function.starts_with(name))))
+        };
+        let found: Vec<&serde_json::Value> = sites.filter(by_name).collect();
+        assert_eq!(found.len(), 1, "{name} in {shown:#}");
+        found[0]["site"].clone()
+    };
+    let (hot, cold) = (of("make_hot"), of("make_cold"));
+    let number = |site: &serde_json::Value, key: &str| site[key].as_f64().expect("a number");
+    assert!(number(&hot, "samples") > 20.0 * number(&cold, "samples").max(1.0), "{hot} {cold}");
+    assert!(number(&cold, "bytes") > 5.0 * number(&hot, "bytes"), "{hot} {cold}");
+    let in_dram = |site: &serde_json::Value| site["tier_bytes"][0].as_f64().expect("a number") / number(site, "bytes");
+    assert!(in_dram(&hot) > 0.8 && in_dram(&cold) < 0.8, "{hot} {cold}");
+    // For people, the same.
+    let shown = Program::new(terrace_command()).args(["report", "sites"]).arg(&file).succeed();
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let (hottest, coldest) = text.split_once("coldest").unwrap_or_else(|| panic!("{text}"));
+    assert!(hottest.contains("make_hot") && coldest.contains("make_cold") && coldest.contains("hot_and_cold_sites.c"), "{text}");
 }

@@ -8,7 +8,7 @@
 //! the same machine. The server and all its threads have CPU 0, the client and the benchmark CPU 1.
 
 mod curve;
-mod group;
+pub mod group;
 mod measure;
 mod peer;
 pub mod process;

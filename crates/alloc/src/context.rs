@@ -6,7 +6,7 @@
 
 use crate::unwind::{self, Base};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 /// Frames of a context at most.
 pub const DEPTH_MAX: usize = 16;
@@ -29,21 +29,46 @@ pub struct Stack {
     high: usize,
 }
 
-impl Stack {
-    /// The calling thread's, as the C library knows it. The C library allocates memory meanwhile.
-    pub fn of_this_thread() -> Self {
-        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-        // SAFETY: fills in the attributes, of which the second call reads the stack; they are given back.
-        unsafe {
-            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
-                return Stack::default();
-            }
-            let (mut start, mut len) = (std::ptr::null_mut(), 0);
-            let error = libc::pthread_attr_getstack(attributes.as_ptr(), &mut start, &mut len);
+unsafe extern "C" {
+    /// Where the loader found the main thread's stack: all of its frames are below.
+    static __libc_stack_end: usize;
+}
+
+/// How long threads' stacks are if nothing else is said, and at most the main thread's.
+static THREADS_LEN: AtomicUsize = AtomicUsize::new(0);
+static MAIN_LEN: AtomicUsize = AtomicUsize::new(0);
+/// The main thread's, where it is not limited: below this the kernel maps other things.
+const MAIN_LEN_MAX: u64 = 128 << 20;
+
+/// Learns how long stacks are; before that, none is known.
+pub fn learn_stacks() {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut len = 0;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: each fills in what it is given; the attributes are given back.
+    unsafe {
+        if libc::pthread_attr_init(attributes.as_mut_ptr()) == 0 {
+            libc::pthread_attr_getstacksize(attributes.as_ptr(), &mut len);
             libc::pthread_attr_destroy(attributes.as_mut_ptr());
-            let low = start as usize;
-            if error == 0 { Stack { low, high: low + len } } else { Stack::default() }
         }
+        libc::getrlimit(libc::RLIMIT_STACK, &mut limit);
+    }
+    THREADS_LEN.store(len, Relaxed);
+    MAIN_LEN.store(limit.rlim_cur.min(MAIN_LEN_MAX) as usize, Relaxed);
+}
+
+impl Stack {
+    /// The calling thread's: its description, which the C library puts at the stack's upper end, tells where it is. Asking the C library itself
+    /// (pthread_getattr_np) is not possible: it allocates while it holds a lock, so this may have been called by it.
+    pub fn of_this_thread() -> Self {
+        let here = std::ptr::from_ref(&MaybeUninit::<u8>::uninit()) as usize;
+        // SAFETY: written by the loader before any code of ours runs.
+        let main = unsafe { __libc_stack_end };
+        // SAFETY: asks for a number.
+        let description = unsafe { libc::pthread_self() } as usize;
+        let ends = |high: usize, len: usize| Stack { low: high.saturating_sub(len), high: high & !7 };
+        let main = ends(main, MAIN_LEN.load(Relaxed));
+        if main.holds(here) { main } else { ends(description, THREADS_LEN.load(Relaxed)) }
     }
 
     #[inline]
@@ -107,6 +132,9 @@ enum Step {
     Height(usize),
 }
 
+/// No frame is larger: whatever leads so far is no rule.
+const FRAME_MAX: usize = 1 << 20;
+
 /// Goes from frame to frame after the innermost. Reads nothing but the thread's own stack above `caller.frame`, so a wrong rule cannot make
 /// it fault.
 #[inline]
@@ -132,7 +160,7 @@ fn walk(stack: &Stack, caller: Caller, mut step: impl FnMut(Step)) {
         };
         let next = base.wrapping_add_signed(rule.frame_offset());
         // Upwards, in whole words, and not beyond the end.
-        if next <= frame || next > stack.high || !next.is_multiple_of(8) {
+        if next <= frame || next > stack.high || next - frame > FRAME_MAX || !next.is_multiple_of(8) {
             return step(Step::Height(stack.high - frame));
         }
         if let Some(offset) = rule.saved_pointer() {

@@ -42,6 +42,7 @@ pub fn start(grouping: Grouping) {
             "this C library cannot find unwind information (glibc 2.35 can): contexts are told apart by return address and stack height only",
         );
     }
+    context::learn_stacks();
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
     WATCHED.store(grouping.watched, Relaxed);

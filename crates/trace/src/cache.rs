@@ -13,20 +13,25 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// In all.
+    /// A server's, in all.
     pub const BYTES: usize = 32 << 20;
     const WAYS: usize = 16;
-    const SETS: usize = Cache::BYTES / LINE as usize / Cache::WAYS;
 
-    /// Empty.
+    /// Empty, of the size of a server's.
     pub fn new() -> Cache {
-        Cache { sets: vec![[u64::MAX; Cache::WAYS]; Cache::SETS] }
+        Cache::of(Cache::BYTES)
+    }
+
+    /// Empty, of so many bytes: a power of two, at least 2 KiB.
+    pub fn of(bytes: usize) -> Cache {
+        Cache { sets: vec![[u64::MAX; Cache::WAYS]; (bytes / LINE as usize / Cache::WAYS).next_power_of_two().max(2)] }
     }
 
     /// Touches the byte at this address; false if its line was not there.
     pub fn touch(&mut self, address: u64) -> bool {
         let line = address / LINE;
-        let set = &mut self.sets[(line.wrapping_mul(SPREAD) >> (u64::BITS - Self::SETS.ilog2())) as usize];
+        let bits = self.sets.len().ilog2();
+        let set = &mut self.sets[(line.wrapping_mul(SPREAD) >> (u64::BITS - bits)) as usize];
         let found = set.iter().position(|there| *there == line);
         set[..=found.unwrap_or(Cache::WAYS - 1)].rotate_right(1);
         set[0] = line;

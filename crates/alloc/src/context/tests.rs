@@ -46,6 +46,7 @@ thread_local! {
 #[inline(never)]
 fn look() -> Seen {
     unwind::find_objects();
+    learn_stacks();
     let mut caller = Caller { return_address: 0, frame: 0, frame_pointer: 0 };
     // SAFETY: fills it in; it is three words in this order.
     unsafe { where_from(&mut caller) };

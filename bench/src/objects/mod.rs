@@ -1,0 +1,203 @@
+//! Programs of many small objects, by where an allocator puts them: how many pages hold what is missed in the processor's cache, and what that is worth when
+//! memory is short.
+//!
+//! The programs are a B+-tree of nodes, keys, pointers and records with objects of their own (as in the published one that Jenga and Mitosis measure), and a store of
+//! chained hash entries. Pages: every access of every lookup goes through a model of a cache of 4 MiB; a page's misses are counted.
+//! Speed: lookups a second in a control group over zram, in which the program as it is has a share of its memory, and under Terrace at the same total.
+
+mod program;
+mod store;
+mod tree;
+
+use crate::machine;
+use crate::results::{self, median};
+use crate::servers::group::Group;
+use crate::side::jemalloc;
+use crate::zram::Zram;
+use anyhow::Context;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+pub use program::{Measured, run as run_program};
+
+/// What is measured.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Interleaved repeats
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+    /// Keys of the tree; the store has a quarter
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Only one of the two
+    #[arg(long)]
+    only: Option<Part>,
+    /// Share of its memory that the program has in the control group, percent
+    #[arg(long, default_value_t = 30)]
+    resident: u64,
+    /// Seconds of a run for speed
+    #[arg(long, default_value_t = 12)]
+    seconds: u64,
+}
+
+/// A part of it.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Pages that hold the misses
+    Pages,
+    /// Lookups a second where memory is short
+    Speed,
+}
+
+const PROGRAMS: [(&str, &str); 4] = [("tree", "uniform"), ("tree", "zipf"), ("store", "uniform"), ("store", "zipf")];
+
+/// Whose allocator, and how it is told.
+const SIDES: [(&str, Option<&[&str]>); 4] = [
+    ("glibc", None),
+    ("jemalloc", None),
+    ("size", Some(&["--allocator", "size", "--sampler", "none"])),
+    ("context", Some(&["--allocator", "context", "--sampler", "none"])),
+];
+
+/// Runs both parts.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    if options.only != Some(Part::Speed) {
+        pages(options)?;
+    }
+    if options.only != Some(Part::Pages) {
+        speed(options)?;
+    }
+    Ok(())
+}
+
+fn program(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::Result<Vec<String>> {
+    let own = std::env::current_exe()?.to_string_lossy().into_owned();
+    let keys = if kind == "store" { keys / 4 } else { keys };
+    Ok([&own, "objects-program", kind, distribution, &keys.to_string(), &seconds.to_string()].map(str::to_owned).to_vec())
+}
+
+fn command(side: &str, flags: Option<&[&str]>, words: &[String]) -> anyhow::Result<Command> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = machine::pinned(flags, &words)?;
+    if side == "jemalloc" {
+        command.env("LD_PRELOAD", jemalloc().context("libjemalloc.so.2 is not installed")?);
+    }
+    Ok(command)
+}
+
+fn pages(options: &Options) -> anyhow::Result<()> {
+    println!("Share of the heap's pages that hold 50 % and 80 % of the misses of a 4 MiB cache; medians of {} repeats\n", options.repeats);
+    println!("{:>6} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}", "what", "keys", "objects", "50 %", "80 %", "50 %", "80 %", "pages");
+    let mut rows = Vec::new();
+    for (kind, distribution) in PROGRAMS {
+        let mut by_size = f64::NAN;
+        for (side, flags) in SIDES {
+            let mut found: Vec<Value> = Vec::new();
+            for _ in 0..options.repeats {
+                let output = command(side, flags, &program(kind, distribution, options.keys, 0)?)?.stderr(Stdio::inherit()).output()?;
+                anyhow::ensure!(output.status.success(), "{kind} on the side {side} failed");
+                found.push(serde_json::from_slice(&output.stdout)?);
+            }
+            let of = |path: &str| median(&found.iter().filter_map(|value| value.pointer(path)?.as_f64()).collect::<Vec<_>>());
+            let mut line = |name: &str, half: f64, most: f64, pages: f64| {
+                let share = |part: f64| format!("{:.1}%", part / pages * 100.0);
+                println!(
+                    "{kind:>6} {distribution:>8} {name:>9} {:>8} {:>8} {half:>9.0} {most:>9.0} {pages:>9.0}",
+                    share(half),
+                    share(most)
+                );
+                rows.push(json!({ "program": kind, "keys": distribution, "objects": name, "pages": pages, "pages_for_50": half, "pages_for_80": most }));
+            };
+            line(side, of("/pages_for_50"), of("/pages_for_80"), of("/pages"));
+            if side == "jemalloc" {
+                by_size = of("/pages_for_50");
+            }
+            if side == "context" {
+                line("oracle", of("/oracle/pages_for_50"), of("/oracle/pages_for_80"), of("/oracle/pages"));
+                println!("{:>25} context / jemalloc at 50 %: {:.2}", "", of("/pages_for_50") / by_size);
+            }
+        }
+    }
+    println!();
+    results::write("objects-pages", json!({ "keys": options.keys, "repeats": options.repeats, "rows": rows }))
+}
+
+/// Lookups a second of the second half, and bytes in all, of a run in a control group over zram.
+fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f64)> {
+    let group = Group::create()?;
+    let mut command = command("glibc", None, words)?;
+    let file = group.processes_file();
+    // SAFETY: between fork and exec one file is written.
+    unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut line = String::new();
+    out.read_line(&mut line)?;
+    anyhow::ensure!(line == "ready\n", "the program said {line:?}");
+    let whole = group.meter().usage_bytes()?;
+    let before = zram.used_bytes()?;
+    group.lower_to(whole * share / 100, || match child.try_wait()? {
+        None => Ok(()),
+        Some(status) => anyhow::bail!("the program ended with {status}"),
+    })?;
+    drop(child.stdin.take());
+    // It says this when the measured half is over, and waits.
+    let mut rest = String::new();
+    out.read_line(&mut rest)?;
+    let total = group.meter().usage_bytes()? + zram.used_bytes()? - before;
+    out.read_to_string(&mut line)?;
+    anyhow::ensure!(child.wait()?.success(), "the program failed");
+    Ok((rest.trim().parse()?, total as f64))
+}
+
+/// The same under Terrace.
+fn under(flags: &[&str], words: &[String]) -> anyhow::Result<f64> {
+    let mut child = command("terrace", Some(flags), words)?.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut line = String::new();
+    out.read_line(&mut line)?;
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    out.read_line(&mut rest)?;
+    anyhow::ensure!(child.wait()?.success(), "the program failed");
+    Ok(rest.trim().parse()?)
+}
+
+fn speed(options: &Options) -> anyhow::Result<()> {
+    println!(
+        "Lookups a second at equal memory: a control group with {} % of the program's memory over zram lz4, and Terrace with what both take; one CPU, medians of {} interleaved repeats\n",
+        options.resident, options.repeats
+    );
+    let zram = Zram::swap_on(4 << 30, "lz4")?;
+    let mut rows = Vec::new();
+    for (kind, distribution) in PROGRAMS {
+        let words = program(kind, distribution, options.keys, options.seconds)?;
+        let mut found: [Vec<f64>; 4] = Default::default();
+        let mut memory = Vec::new();
+        for _ in 0..options.repeats {
+            let (per_s, total) = in_group(&words, options.resident, &zram)?;
+            let dram = (total as u64).to_string();
+            found[0].push(per_s);
+            memory.push(total);
+            for (side, flags) in
+                [(1, &["--allocator", "size"][..]), (2, &["--allocator", "context", "--sampler", "none"]), (3, &["--allocator", "context"])]
+            {
+                found[side].push(under(&[&["--dram", &dram], flags].concat(), &words)?);
+            }
+        }
+        let [zram, size, context, sampled] = found.each_ref().map(|found| median(found));
+        println!(
+            "{kind:>6} {distribution:>8} {:>7.0} MiB: zram {zram:>9.0}, by size {size:>9.0} ({:.2}), by context {context:>9.0} ({:.2}; to size {:.2}), with samples {sampled:>9.0} ({:.2})",
+            median(&memory) / f64::from(1 << 20),
+            size / zram,
+            context / zram,
+            context / size,
+            sampled / zram
+        );
+        rows.push(json!({ "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0], "size": found[1], "context": found[2], "context_sampled": found[3] }));
+    }
+    println!();
+    results::write(&format!("objects-speed-{}", options.resident), json!({ "keys": options.keys, "rows": rows }))
+}

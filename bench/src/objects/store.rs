@@ -1,0 +1,99 @@
+//! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes that meet in the same classes.
+
+use super::Measured;
+
+struct Entry {
+    key: Box<[u8]>,
+    value: Box<[u8]>,
+    next: Option<Box<Entry>>,
+}
+
+/// The store.
+pub struct Store {
+    buckets: Vec<Option<Box<Entry>>>,
+}
+
+#[inline(never)]
+fn make_key(number: u64) -> Box<[u8]> {
+    // 16 to 55 bytes.
+    let len = 16 + (number >> 20) as usize % 40;
+    let mut key = vec![b'k'; len];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    std::hint::black_box(key.into_boxed_slice())
+}
+
+#[inline(never)]
+fn make_value(number: u64) -> Box<[u8]> {
+    // 24 to 535 bytes, more often short than long, of which a half compresses.
+    let len = 24 + ((number >> 40) as usize % 512).min((number >> 50) as usize % 512);
+    let mut state = number;
+    let mut byte = |at: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        if at % 2 == 0 { b'v' } else { (state >> 56) as u8 }
+    };
+    std::hint::black_box((0..len).map(&mut byte).collect())
+}
+
+#[inline(never)]
+fn make_entry(key: Box<[u8]>, value: Box<[u8]>, next: Option<Box<Entry>>) -> Box<Entry> {
+    std::hint::black_box(Box::new(Entry { key, value, next }))
+}
+
+fn bytes(object: &[u8], touched: &mut impl FnMut(u64, usize)) {
+    touched(object.as_ptr() as u64, object.len());
+}
+
+fn entry_of(entry: &Entry, touched: &mut impl FnMut(u64, usize)) {
+    touched(std::ptr::from_ref(entry) as u64, size_of::<Entry>());
+}
+
+impl Store {
+    /// With a bucket for two keys.
+    pub fn new(keys: usize) -> Self {
+        Store { buckets: (0..keys.div_ceil(2).next_power_of_two()).map(|_| None).collect() }
+    }
+
+    fn bucket(&self, number: u64) -> usize {
+        (number ^ number >> 29) as usize % self.buckets.len()
+    }
+
+    /// Puts a key in that is not there.
+    pub fn insert(&mut self, number: u64) {
+        let bucket = self.bucket(number);
+        let next = self.buckets[bucket].take();
+        let (key, value) = (make_key(number), make_value(number));
+        self.buckets[bucket] = Some(make_entry(key, value, next));
+    }
+}
+
+impl Measured for Store {
+    fn look_up(&self, number: u64, touched: &mut impl FnMut(u64, usize)) -> bool {
+        let bucket = &self.buckets[self.bucket(number)];
+        touched(std::ptr::from_ref(bucket) as u64, 8);
+        let mut at = bucket.as_deref();
+        while let Some(entry) = at {
+            entry_of(entry, touched);
+            bytes(&entry.key, touched);
+            if entry.key[..8] == number.to_le_bytes() {
+                bytes(&entry.value, touched);
+                // All of it is read.
+                return entry.value.iter().step_by(64).fold(0u8, |sum, byte| sum | byte) != 0;
+            }
+            at = entry.next.as_deref();
+        }
+        false
+    }
+
+    fn objects(&self, each: &mut impl FnMut(u64, usize)) {
+        for bucket in &self.buckets {
+            each(std::ptr::from_ref(bucket) as u64, 8);
+            let mut at = bucket.as_deref();
+            while let Some(entry) = at {
+                entry_of(entry, each);
+                bytes(&entry.key, each);
+                bytes(&entry.value, each);
+                at = entry.next.as_deref();
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and records. Inner nodes and leaves are of one size.
+
+use super::Measured;
+
+/// Keys of a node, at most; one more child.
+const ORDER: usize = 4;
+const KEYS: usize = ORDER - 1;
+
+/// Four words, one of them used as a key's value.
+struct Record([u64; 4]);
+
+enum Pointers {
+    Inner(Box<[Option<Box<Node>>; ORDER]>),
+    Leaf(Box<[Option<Box<Record>>; ORDER]>),
+}
+
+struct Node {
+    keys: Box<[u64; KEYS]>,
+    pointers: Pointers,
+    len: usize,
+}
+
+/// The tree.
+#[derive(Default)]
+pub struct Tree {
+    root: Option<Box<Node>>,
+}
+
+#[inline(never)]
+fn make_node(pointers: Pointers) -> Box<Node> {
+    Box::new(Node { keys: Box::new([0; KEYS]), pointers, len: 0 })
+}
+
+#[inline(never)]
+fn make_leaf() -> Box<Node> {
+    let leaf = make_node(Pointers::Leaf(Box::default()));
+    std::hint::black_box(leaf)
+}
+
+#[inline(never)]
+fn make_inner() -> Box<Node> {
+    let inner = make_node(Pointers::Inner(Box::default()));
+    std::hint::black_box(inner)
+}
+
+#[inline(never)]
+fn make_record(key: u64) -> Box<Record> {
+    std::hint::black_box(Box::new(Record([key, !key, key.rotate_left(7), key ^ 0x55])))
+}
+
+fn whole<T>(object: &T, touched: &mut impl FnMut(u64, usize)) {
+    touched(std::ptr::from_ref(object) as u64, size_of::<T>());
+}
+
+/// How many of the keys are at most this one.
+fn place(node: &Node, key: u64) -> usize {
+    node.keys[..node.len].partition_point(|there| *there <= key)
+}
+
+/// A node's right half, with the least key below it.
+type Split = (u64, Box<Node>);
+
+impl Tree {
+    /// Puts a key in that is not there.
+    pub fn insert(&mut self, key: u64) {
+        let root = self.root.get_or_insert_with(make_leaf);
+        if let Some((between, right)) = insert(root, key) {
+            let left = std::mem::replace(root, make_inner());
+            root.keys[0] = between;
+            root.len = 1;
+            if let Pointers::Inner(children) = &mut root.pointers {
+                (children[0], children[1]) = (Some(left), Some(right));
+            }
+        }
+    }
+}
+
+fn insert(node: &mut Node, key: u64) -> Option<Split> {
+    let at = place(node, key);
+    let full = node.len == KEYS;
+    match &mut node.pointers {
+        Pointers::Leaf(records) => {
+            let record = make_record(key);
+            if !full {
+                node.keys.copy_within(at..node.len, at + 1);
+                node.keys[at] = key;
+                records[at..=node.len].rotate_right(1);
+                records[at] = Some(record);
+                node.len += 1;
+                return None;
+            }
+            let mut right = make_leaf();
+            let Pointers::Leaf(theirs) = &mut right.pointers else { unreachable!("it is a leaf") };
+            let mut all: Vec<(u64, Option<Box<Record>>)> = node.keys.iter().copied().zip(records.iter_mut().map(Option::take)).collect();
+            all.insert(at, (key, Some(record)));
+            (node.len, right.len) = (all.len() / 2, all.len() - all.len() / 2);
+            for (index, (key, record)) in all.into_iter().enumerate() {
+                match index.checked_sub(node.len) {
+                    None => (node.keys[index], records[index]) = (key, record),
+                    Some(index) => (right.keys[index], theirs[index]) = (key, record),
+                }
+            }
+            Some((right.keys[0], right))
+        }
+        Pointers::Inner(children) => {
+            let (between, child) = insert(children[at].as_mut().expect("a child for each gap"), key)?;
+            if !full {
+                node.keys.copy_within(at..node.len, at + 1);
+                node.keys[at] = between;
+                children[at + 1..=node.len + 1].rotate_right(1);
+                children[at + 1] = Some(child);
+                node.len += 1;
+                return None;
+            }
+            let mut right = make_inner();
+            let Pointers::Inner(theirs) = &mut right.pointers else { unreachable!("it is an inner node") };
+            let mut keys = node.keys.to_vec();
+            keys.insert(at, between);
+            let mut all: Vec<Option<Box<Node>>> = children.iter_mut().map(Option::take).collect();
+            all.insert(at + 1, Some(child));
+            let middle = keys.len() / 2;
+            (node.len, right.len) = (middle, keys.len() - middle - 1);
+            node.keys[..middle].copy_from_slice(&keys[..middle]);
+            right.keys[..keys.len() - middle - 1].copy_from_slice(&keys[middle + 1..]);
+            for (index, child) in all.into_iter().enumerate() {
+                match index.checked_sub(middle + 1) {
+                    None => children[index] = child,
+                    Some(index) => theirs[index] = child,
+                }
+            }
+            Some((keys[middle], right))
+        }
+    }
+}
+
+impl Measured for Tree {
+    fn look_up(&self, key: u64, touched: &mut impl FnMut(u64, usize)) -> bool {
+        let Some(mut node) = self.root.as_deref() else { return false };
+        loop {
+            whole(node, touched);
+            whole(&*node.keys, touched);
+            let at = place(node, key);
+            match &node.pointers {
+                Pointers::Inner(children) => {
+                    whole(&**children, touched);
+                    node = children[at].as_deref().expect("a child for each gap");
+                }
+                Pointers::Leaf(records) => {
+                    whole(&**records, touched);
+                    let Some(record) = at.checked_sub(1).and_then(|at| records[at].as_deref()) else { return false };
+                    whole(record, touched);
+                    return record.0[1] == !key;
+                }
+            }
+        }
+    }
+
+    fn objects(&self, each: &mut impl FnMut(u64, usize)) {
+        let mut waiting: Vec<&Node> = self.root.as_deref().into_iter().collect();
+        while let Some(node) = waiting.pop() {
+            whole(node, each);
+            whole(&*node.keys, each);
+            match &node.pointers {
+                Pointers::Inner(children) => {
+                    whole(&**children, each);
+                    waiting.extend(children.iter().flatten().map(|child| &**child));
+                }
+                Pointers::Leaf(records) => {
+                    whole(&**records, each);
+                    records.iter().flatten().for_each(|record| whole(&**record, each));
+                }
+            }
+        }
+    }
+}

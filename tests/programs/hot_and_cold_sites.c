@@ -1,0 +1,59 @@
+/* Two callers of one function allocate in turn, one of them little, which is then read at random for six seconds; what the other has is not touched again. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { HOT = 100000, COLD_FOR_EACH = 8, BYTES = 120 };
+struct object {
+    struct object *next;
+    char text[BYTES - sizeof(struct object *)];
+};
+static struct object *hot[HOT], *cold[HOT * COLD_FOR_EACH];
+
+static __attribute__((noinline)) struct object *make(uint64_t seed) {
+    struct object *object = malloc(sizeof *object);
+    if (!object)
+        abort();
+    object->next = NULL;
+    for (size_t i = 0; i < sizeof object->text; i++)
+        object->text[i] = (char)('a' + (seed = seed * 6364136223846793005ULL + 1442695040888963407ULL) / ((uint64_t)1 << 60));
+    return object;
+}
+static __attribute__((noinline)) struct object *make_hot(uint64_t seed) {
+    struct object *object = make(seed);
+    object->text[0] = 'h';
+    return object;
+}
+static __attribute__((noinline)) struct object *make_cold(uint64_t seed) {
+    struct object *object = make(seed);
+    object->text[0] = 'c';
+    return object;
+}
+
+int main(void) {
+    for (int n = 0; n < HOT; n++) {
+        hot[n] = make_hot((uint64_t)n);
+        for (int m = 0; m < COLD_FOR_EACH; m++)
+            cold[n * COLD_FOR_EACH + m] = make_cold((uint64_t)(n * COLD_FOR_EACH + m));
+    }
+    for (int n = 0; n < HOT; n++)
+        hot[n]->next = hot[(n * 7919LL + 1) % HOT];
+    struct timespec now, start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t sum = 0;
+    struct object *at = hot[0];
+    do {
+        for (int n = 0; n < 200000; n++) {
+            sum += (uint64_t)at->text[(unsigned)n % sizeof at->text];
+            at = at->next;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - start.tv_sec < 6);
+    for (int n = 0; n < HOT * COLD_FOR_EACH; n++)
+        if (cold[n]->text[0] != 'c')
+            return 1;
+    printf("%c\n", sum ? 'y' : 'n');
+    return 0;
+}
