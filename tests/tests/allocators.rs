@@ -75,7 +75,8 @@ fn hot_and_cold_sites_have_names() {
     assert!(number(&hot, "samples") > 20.0 * number(&cold, "samples").max(1.0), "{hot} {cold}");
     assert!(number(&cold, "bytes") > 5.0 * number(&hot, "bytes"), "{hot} {cold}");
     let in_dram = |site: &serde_json::Value| site["tier_bytes"][0].as_f64().expect("a number") / number(site, "bytes");
-    assert!(in_dram(&hot) > 0.8 && in_dram(&cold) < 0.8, "{hot} {cold}");
+    // Means over time: while all of it was made, both left.
+    assert!(in_dram(&hot) > 2.0 * in_dram(&cold), "{hot} {cold}");
     // For people, the same.
     let shown = Program::new(terrace_command()).args(["report", "sites"]).arg(&file).succeed();
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();

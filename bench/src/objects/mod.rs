@@ -9,11 +9,11 @@ mod program;
 mod store;
 mod tree;
 
-use crate::machine;
 use crate::results::{self, median};
 use crate::servers::group::Group;
 use crate::side::jemalloc;
 use crate::zram::Zram;
+use crate::{interrupt, machine};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
@@ -170,6 +170,7 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         "Lookups a second at equal memory: a control group with {} % of the program's memory over zram lz4, and Terrace with what both take; one CPU, medians of {} interleaved repeats\n",
         options.resident, options.repeats
     );
+    interrupt::watch()?;
     let zram = Zram::swap_on(4 << 30, "lz4")?;
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
@@ -177,6 +178,7 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         let mut found: [Vec<f64>; 4] = Default::default();
         let mut memory = Vec::new();
         for _ in 0..options.repeats {
+            interrupt::check()?;
             let (per_s, total) = in_group(&words, options.resident, &zram)?;
             let dram = (total as u64).to_string();
             found[0].push(per_s);

@@ -22,9 +22,9 @@ pub trait Measured {
     fn objects(&self, each: &mut impl FnMut(u64, usize));
 }
 
-/// What lies where: keys are scattered, so that popular ones are not neighbours.
-fn key_of(number: u64) -> u64 {
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// Keys are scattered, so that popular ones are not neighbours; small numbers, so that they compress.
+fn key_of(number: u64, keys: u64) -> u64 {
+    number * 48_611 % keys
 }
 
 /// Draws numbers of keys.
@@ -49,25 +49,25 @@ pub fn run(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::R
         _ => Drawn::Zipf(Zipf::new(keys as f64, 0.99)?),
     };
     // Inserted in an order that has nothing to do with how popular they are.
-    let order = |number: u64| key_of((number * 7_368_787 + 13) % keys);
+    let order = |number: u64| (number * 7_368_787 + 13) % keys;
     match kind {
         "tree" => {
             let mut tree = Tree::default();
             (0..keys).for_each(|number| tree.insert(order(number)));
-            measure(&tree, &drawn, seconds)
+            measure(&tree, &drawn, keys, seconds)
         }
         _ => {
             let mut store = Store::new(keys as usize);
             (0..keys).for_each(|number| store.insert(order(number)));
-            measure(&store, &drawn, seconds)
+            measure(&store, &drawn, keys, seconds)
         }
     }
 }
 
-fn measure(measured: &impl Measured, drawn: &Drawn, seconds: u64) -> anyhow::Result<()> {
+fn measure(measured: &impl Measured, drawn: &Drawn, keys: u64, seconds: u64) -> anyhow::Result<()> {
     let mut random = SmallRng::seed_from_u64(7);
     if seconds == 0 {
-        println!("{}", pages(measured, drawn, &mut random));
+        println!("{}", pages(measured, drawn, keys, &mut random));
         return Ok(());
     }
     println!("ready");
@@ -77,7 +77,7 @@ fn measure(measured: &impl Measured, drawn: &Drawn, seconds: u64) -> anyhow::Res
         let (begun, mut done) = (Instant::now(), 0u64);
         while begun.elapsed() < length {
             for _ in 0..64 {
-                assert!(measured.look_up(key_of(drawn.next(&mut random)), &mut |_, _| ()), "a key is gone");
+                assert!(measured.look_up(key_of(drawn.next(&mut random), keys), &mut |_, _| ()), "a key is gone");
             }
             done += 64;
         }
@@ -93,7 +93,7 @@ fn measure(measured: &impl Measured, drawn: &Drawn, seconds: u64) -> anyhow::Res
 }
 
 /// Pages that hold so much of the misses, as they are and as if the most missed objects lay side by side.
-fn pages(measured: &impl Measured, drawn: &Drawn, random: &mut SmallRng) -> Value {
+fn pages(measured: &impl Measured, drawn: &Drawn, keys: u64, random: &mut SmallRng) -> Value {
     const LOOKUPS: u64 = 2_000_000;
     let mut cache = Cache::of(CACHE_BYTES);
     let mut misses: HashMap<u64, (u64, u64)> = HashMap::new();
@@ -108,7 +108,7 @@ fn pages(measured: &impl Measured, drawn: &Drawn, random: &mut SmallRng) -> Valu
     }
     // The first half fills the cache.
     for lookup in 0..LOOKUPS {
-        let found = measured.look_up(key_of(drawn.next(random)), &mut |address, bytes| {
+        let found = measured.look_up(key_of(drawn.next(random), keys), &mut |address, bytes| {
             for line in address / 64..=(address + bytes as u64 - 1) / 64 {
                 if !cache.touch(line * 64) && lookup >= LOOKUPS / 2 {
                     *by_page.entry(line * 64 / PAGE).or_default() += 1;

@@ -13,10 +13,14 @@ pub struct Store {
     buckets: Vec<Option<Box<Entry>>>,
 }
 
+fn mixed(number: u64) -> u64 {
+    (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 #[inline(never)]
 fn make_key(number: u64) -> Box<[u8]> {
     // 16 to 55 bytes.
-    let len = 16 + (number >> 20) as usize % 40;
+    let len = 16 + (mixed(number) >> 20) as usize % 40;
     let mut key = vec![b'k'; len];
     key[..8].copy_from_slice(&number.to_le_bytes());
     std::hint::black_box(key.into_boxed_slice())
@@ -25,8 +29,9 @@ fn make_key(number: u64) -> Box<[u8]> {
 #[inline(never)]
 fn make_value(number: u64) -> Box<[u8]> {
     // 24 to 535 bytes, more often short than long, of which a half compresses.
-    let len = 24 + ((number >> 40) as usize % 512).min((number >> 50) as usize % 512);
-    let mut state = number;
+    let random = mixed(number);
+    let len = 24 + ((random >> 40) as usize % 512).min((random >> 50) as usize % 512);
+    let mut state = random;
     let mut byte = |at: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if at % 2 == 0 { b'v' } else { (state >> 56) as u8 }
@@ -54,7 +59,7 @@ impl Store {
     }
 
     fn bucket(&self, number: u64) -> usize {
-        (number ^ number >> 29) as usize % self.buckets.len()
+        (mixed(number) >> 32) as usize % self.buckets.len()
     }
 
     /// Puts a key in that is not there.

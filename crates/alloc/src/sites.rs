@@ -118,10 +118,10 @@ struct Watched {
     samples: f64,
     hotness: f32,
     /// Bytes of live objects at the last walk.
-    bytes: u64,
+    bytes: f64,
     /// Sums over all walks: live objects, and their bytes by tier.
-    objects_sum: u64,
-    tier_bytes_sum: [u64; MAX_TIERS],
+    objects_sum: f64,
+    tier_bytes_sum: [f64; MAX_TIERS],
 }
 
 /// What is watched of all, by number. The mover's, and at the end the program's.
@@ -139,7 +139,7 @@ static WATCH: Lock<Watch> = Lock::new(Watch { sites: Vec::new(), elsewhere: 0.0,
 
 /// Hotness halves in so long.
 const HALF_LIFE_S: f64 = 10.0;
-/// All objects are looked at so often at most, and for this share of the time.
+/// All objects are looked at so often at most, and for this share (1/n) of a CPU.
 const WALK_EVERY_NS: u64 = 500_000_000;
 const WALK_SHARE: u64 = 200;
 
@@ -168,7 +168,7 @@ impl Watch {
 
     /// Looks at all objects.
     fn walk(&mut self, pager: &Pager) {
-        self.sites.iter_mut().for_each(|watched| watched.bytes = 0);
+        self.sites.iter_mut().for_each(|watched| watched.bytes = 0.0);
         self.walks += 1;
         // Objects of a page come one after the other.
         let mut last = (usize::MAX, 0);
@@ -178,9 +178,9 @@ impl Watch {
                 last = (page, pager.tier_of(seen.address).min(MAX_TIERS - 1));
             }
             let watched = self.of(seen.tag);
-            watched.bytes += seen.bytes as u64;
-            watched.objects_sum += 1;
-            watched.tier_bytes_sum[last.1] += seen.bytes as u64;
+            watched.bytes += f64::from(seen.bytes);
+            watched.objects_sum += f64::from(seen.objects);
+            watched.tier_bytes_sum[last.1] += f64::from(seen.bytes);
         });
     }
 
@@ -194,7 +194,7 @@ impl Watch {
             .map(|(index, known)| {
                 let watched = self.sites.get(index + 1).copied().unwrap_or_default();
                 let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
-                grouping::Site { bytes: watched.bytes, samples: watched.hotness, zone: zone - 1 }
+                grouping::Site { bytes: watched.bytes as u64, samples: watched.hotness, zone: zone - 1 }
             })
             .collect();
         for (known, zone) in sites.known.iter().zip(grouping::zones(&figures, ZONES.load(Relaxed))) {
@@ -211,13 +211,13 @@ impl Watch {
         let program = std::fs::read_link("/proc/self/exe").map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
         let sites = SITES.lock();
         for (index, known) in sites.known.iter().enumerate() {
-            let Some(watched) = self.sites.get(index + 1).filter(|watched| watched.objects_sum > 0 || watched.samples > 0.0) else {
+            let Some(watched) = self.sites.get(index + 1).filter(|watched| watched.objects_sum > 0.0 || watched.samples > 0.0) else {
                 continue;
             };
-            let mean = |sum: u64| sum.div_ceil(self.walks.max(1));
+            let mean = |sum: f64| (sum / self.walks.max(1) as f64).round() as u64;
             let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
             let tiers = &watched.tier_bytes_sum[..names.len().min(MAX_TIERS)];
-            let bytes = mean(tiers.iter().sum());
+            let bytes: u64 = tiers.iter().map(|sum| mean(*sum)).sum();
             let _ = write!(text, "{bytes} {} {:.1} {zone}", mean(watched.objects_sum), watched.samples);
             for sum in tiers {
                 let _ = write!(text, " {}", mean(*sum));
@@ -251,11 +251,12 @@ pub fn look(now_ns: u64) {
     if now_ns - watch.walked_ns < WALK_EVERY_NS.max(watch.walk_ns * WALK_SHARE) {
         return;
     }
+    let begun_ns = sys::thread_cpu_ns();
     watch.walk(pager);
     watch.regroup();
     publish(pager, &watch.text(pager));
     watch.walked_ns = now_ns;
-    watch.walk_ns = sys::now_ns() - now_ns;
+    watch.walk_ns = sys::thread_cpu_ns() - begun_ns;
 }
 
 /// Tells of all at the end. By then the program may have freed everything: so not how it is now, unless nobody has looked before.
