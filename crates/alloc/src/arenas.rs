@@ -191,6 +191,9 @@ fn read_control<T: Default>(name: &CStr) -> T {
 
 /// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
 pub fn purge() -> bool {
+    // What is empty now, too.
+    slabs::tidy();
+    slabs::tidy();
     // MALLCTL_ARENAS_ALL.
     do_control(c"arena.4096.purge")
 }
@@ -220,5 +223,10 @@ pub struct Usage {
 /// Current usage of the whole allocator.
 pub fn usage() -> Usage {
     write_control(c"epoch", 1u64);
-    Usage { mapped: read_control(c"stats.mapped"), active: read_control(c"stats.active"), allocated: read_control(c"stats.allocated") }
+    let [mapped, active, allocated] = slabs::usage();
+    Usage {
+        mapped: mapped + read_control::<usize>(c"stats.mapped"),
+        active: active + read_control::<usize>(c"stats.active"),
+        allocated: allocated + read_control::<usize>(c"stats.allocated"),
+    }
 }

@@ -143,6 +143,8 @@ struct Slabs {
     /// What was never in a slab, to the end of what the zone handed out.
     top: usize,
     end: usize,
+    /// Bytes of objects that are handed out, in magazines included.
+    taken: usize,
 }
 
 // SAFETY: the slabs that its pointers lead to are reached under the zone's lock only.
@@ -154,6 +156,7 @@ static SLABS: [Lock<Slabs>; GROUPS_MAX] = [const {
         empty: [const { Empty::new() }; KINDS],
         top: 0,
         end: 0,
+        taken: 0,
     })
 }; GROUPS_MAX];
 
@@ -169,8 +172,15 @@ static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
 const CLASS_SHIFT: u32 = 48;
 const ZONE_SHIFT: u32 = 56;
 
-/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space for them.
+/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space for them: where that is limited (ulimit -v), it is
+/// left to the program.
 pub fn open(count: usize, tagged: bool) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills in the limit.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
+    if known && limit.rlim_cur != libc::RLIM_INFINITY {
+        return false;
+    }
     TAGGED.store(tagged, Relaxed);
     let Some((start, zone_len)) = zone::open_groups(count) else { return false };
     let len = count * zone_len;
@@ -190,6 +200,24 @@ pub fn open(count: usize, tagged: bool) -> bool {
 /// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover asks: a fork that holds the locks waits for it.
 pub fn map_bytes() -> u64 {
     ZONE_USED.iter().map(|used| used.load(Relaxed).div_ceil(PAGE / size_of::<u64>() * PAGE) as u64).sum::<u64>() * PAGE as u64
+}
+
+/// What the zones have handed out, what of it is in slabs, and in objects (those in magazines included), bytes.
+pub fn usage() -> [usize; 3] {
+    let mut sums = [0; 3];
+    for (zone, slabs) in SLABS.iter().enumerate().filter(|(zone, _)| ZONE_USED[*zone].load(Relaxed) > 0) {
+        let inside = slabs.lock();
+        let empty = |kind: usize| {
+            let Empty { fresh, stale, clean } = &inside.empty[kind];
+            (fresh.len() + stale.len() + clean.len()) * slab_bytes(kind)
+        };
+        let used = ZONE_USED[zone].load(Relaxed);
+        let never = inside.end - inside.top;
+        sums[0] += used;
+        sums[1] += used - never - (0..KINDS).map(empty).sum::<usize>();
+        sums[2] += inside.taken;
+    }
+    sums
 }
 
 /// What the page map says of an address in a zone of groups.
@@ -365,6 +393,7 @@ impl Slabs {
                 self.unlink(slab);
             }
         }
+        self.taken += taken * size;
         taken
     }
 
@@ -380,6 +409,7 @@ impl Slabs {
             return;
         }
         map[index / 64] |= bit;
+        self.taken -= size_of_class(class);
         inside.free += 1;
         let free = inside.free as usize;
         if free == 1 {

@@ -1,8 +1,8 @@
 //! Which allocation sites' objects share a zone: those of like temperature.
 //!
-//! Jenga (§4.2) leaves that to a hash of the calling context; with thousands of contexts and 32 zones, hot ones and cold ones meet. Here sites are ranked by their
-//! hotness, and the ranking is cut into zones of about equal size, so that what shares a zone is about equally hot. Only objects to come are
-//! concerned: existing ones stay where they are.
+//! Jenga (§4.2) leaves that to a hash of the calling context; with thousands of contexts and 32 zones, hot ones and cold ones meet. Here sites go by their
+//! hotness, samples per byte, in steps of four. No finer: objects that are used together are often allocated together, by several callers in turn, and
+//! parting them costs more pages than it saves (`docs/benchmarks.md`, "Objects by context"). Only objects to come are concerned: existing ones stay where they are.
 
 /// What is known of a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,32 +20,28 @@ const SAMPLES_MIN: f32 = 100.0;
 /// A site's own samples weigh as much as the mean of all after so many of them: thin evidence is drawn to the mean.
 const PRIOR_SAMPLES: f32 = 3.0;
 
-/// The zone that each site's next objects go to, of `zones`. A site stays where it is unless it is more than one zone off, as a ranking by samples
-/// changes a little all the time. Sites without live objects stay, too.
+/// Steps of hotness: the mean's in the middle. What is hotter or colder than the outermost counts as those.
+const STEPS: i32 = 9;
+/// A step is so many times as hot as the next.
+const STEP: f32 = 4.0;
+
+/// The zone that each site's next objects go to, of `zones`: the hotter, the lower its number. A site stays where it is if that is next to it, as samples
+/// change a little all the time. Sites without live objects stay, too.
 pub fn zones(sites: &[Site], zones: u32) -> Vec<u32> {
     let bytes: u64 = sites.iter().map(|site| site.bytes).sum();
     let samples: f32 = sites.iter().map(|site| site.samples).sum();
-    let mut chosen: Vec<u32> = sites.iter().map(|site| site.zone).collect();
-    if samples < SAMPLES_MIN || bytes == 0 || zones < 2 {
-        return chosen;
+    if samples < SAMPLES_MIN || bytes == 0 {
+        return sites.iter().map(|site| site.zone).collect();
     }
     let mean = samples / bytes as f32;
-    let density = |site: &Site| (site.samples + PRIOR_SAMPLES) / (site.bytes as f32 + PRIOR_SAMPLES / mean);
-    let mut ranking: Vec<usize> = (0..sites.len()).filter(|index| sites[*index].bytes > 0).collect();
-    // Ties by number: the same sites give the same zones.
-    ranking.sort_by(|a, b| density(&sites[*b]).total_cmp(&density(&sites[*a])).then(a.cmp(b)));
-    let mut before = 0;
-    for index in ranking {
-        let site = &sites[index];
-        // By the middle of its bytes: a site that holds most of memory does not push the next ones on by a zone of its own.
-        let middle = before + site.bytes / 2;
-        let zone = (u128::from(middle) * u128::from(zones) / u128::from(bytes)).min(u128::from(zones - 1)) as u32;
-        if zone.abs_diff(site.zone) > 1 {
-            chosen[index] = zone;
-        }
-        before += site.bytes;
-    }
-    chosen
+    let chosen = |site: &Site| {
+        let density = (site.samples + PRIOR_SAMPLES) / (site.bytes as f32 + PRIOR_SAMPLES / mean);
+        let above = (density / mean).log(STEP).round() as i32;
+        let step = (STEPS / 2 - above).clamp(0, STEPS - 1) as u32;
+        let zone = step * zones / STEPS as u32;
+        if site.bytes == 0 || zone.abs_diff(site.zone) <= 1 { site.zone } else { zone }
+    };
+    sites.iter().map(chosen).collect()
 }
 
 #[cfg(test)]
@@ -59,12 +55,11 @@ mod tests {
     }
 
     #[test]
-    fn hot_and_cold_part() {
-        // Two that met by chance, and one far larger and colder.
-        let sites = [site(1 << 20, 900.0, 5), site(1 << 20, 2.0, 5), site(30 << 20, 10.0, 5)];
+    fn hot_and_cold_part_and_like_ones_meet() {
+        // A hot one and a cold one that met by chance, and two that are about as hot as the mean.
+        let sites = [site(1 << 20, 900.0, 5), site(64 << 20, 2.0, 5), site(10 << 20, 60.0, 31), site(14 << 20, 100.0, 2)];
         let chosen = zones(&sites, 32);
-        assert_eq!(chosen[0], 0);
-        assert!(chosen[1] > 0 && chosen[2] > chosen[1], "{chosen:?}");
+        assert!(chosen[0] < chosen[2] && chosen[2] < chosen[1] && chosen[2] == chosen[3], "{chosen:?}");
     }
 
     #[test]
@@ -76,11 +71,10 @@ mod tests {
 
     #[test]
     fn what_was_sampled_once_is_not_called_hot() {
-        // A thousandth of the bytes and one sample of a thousand: as dense as the mean.
-        let mut sites = vec![site(100 << 20, 999.0, 20), site(100 << 10, 1.0, 30)];
-        sites.push(site(10 << 20, 0.0, 0));
-        let chosen = zones(&sites, 32);
-        assert!(chosen[1] > 0 && chosen[2] > 20, "{chosen:?}");
+        // A hundred times as dense as the mean, by one sample.
+        let sites = [site(100 << 20, 999.0, 20), site(1 << 10, 1.0, 30)];
+        let chosen = zones(&sites, 9);
+        assert_eq!(chosen[1], 4, "{chosen:?}");
     }
 
     proptest! {

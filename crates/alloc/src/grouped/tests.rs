@@ -149,6 +149,8 @@ fn soak(seconds: f64, threads: usize) {
         object.free(None);
     }
     assert!(alive.into_inner().expect("no thread failed").is_empty());
+    let [mapped, in_slabs, _] = slabs::usage();
+    assert!(in_slabs <= mapped);
 }
 
 #[test]
