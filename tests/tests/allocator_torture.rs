@@ -5,12 +5,7 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
-    vec![
-        Terrace::observing(),
-        Terrace::stressed(),
-        Terrace::observing().and("--allocator=context"),
-        Terrace::stressed().and("--allocator=context"),
-    ]
+    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context")]
 }
 
 static FROM_C: LazyLock<Cases> = LazyLock::new(|| Cases {

@@ -34,7 +34,7 @@ fn make_value(number: u64) -> Box<[u8]> {
     let mut state = random;
     let mut byte = |at: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if at % 2 == 0 { b'v' } else { (state >> 56) as u8 }
+        if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
     };
     std::hint::black_box((0..len).map(&mut byte).collect())
 }

@@ -107,7 +107,7 @@ fn index_of(offset: usize, class: Class) -> usize {
         }
         table
     };
-    (offset as u64 * u64::from(RECIPROCALS[class as usize]) >> 32) as usize
+    ((offset as u64 * u64::from(RECIPROCALS[class as usize])) >> 32) as usize
 }
 
 /// The slabs of one class in a zone that have free objects.

@@ -285,13 +285,13 @@ mod tests {
     fn samples_come_once_and_the_oldest_are_lost() {
         let ring = SampleRing { sent: AtomicU64::new(0), slots: [const { AtomicU64::new(0) }; SAMPLE_SLOTS] };
         let write = |from: u64, to: u64| {
-            (from..to).for_each(|n| ring.slots[n as usize % SAMPLE_SLOTS].store(SampleRing::entry(n as u32, n as f32 / 4.0), Relaxed));
+            (from..to).for_each(|n| ring.slots[n as usize % SAMPLE_SLOTS].store(SampleRing::entry(n << 30, n as f32 / 4.0), Relaxed));
             ring.sent.store(to, Release);
         };
         let taken = std::cell::Cell::new(0);
         let take = || {
             let (mut all, mut number) = (Vec::new(), taken.get());
-            ring.take(&mut number, |block, weight| all.push((block, weight)));
+            ring.take(&mut number, |address, weight| all.push((address >> 30, weight)));
             taken.set(number);
             all
         };
@@ -299,8 +299,11 @@ mod tests {
         assert_eq!(take(), [(0, 0.0), (1, 0.25), (2, 0.5)]);
         assert_eq!(take(), []);
         write(3, 3 + 6000);
-        let last: Vec<u32> = take().iter().map(|(block, _)| *block).collect();
-        assert_eq!(last, (6003 - SAMPLE_SLOTS as u32..6003).collect::<Vec<_>>());
+        let last: Vec<usize> = take().iter().map(|(number, _)| *number).collect();
+        assert_eq!(last, (6003 - SAMPLE_SLOTS..6003).collect::<Vec<_>>());
+        // A weight too large for its bits is the largest.
+        let most = SampleRing::entry(u64::MAX >> 16, 1e9);
+        assert_eq!((most >> WEIGHT_BITS << 4, most & 0xf_ffff), (u64::MAX >> 16 & !15, 0xf_ffff));
         // A page that somebody else wrote into.
         ring.sent.store(1, Release);
         assert_eq!(take(), []);
