@@ -201,6 +201,7 @@ static void edges_of_sizes(void) {
     MUST(one);
     one = realloc(one, zero); /* frees, or makes the smallest block: both are seen */
     free(one);
+    MUST(realloc(malloc(10), zero) == NULL && realloc(malloc(100000), zero) == NULL);
     errno = 0;
     MUST(malloc(huge) == NULL && errno == ENOMEM);
     errno = 0;
@@ -457,6 +458,13 @@ static void jemallocs_own_interface(void) {
                 p_dallocx(block, lg);
         }
     /* The two interfaces are one allocator. */
+    for (int n = 0; n < 200; n++)
+        p_dallocx(memset(p_mallocx(112, 0), 7, 112), 0);
+    char *grown = p_rallocx(p_mallocx(100, ZERO), 112, ZERO);
+    MUST(grown);
+    for (int i = 0; i < 112; i++)
+        MUST(grown[i] == 0);
+    free(grown);
     free(p_mallocx(1000, 0));
     p_dallocx(malloc(1000), 0);
     p_sdallocx(malloc(1000), 1000, 0);

@@ -362,6 +362,12 @@ static int clone_main(void *argument) {
     check_pages(clone_stack, 0, (STACK_BYTES - 100 * KIB) / PAGE, 3);
     check_all();
     free(malloc(2 * MIB));
+    for (size_t n = 8; n < 4000; n += n / 2)
+        free(malloc(n));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    wait_for(child);
     return local[sizeof local / 2] - 5;
 }
 

@@ -178,7 +178,12 @@ static void decide(void) {
     for (word++; *word; word++)
         if (!strncmp(*word, "TERRACE_ALLOCATOR=", 18))
             allocator = *word + 18;
-    if (!allocator || strcmp(allocator, "system"))
+    if (!allocator)
+        return;
+    /* As the settings are read: with spaces around it, if somebody likes that. */
+    allocator += strspn(allocator, " \t");
+    size_t len = strlen("system");
+    if (strncmp(allocator, "system", len) || allocator[len + strspn(allocator + len, " \t")])
         return;
     for (size_t i = 0; i < sizeof(next_names) / sizeof(*next_names); i++)
         ((void **)&next)[i] = dlsym(RTLD_NEXT, next_names[i]);
@@ -378,6 +383,10 @@ static void *reallocate(void *p, size_t size, CALLER) {
     if (!p)
         return allocate(size, THE_CALLER);
     if (is_grouped(p)) {
+        if (unlikely(size == 0)) { /* as jemalloc and glibc */
+            terrace_free(p);
+            return NULL;
+        }
         size_t old = terrace_grouped_usable(p);
         return size <= old && size > old / 2 ? p : move(p, size, THE_CALLER);
     }
@@ -484,15 +493,15 @@ void terrace_after_mapping(void) { done(NULL); }
         return next.name(__VA_ARGS__)
 
 void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
+    ready(); /* the first allocation of all decides */
     PASS(mallocx, size, flags);
     if (pass()) {
         void *p = next.memalign(ALIGN_OF(flags), size);
-        return p && flags & ZERO ? memset(p, 0, size) : p;
+        return p && flags & ZERO ? memset(p, 0, usable_size(p)) : p;
     }
-    ready();
     void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
     if (p)
-        return done(flags & ZERO ? memset(p, 0, size) : p);
+        return done(flags & ZERO ? memset(p, 0, usable_size(p)) : p); /* all of it: rallocx goes by that */
     return done(_rjem_mallocx(size, flags));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {

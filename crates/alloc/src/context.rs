@@ -57,6 +57,11 @@ pub fn learn_stacks() {
     MAIN_LEN.store(limit.rlim_cur.min(MAIN_LEN_MAX) as usize, Relaxed);
 }
 
+/// A thread is about to be made whose stack has this length: a shorter one than usual is what may be relied on from now on.
+pub fn will_have_stack(len: usize) {
+    THREADS_LEN.fetch_min(len, Relaxed);
+}
+
 impl Stack {
     /// The calling thread's: its description, which the C library puts at the stack's upper end, tells where it is. Asking the C library itself
     /// (pthread_getattr_np) is not possible: it allocates while it holds a lock, so this may have been called by it.

@@ -4,14 +4,11 @@ use crate::classes::{GROUPED_MAX, class_of, class_of_aligned, size_of_class};
 use crate::context::{self, Caller, DEPTH_DEFAULT};
 use crate::magazines::Cache;
 use crate::{sites, slabs, unwind};
-use std::sync::atomic::{AtomicBool, Ordering::*};
 use terrace_pager::{Pager, sys};
 
 unsafe extern "C" {
     fn terrace_group_threads();
 }
-
-static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// How objects are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +42,9 @@ pub fn start(grouping: Grouping) {
     context::learn_stacks();
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
-    WATCHED.store(grouping.watched, Relaxed);
+    if grouping.watched {
+        sites::watch();
+    }
     // SAFETY: everything is ready.
     unsafe { terrace_group_threads() };
 }
@@ -77,7 +76,7 @@ unsafe extern "C" fn terrace_grouped_malloc(
     let cache = unsafe { &mut *cache };
     let (zone, site) = sites::of(&cache.stack, Caller { return_address, frame, frame_pointer });
     let object = cache.take(zone, class_of(size));
-    if WATCHED.load(Relaxed) && !object.is_null() {
+    if sites::are_watched() && !object.is_null() {
         // SAFETY: an object that was just handed out.
         unsafe { slabs::set_tag(object, site) };
     }
@@ -112,7 +111,21 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
-/// Takes the locks of grouped objects for a fork: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
+/// Takes the one lock that any kind of fork must have, of what is watched: before the others.
+pub fn lock_watch_for_fork() {
+    sites::lock_watch_for_fork();
+}
+
+/// Opens it again, in parent and child.
+///
+/// # Safety
+/// The calling thread (in the child: its parent's) called [`lock_watch_for_fork`].
+pub unsafe fn unlock_watch_after_fork() {
+    // SAFETY: the caller's promise.
+    unsafe { sites::unlock_watch_after_fork() };
+}
+
+/// Takes the other locks of grouped objects: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
 pub fn lock_for_fork() {
     sites::lock_for_fork();
     slabs::lock_for_fork();
@@ -132,21 +145,21 @@ pub unsafe fn unlock_after_fork() {
 
 /// A sample met this address. Neither this nor the next waits for what a fork holds.
 pub fn sampled(address: usize, weight: f32) {
-    if WATCHED.load(Relaxed) {
+    if sites::are_watched() {
         sites::sampled(address, weight);
     }
 }
 
 /// Called a few times a second where sites are watched.
 pub fn look_at_sites(now_ns: u64) {
-    if WATCHED.load(Relaxed) {
+    if sites::are_watched() {
         sites::look(now_ns);
     }
 }
 
 /// Tells of all sites, at the program's end.
 pub fn tell_sites(pager: &Pager) {
-    if WATCHED.load(Relaxed) {
+    if sites::are_watched() {
         sites::tell(pager);
     }
 }
@@ -154,6 +167,11 @@ pub fn tell_sites(pager: &Pager) {
 /// In a fork's child, when the locks are open again.
 pub fn forget_samples() {
     sites::forget_samples();
+}
+
+/// A thread is about to be made whose stack has this length.
+pub fn will_have_stack(len: usize) {
+    context::will_have_stack(len);
 }
 
 /// A library was unloaded: another one may come to its addresses.

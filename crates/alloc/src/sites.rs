@@ -8,7 +8,7 @@ use crate::slabs;
 use crate::unwind;
 use crate::zone::{self, ZoneId};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
 use terrace_pager::stats::MAX_TIERS;
 use terrace_pager::{Pager, sys};
@@ -38,13 +38,53 @@ struct Known {
     frames: u32,
 }
 
-/// All sites in the table, by number less one, and their frames one after the other: return addresses, innermost first.
-struct Sites {
-    known: Vec<Known>,
-    frames: Vec<usize>,
+/// A return address, and the object that it lies in: by number in the list, or none.
+#[derive(Clone, Copy)]
+struct Frame {
+    address: usize,
+    object: Option<u16>,
 }
 
-static SITES: Lock<Sites> = Lock::new(Sites { known: Vec::new(), frames: Vec::new() });
+/// A loaded file.
+struct Object {
+    base: usize,
+    name: String,
+}
+
+/// All sites in the table, by number less one, and their frames one after the other, innermost first. Objects are looked up when a site is found, by
+/// its own thread, as its code cannot be unloaded then; and what the loader has of them may lie in managed memory.
+struct Sites {
+    known: Vec<Known>,
+    frames: Vec<Frame>,
+    objects: Vec<Object>,
+}
+
+static SITES: Lock<Sites> = Lock::new(Sites { known: Vec::new(), frames: Vec::new(), objects: Vec::new() });
+
+/// Whether sites are watched. Without that nobody asks for their objects.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Has sites watched from now on.
+pub fn watch() {
+    WATCHED.store(true, Relaxed);
+}
+
+/// See there.
+#[inline]
+pub fn are_watched() -> bool {
+    WATCHED.load(Relaxed)
+}
+
+impl Sites {
+    fn object(&mut self, base: usize, name: String) -> Option<u16> {
+        let known = self.objects.iter().position(|object| object.base == base && object.name == name);
+        let index = known.unwrap_or_else(|| {
+            self.objects.push(Object { base, name });
+            self.objects.len() - 1
+        });
+        u16::try_from(index).ok()
+    }
+}
 
 /// Sets how many zones there are.
 pub fn set_zones(count: usize) {
@@ -95,6 +135,11 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
     let mut frames = [0; DEPTH_MAX];
     let len = context::frames(stack, caller, &mut frames);
+    // Before the lock: the loader's memory may be out.
+    let mut objects: [Option<(usize, String)>; DEPTH_MAX] = Default::default();
+    if are_watched() {
+        objects.iter_mut().zip(&frames[..len]).for_each(|(object, address)| *object = unwind::object_of(*address));
+    }
     let mut sites = SITES.lock();
     // Another thread may have been first.
     match find() {
@@ -102,7 +147,10 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
         Err(Some(place)) if sites.known.len() < SITES_MAX => {
             let begin = sites.frames.len() as u32;
             sites.known.push(Known { place: place as u32, frames: begin });
-            sites.frames.extend_from_slice(&frames[..len]);
+            for (address, object) in frames[..len].iter().zip(objects) {
+                let object = object.and_then(|(base, name)| sites.object(base, name));
+                sites.frames.push(Frame { address: *address, object });
+            }
             let (zone, site) = (zone_by_number(id), sites.known.len() as Site);
             TABLE[place].store(id & TAG_MASK | u64::from(zone) << ZONE_SHIFT | u64::from(site), Release);
             (zone, site)
@@ -135,7 +183,13 @@ struct Watch {
     walk_ns: u64,
 }
 
-static WATCH: Lock<Watch> = Lock::new(Watch { sites: Vec::new(), elsewhere: 0.0, decayed_ns: 0, walks: 0, walked_ns: 0, walk_ns: 0 });
+impl Watch {
+    const NEW: Watch = Watch { sites: Vec::new(), elsewhere: 0.0, decayed_ns: 0, walks: 0, walked_ns: 0, walk_ns: 0 };
+}
+
+static WATCH: Lock<Watch> = Lock::new(Watch::NEW);
+/// A fork wants [`WATCH`].
+static FORK_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// Hotness halves in so long.
 const HALF_LIFE_S: f64 = 10.0;
@@ -145,7 +199,7 @@ const WALK_SHARE: u64 = 200;
 
 /// A sample met this address.
 pub fn sampled(address: usize, weight: f32) {
-    let site = slabs::tag_at(address).unwrap_or(0);
+    let Ok(site) = slabs::tag_at(address) else { return };
     // A fork holds the lock while it waits for the mover, which calls this.
     let Some(mut watch) = WATCH.try_lock() else { return };
     if site == 0 {
@@ -166,22 +220,41 @@ impl Watch {
         &mut self.sites[site as usize]
     }
 
-    /// Looks at all objects.
-    fn walk(&mut self, pager: &Pager) {
-        self.sites.iter_mut().for_each(|watched| watched.bytes = 0.0);
-        self.walks += 1;
+    /// Looks at all objects; false if it was given up, for a fork.
+    fn walk(&mut self, pager: &Pager) -> bool {
+        #[derive(Clone, Copy, Default)]
+        struct Found {
+            objects: f64,
+            tier_bytes: [f64; MAX_TIERS],
+        }
+        let mut all: Vec<Found> = Vec::new();
         // Objects of a page come one after the other.
         let mut last = (usize::MAX, 0);
-        slabs::walk(|seen| {
+        let done = slabs::walk(|seen| {
             let page = seen.address / 4096;
             if last.0 != page {
                 last = (page, pager.tier_of(seen.address).min(MAX_TIERS - 1));
             }
-            let watched = self.of(seen.tag);
-            watched.bytes += f64::from(seen.bytes);
-            watched.objects_sum += f64::from(seen.objects);
-            watched.tier_bytes_sum[last.1] += f64::from(seen.bytes);
+            let site = seen.tag as usize;
+            if all.len() <= site {
+                all.resize(site + 1, Found::default());
+            }
+            all[site].objects += f64::from(seen.objects);
+            all[site].tier_bytes[last.1] += f64::from(seen.bytes);
+            !FORK_WAITS.load(Relaxed)
         });
+        if !done {
+            return false;
+        }
+        self.walks += 1;
+        self.sites.iter_mut().for_each(|watched| watched.bytes = 0.0);
+        for (site, found) in all.iter().enumerate().filter(|(_, found)| found.objects > 0.0) {
+            let watched = self.of(site as Site);
+            watched.bytes = found.tier_bytes.iter().sum();
+            watched.objects_sum += found.objects;
+            watched.tier_bytes_sum.iter_mut().zip(found.tier_bytes).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        true
     }
 
     /// Sorts sites into zones by their hotness.
@@ -223,9 +296,12 @@ impl Watch {
                 let _ = write!(text, " {}", mean(*sum));
             }
             let end = sites.known.get(index + 1).map_or(sites.frames.len(), |next| next.frames as usize);
-            for address in &sites.frames[known.frames as usize..end] {
-                let _ = match unwind::object_of(*address) {
-                    Some((base, name)) => write!(text, "\t{:x}\t{}", address - base, if name.is_empty() { &program } else { &name }),
+            for Frame { address, object } in &sites.frames[known.frames as usize..end] {
+                let _ = match object.map(|index| &sites.objects[index as usize]) {
+                    Some(Object { base, name }) => {
+                        let name = if name.is_empty() { &program } else { name };
+                        write!(text, "\t{:x}\t{}", address.wrapping_sub(*base), name.replace(char::is_control, "?"))
+                    }
                     None => write!(text, "\t{address:x}\t"),
                 };
             }
@@ -252,9 +328,10 @@ pub fn look(now_ns: u64) {
         return;
     }
     let begun_ns = sys::thread_cpu_ns();
-    watch.walk(pager);
-    watch.regroup();
-    publish(pager, &watch.text(pager));
+    if watch.walk(pager) {
+        watch.regroup();
+        publish(pager, &watch.text(pager));
+    }
     watch.walked_ns = now_ns;
     watch.walk_ns = sys::thread_cpu_ns() - begun_ns;
 }
@@ -285,12 +362,28 @@ fn publish(pager: &Pager, text: &str) {
 
 /// In a fork's child: what was sampled were the parent's accesses.
 pub fn forget_samples() {
-    WATCH.lock().sites.clear();
+    // What it holds is the unmanaged allocator's, as always.
+    *WATCH.lock() = Watch::NEW;
 }
 
-/// Takes the locks for a fork. The mover takes the second under the first only, so that it never waits for a fork that waits for it.
-pub fn lock_for_fork() {
+/// Takes the lock of what is watched, for any kind of fork: no thread of the program's has it but at the program's end.
+pub fn lock_watch_for_fork() {
+    FORK_WAITS.store(true, Relaxed);
     std::mem::forget(WATCH.lock());
+    FORK_WAITS.store(false, Relaxed);
+}
+
+/// Opens it again, in parent and child.
+///
+/// # Safety
+/// The calling thread (in the child: its parent's) called [`lock_watch_for_fork`].
+pub unsafe fn unlock_watch_after_fork() {
+    // SAFETY: the caller's promise.
+    drop(unsafe { WATCH.held() });
+}
+
+/// Takes the lock of the sites, after the other. The mover takes it under that only, so that it never waits for a fork that waits for it.
+pub fn lock_for_fork() {
     std::mem::forget(SITES.lock());
 }
 
@@ -300,8 +393,5 @@ pub fn lock_for_fork() {
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
     // SAFETY: the caller's promise.
-    unsafe {
-        drop(SITES.held());
-        drop(WATCH.held());
-    }
+    drop(unsafe { SITES.held() });
 }

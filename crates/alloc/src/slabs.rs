@@ -15,8 +15,8 @@ use terrace_pager::lock::Lock;
 use terrace_pager::sys;
 
 const PAGE: usize = 4096;
-/// A zone is extended by this much.
-const CHUNK: usize = 512 << 10;
+/// A zone is extended by this much: enough for the pager to have whoever allocates wait for room.
+const CHUNK: usize = 1 << 20;
 /// The page map becomes accessible in steps of this size: of 32 MiB of a zone.
 const MAP_STEP: usize = 64 << 10;
 unsafe extern "C" {
@@ -273,7 +273,7 @@ fn map_word(address: usize) -> *const AtomicU64 {
 /// Takes up to `wanted.len()` free objects; says how many there were. Fewer than one: there is no memory, or no address space left in the zone.
 pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
     let slabs = &SLABS[zone as usize - 1];
-    let mut taken = 0;
+    let (mut taken, mut extended) = (0, false);
     while taken < wanted.len() {
         let mut inside = slabs.lock();
         taken += inside.take(class, &mut wanted[taken..]);
@@ -283,9 +283,11 @@ pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
         }
         if !inside.add_slab(zone, class) {
             drop(inside);
-            if !extend(zone) {
+            // Once: after that it is no memory for a slab's description that is missing, or others were faster.
+            if extended || !extend(zone) {
                 break;
             }
+            extended = true;
         }
     }
     taken
@@ -316,13 +318,16 @@ pub unsafe fn set_tag(object: *mut u8, site: u16) {
     }
 }
 
-/// The tag of the object at an address; `None` if there is no slab, or its zone is busy. Takes no lock for which it would have to wait.
-pub fn tag_at(address: usize) -> Option<u16> {
-    let place = find(address)?;
-    let _inside = SLABS[place.zone() as usize - 1].try_lock()?;
+/// A zone's lock is somebody's.
+pub struct Busy;
+
+/// The tag of the object at an address; 0 where there is none. Takes no lock for which it would have to wait.
+pub fn tag_at(address: usize) -> Result<u16, Busy> {
+    let Some(place) = find(address) else { return Ok(0) };
+    let _inside = SLABS[place.zone() as usize - 1].try_lock().ok_or(Busy)?;
     // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs in it are alive.
-    let slab = unsafe { place_of(address)?.slab().as_ref()? };
-    TAGGED.load(Relaxed).then(|| slab.tag(address).load(Relaxed))
+    let slab = unsafe { place_of(address).and_then(|place| place.slab().as_ref()) };
+    Ok(slab.filter(|_| TAGGED.load(Relaxed)).map_or(0, |slab| slab.tag(address).load(Relaxed)))
 }
 
 /// What a walk tells of the objects that share a tag, or of one.
@@ -337,8 +342,8 @@ pub struct Seen {
     pub tag: u16,
 }
 
-/// Tells of all objects that have a tag, zone by zone. Zones that are busy just then lack a slab or two.
-pub fn walk(mut each: impl FnMut(Seen)) {
+/// Tells of all objects that have a tag, zone by zone, until `each` says false; whether it did not. Zones that are busy just then lack a slab or two.
+pub fn walk(mut each: impl FnMut(Seen) -> bool) -> bool {
     for (zone, slabs) in SLABS.iter().enumerate() {
         let start = START.load(Relaxed) + zone * ZONE_LEN.load(Relaxed);
         let end = start + ZONE_USED[zone].load(Relaxed);
@@ -363,12 +368,15 @@ pub fn walk(mut each: impl FnMut(Seen)) {
                 let tag = slab.tag(address).load(Relaxed);
                 if tag != 0 && (shared || map[index / 64] & 1 << (index % 64) == 0) {
                     let bytes = if shared { TAG_BYTES as f32 * live } else { size as f32 };
-                    each(Seen { address, bytes, objects: bytes / size as f32, tag });
+                    if !each(Seen { address, bytes, objects: bytes / size as f32, tag }) {
+                        return false;
+                    }
                 }
             }
             address = slab.start + slab_bytes(kind_of(slab.class));
         }
     }
+    true
 }
 
 impl Slabs {

@@ -19,7 +19,7 @@ const RESERVES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
 const GROUP_RESERVES: [usize; 4] = [256 << 30, 32 << 30, 4 << 30, 256 << 20];
 /// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
-const GROUP_STEP: usize = 512 << 10;
+const GROUP_STEP: usize = 1 << 20;
 const REGION: usize = 2 << 20;
 
 /// One zone. Valid when zeroed (and then empty).

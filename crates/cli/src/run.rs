@@ -55,6 +55,13 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
+        if settings.allocator != Allocator::Context && (arguments.zones.is_some() || arguments.context_depth.is_some()) {
+            let why = "--zones and --context-depth have no effect without --allocator context";
+            if settings.strict {
+                bail!("{why}");
+            }
+            say(why);
+        }
         if let Some(why) = why_no_huge_pages(&settings, sampler) {
             if settings.strict {
                 bail!("--huge-pages hot has no effect: {why}");

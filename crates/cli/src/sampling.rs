@@ -326,7 +326,7 @@ impl Sampling {
     fn send(&mut self) {
         let mut all: Vec<((u32, u64), f32)> = self.met.drain().collect();
         // Of each process the most first: what is too much for its ring is the least.
-        all.sort_unstable_by(|(a, more), (b, less)| a.0.cmp(&b.0).then(less.total_cmp(more)).then(a.1.cmp(&b.1)));
+        all.sort_unstable_by(|(a, more), (b, less)| a.0.cmp(&b.0).then(less.total_cmp(more)).then(scattered(a.1).cmp(&scattered(b.1))));
         for of_one in all.chunk_by(|a, b| a.0.0 == b.0.0) {
             let process = of_one[0].0.0;
             let Some(file) = self.files.get_mut(&process) else { continue };
@@ -348,6 +348,11 @@ impl Sampling {
             cpu_fraction: if elapsed > 0.0 { cost.as_secs_f64() / elapsed } else { 0.0 },
         }
     }
+}
+
+/// For an order that has nothing to do with addresses: else the highest would always be too much.
+fn scattered(address: u64) -> u64 {
+    address.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// What sampling costs beside samples and their reading.

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// First word of a process's list.
@@ -52,7 +53,12 @@ pub fn read_all(run_dir: &Path) -> Vec<Sites> {
         .filter_map(|file| {
             let name = file.file_name().into_string().ok()?;
             let (pid, _) = name.strip_suffix(".sites")?.split_once('-')?;
-            parse(pid.parse().ok()?, &std::fs::read_to_string(file.path()).ok()?)
+            // The run's processes write here: no link is followed, no pipe waited for.
+            let mut options = std::fs::File::options();
+            let mut opened = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file.path()).ok()?;
+            let mut text = String::new();
+            opened.read_to_string(&mut text).ok()?;
+            parse(pid.parse().ok()?, &text)
         })
         .collect();
     all.sort_by_key(|sites| sites.pid);
@@ -62,7 +68,8 @@ pub fn read_all(run_dir: &Path) -> Vec<Sites> {
 /// A process's list; `None` if it is none.
 fn parse(pid: u32, text: &str) -> Option<Sites> {
     let mut lines = text.lines();
-    let head: Vec<&str> = lines.next()?.split(' ').collect();
+    // (A tier's directory may have spaces in its name.)
+    let head: Vec<&str> = lines.next()?.splitn(6, ' ').collect();
     let [MAGIC, "1", "elsewhere", elsewhere, "tiers", tiers] = head[..] else { return None };
     let tiers: Vec<String> = tiers.split(',').map(str::to_owned).collect();
     let mut sites = lines.map(|line| site(line, tiers.len())).collect::<Option<Vec<Site>>>()?;

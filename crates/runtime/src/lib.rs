@@ -48,9 +48,12 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn end() {
     if let Some(pager) = pager() {
         pager.tell_counts();
-        terrace_alloc::enter_internal();
-        grouped::tell_sites(pager);
-        terrace_alloc::leave_internal();
+        // A filter of the program's might end it for what this takes.
+        if !pager.is_retired() {
+            terrace_alloc::enter_internal();
+            grouped::tell_sites(pager);
+            terrace_alloc::leave_internal();
+        }
     }
 }
 

@@ -154,11 +154,21 @@ extern "C" fn pthread_create(
     }
     // SAFETY: the C library's function of this name has this signature.
     let real: Create = unsafe { std::mem::transmute(real) };
+    if let Some(len) = stack_len(attributes) {
+        grouped::will_have_stack(len);
+    }
     if let Some(top) = top_of_own_stack(attributes) {
         let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
         kept::keep(top - len, len);
     }
     real(thread, attributes, main, argument)
+}
+
+/// How long a thread's stack is to be, if that is said.
+fn stack_len(attributes: *const libc::pthread_attr_t) -> Option<usize> {
+    let mut len = 0;
+    // SAFETY: the program's valid attributes; the result is ours.
+    (!attributes.is_null() && unsafe { libc::pthread_attr_getstacksize(attributes, &mut len) } == 0).then_some(len)
 }
 
 /// The end of a stack that the program itself brings along.
@@ -183,11 +193,17 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped objects, the zones', the
 /// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
+    grouped::lock_watch_for_fork();
     grouped::lock_for_fork();
-    before_any_fork();
+    lock_for_any_fork();
 }
 
 fn before_any_fork() {
+    grouped::lock_watch_for_fork();
+    lock_for_any_fork();
+}
+
+fn lock_for_any_fork() {
     terrace_alloc::enter_internal();
     let signals = sys::block_signals();
     zone::lock_for_fork();
@@ -206,7 +222,9 @@ extern "C" fn after_fork_in_parent() {
 }
 
 fn after_any_fork_in_parent() {
-    // SAFETY: this thread took the lock in `before_any_fork`.
+    // SAFETY: this thread took the lock in `before_fork` or `before_any_fork`, and below in `lock_for_any_fork`.
+    unsafe { grouped::unlock_watch_after_fork() };
+    // SAFETY: as above.
     unsafe { unmanaged::unlock_after_fork() };
     if let Some(pager) = pager() {
         pager.fork_parent();
@@ -221,11 +239,13 @@ fn after_any_fork_in_parent() {
 /// Where the C library forked, it has opened its locks.
 extern "C" fn after_fork_in_child() {
     in_child(true);
+    grouped_in_child();
+}
+
+/// The rest of what [`before_fork`] took.
+fn grouped_in_child() {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe { grouped::unlock_after_fork() };
-    terrace_alloc::enter_internal();
-    grouped::forget_samples();
-    terrace_alloc::leave_internal();
 }
 
 fn in_child(threads: bool) {
@@ -233,7 +253,9 @@ fn in_child(threads: bool) {
     unsafe {
         unmanaged::unlock_after_fork();
         zone::unlock_after_fork();
+        grouped::unlock_watch_after_fork();
     }
+    grouped::forget_samples();
     PROCESS.store(sys::process_id(), Relaxed);
     if let Some(pager) = pager() {
         pager.fork_child(threads);
@@ -279,6 +301,7 @@ extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
     in_child(false);
+    grouped_in_child();
     // Not a return: the C library would end this thread only, and ours would live on.
     exit_now((start.main)(start.argument))
 }
