@@ -3,6 +3,7 @@
 use super::store::Store;
 use super::tree::Tree;
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
@@ -48,17 +49,20 @@ pub fn run(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::R
         "uniform" => Drawn::Uniform(keys),
         _ => Drawn::Zipf(Zipf::new(keys as f64, 0.99)?),
     };
-    // Inserted in an order that has nothing to do with how popular they are.
-    let order = |number: u64| (number * 7_368_787 + 13) % keys;
+    // Inserted at random.
+    let mut order: Vec<u64> = (0..keys).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(3));
     match kind {
         "tree" => {
             let mut tree = Tree::default();
-            (0..keys).for_each(|number| tree.insert(order(number)));
+            order.drain(..).for_each(|key| tree.insert(key));
+            drop(order);
             measure(&tree, &drawn, keys, seconds)
         }
         _ => {
             let mut store = Store::new(keys as usize);
-            (0..keys).for_each(|number| store.insert(order(number)));
+            order.drain(..).for_each(|key| store.insert(key));
+            drop(order);
             measure(&store, &drawn, keys, seconds)
         }
     }
