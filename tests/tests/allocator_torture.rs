@@ -8,17 +8,14 @@ fn ways() -> Vec<Terrace> {
     vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context")]
 }
 
-static FROM_C: LazyLock<Cases> = LazyLock::new(|| Cases {
-    program: compiled("allocator_torture.c", &[]),
-    arguments: vec![compiled("allocating_library.c", &["-shared", "-fPIC"])],
-    ways: ways(),
-});
+fn from_c(ways: Vec<Terrace>) -> Cases {
+    let library = compiled("allocating_library.c", &["-shared", "-fPIC"]);
+    Cases { program: compiled("allocator_torture.c", &[]), arguments: vec![library], ways }
+}
 
-static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| Cases {
-    program: compiled("allocator_torture.c", &[]),
-    arguments: vec![compiled("allocating_library.c", &["-shared", "-fPIC"])],
-    ways: vec![Terrace::stressed().and("--allocator=system")],
-});
+static FROM_C: LazyLock<Cases> = LazyLock::new(|| from_c(ways()));
+
+static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| from_c(vec![Terrace::stressed().and("--allocator=system")]));
 
 static FROM_CXX: LazyLock<Cases> =
     LazyLock::new(|| Cases { program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]), arguments: Vec::new(), ways: ways() });

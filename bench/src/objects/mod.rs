@@ -16,9 +16,9 @@ use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::Context;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 pub use program::{Measured, run as run_program};
 
@@ -124,6 +124,16 @@ fn pages(options: &Options) -> anyhow::Result<()> {
     results::write("objects-pages", json!({ "keys": options.keys, "repeats": options.repeats, "rows": rows }))
 }
 
+/// Starts a program that says when it has its objects, and begins when its input ends.
+fn start(mut command: Command) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
+    let mut line = String::new();
+    out.read_line(&mut line)?;
+    anyhow::ensure!(line == "ready\n", "the program said {line:?}");
+    Ok((child, out))
+}
+
 /// Lookups a second of the second half, and bytes in all, of a run in a control group over zram.
 fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f64)> {
     let group = Group::create()?;
@@ -131,11 +141,7 @@ fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f
     let file = group.processes_file();
     // SAFETY: between fork and exec one file is written.
     unsafe { command.pre_exec(move || std::fs::write(&file, "0")) };
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
-    let mut line = String::new();
-    out.read_line(&mut line)?;
-    anyhow::ensure!(line == "ready\n", "the program said {line:?}");
+    let (mut child, mut out) = start(command)?;
     let whole = group.meter().usage_bytes()?;
     let before = zram.used_bytes()?;
     group.lower_to(whole * share / 100, || match child.try_wait()? {
@@ -147,17 +153,15 @@ fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f
     let mut rest = String::new();
     out.read_line(&mut rest)?;
     let total = group.meter().usage_bytes()? + zram.used_bytes()? - before;
-    out.read_to_string(&mut line)?;
     anyhow::ensure!(child.wait()?.success(), "the program failed");
     Ok((rest.trim().parse()?, total as f64))
 }
 
 /// The same under Terrace.
 fn under(flags: &[&str], words: &[String]) -> anyhow::Result<f64> {
-    let mut child = command("terrace", Some(flags), words)?.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
-    let mut line = String::new();
-    out.read_line(&mut line)?;
+    let mut command = command("terrace", Some(flags), words)?;
+    command.stderr(Stdio::null());
+    let (mut child, mut out) = start(command)?;
     drop(child.stdin.take());
     let mut rest = String::new();
     out.read_line(&mut rest)?;

@@ -98,7 +98,6 @@ const char *_rjem_malloc_conf =
 struct thread {
     unsigned char fast;  /* bound, depth == 0, and nothing is grouped */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
-    unsigned char ended; /* this thread's cache is gone, or it never gets one */
     unsigned short depth;
     struct cache *cache;
     struct cache *grouped; /* the cache while depth == 0 */
@@ -129,12 +128,9 @@ static struct {
     void *(*malloc)(size_t);
     void *(*calloc)(size_t, size_t);
     void *(*realloc)(void *, size_t);
-    void *(*reallocarray)(void *, size_t, size_t);
     void (*free)(void *);
     int (*posix_memalign)(void **, size_t, size_t);
     void *(*memalign)(size_t, size_t);
-    void *(*valloc)(size_t);
-    void *(*pvalloc)(size_t);
     size_t (*malloc_usable_size)(void *);
     int (*malloc_trim)(size_t);
     int (*mallopt)(int, int);
@@ -154,7 +150,7 @@ static struct {
 } next;
 /* In the order of the structure. Those from mallocx on are there only where the program brings jemalloc. */
 static const char *const next_names[] = {
-    "malloc", "calloc", "realloc", "reallocarray", "free", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
+    "malloc", "calloc", "realloc", "free", "posix_memalign", "memalign", "malloc_usable_size",
     "malloc_trim", "mallopt", "malloc_stats", "mallinfo", "mallinfo2",
     "mallocx", "rallocx", "xallocx", "sallocx", "dallocx", "sdallocx", "nallocx",
     "mallctl", "mallctlnametomib", "mallctlbymib", "malloc_stats_print",
@@ -207,13 +203,11 @@ static int is_grouped(const void *p) {
 static void end_cache(void *cache) {
     terrace_enter_internal();
     self.cache = NULL;
-    self.ended = 1;
     terrace_cache_end(cache);
     terrace_leave_internal();
 }
 
 static void make_cache(void) {
-    self.ended = 1;
     struct cache *cache = terrace_cache_create();
     /* Without that it would not be known when it ends. */
     if (cache && pthread_setspecific(cache_key, cache)) {
@@ -221,7 +215,6 @@ static void make_cache(void) {
         cache = NULL;
     }
     self.cache = cache;
-    self.ended = !cache;
 }
 
 /* This thread and all that have not allocated yet group their objects from now on. */
@@ -240,9 +233,9 @@ static __attribute__((noinline)) int ready_slow(void) {
     int saved = errno;
     terrace_enter_internal();
     decide();
-    if (!self.bound && !passing) {
+    if (!self.bound && !passing) { /* so a thread gets one cache in its life */
         self.bound = terrace_bind_thread();
-        if (grouping && !self.ended)
+        if (grouping)
             make_cache();
     }
     terrace_leave_internal();
@@ -368,9 +361,8 @@ static size_t usable_size(void *p) {
     return unlikely(passing) ? next.malloc_usable_size(p) : _rjem_malloc_usable_size(p);
 }
 
-/* To another allocator, or another class. */
-static void *move(void *p, size_t size, CALLER) {
-    void *to = allocate(size, THE_CALLER);
+/* To what was allocated for it (or was not), by another allocator or of another class. */
+static void *move(void *p, void *to, size_t size) {
     if (to) {
         size_t old = usable_size(p);
         memcpy(to, p, old < size ? old : size);
@@ -388,7 +380,7 @@ static void *reallocate(void *p, size_t size, CALLER) {
             return NULL;
         }
         size_t old = terrace_grouped_usable(p);
-        return size <= old && size > old / 2 ? p : move(p, size, THE_CALLER);
+        return size <= old && size > old / 2 ? p : move(p, allocate(size, THE_CALLER), size);
     }
     if (likely(!unmanaged(p))) {
         if (unlikely(passing))
@@ -400,7 +392,7 @@ static void *reallocate(void *p, size_t size, CALLER) {
         terrace_unmanaged_free(p);
         return NULL;
     }
-    return move(p, size, THE_CALLER);
+    return move(p, allocate(size, THE_CALLER), size);
 }
 
 void *terrace_realloc(void *p, size_t size, ONE_MORE, CALLER) { return reallocate(p, size, THE_CALLER); }
@@ -512,12 +504,7 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
-    void *to = terrace_mallocx(size, flags, 0, THE_CALLER);
-    if (to) {
-        memcpy(to, p, old < size ? old : size);
-        terrace_free(p);
-    }
-    return to;
+    return move(p, terrace_mallocx(size, flags, 0, THE_CALLER), size);
 }
 /* Whether an object is not jemalloc's. */
 static int foreign(const void *p) { return unlikely(passing || unmanaged(p) || is_grouped(p)); }

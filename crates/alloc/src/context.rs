@@ -10,11 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 /// Frames of a context at most.
 pub const DEPTH_MAX: usize = 16;
-/// Frames of a context when nothing is said: depth 2 to 4 separates all that 10 does (`facts/allocator.md`, §2).
-pub const DEPTH_DEFAULT: usize = 4;
 
 /// Frames that make a context; 0: none, but the return address and the height of the stack.
-static DEPTH: AtomicU32 = AtomicU32::new(DEPTH_DEFAULT as u32);
+static DEPTH: AtomicU32 = AtomicU32::new(0);
 
 /// Sets how many frames make a context, 1 to [`DEPTH_MAX`]; 0 for the innermost return address and the height of the stack instead.
 pub fn set_depth(depth: usize) {

@@ -1,10 +1,15 @@
 //! malloc and free of grouped objects, as `shim/malloc.c` calls them: context → zone → magazine.
 
 use crate::classes::{GROUPED_MAX, class_of, class_of_aligned, size_of_class};
-use crate::context::{self, Caller, DEPTH_DEFAULT};
+use crate::context::{self, Caller};
 use crate::magazines::Cache;
 use crate::{sites, slabs, unwind};
-use terrace_pager::{Pager, sys};
+use terrace_pager::sys;
+
+pub use crate::context::will_have_stack;
+pub use crate::sites::{forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites, unlock_watch_after_fork};
+pub use crate::slabs::map_bytes;
+pub use crate::unwind::forget as library_unloaded;
 
 unsafe extern "C" {
     fn terrace_group_threads();
@@ -19,12 +24,6 @@ pub struct Grouping {
     pub depth: usize,
     /// Whether it is watched whose objects are where and how hot.
     pub watched: bool,
-}
-
-impl Default for Grouping {
-    fn default() -> Self {
-        Grouping { zones: 32, depth: DEPTH_DEFAULT, watched: false }
-    }
 }
 
 /// From now on threads that allocate for the first time, and this one, group their objects by context. Without address space for the zones
@@ -42,9 +41,6 @@ pub fn start(grouping: Grouping) {
     context::learn_stacks();
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
-    if grouping.watched {
-        sites::watch();
-    }
     // SAFETY: everything is ready.
     unsafe { terrace_group_threads() };
 }
@@ -76,7 +72,7 @@ unsafe extern "C" fn terrace_grouped_malloc(
     let cache = unsafe { &mut *cache };
     let (zone, site) = sites::of(&cache.stack, Caller { return_address, frame, frame_pointer });
     let object = cache.take(zone, class_of(size));
-    if sites::are_watched() && !object.is_null() {
+    if slabs::are_tagged() && !object.is_null() {
         // SAFETY: an object that was just handed out.
         unsafe { slabs::set_tag(object, site) };
     }
@@ -111,21 +107,7 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
-/// Takes the one lock that any kind of fork must have, of what is watched: before the others.
-pub fn lock_watch_for_fork() {
-    sites::lock_watch_for_fork();
-}
-
-/// Opens it again, in parent and child.
-///
-/// # Safety
-/// The calling thread (in the child: its parent's) called [`lock_watch_for_fork`].
-pub unsafe fn unlock_watch_after_fork() {
-    // SAFETY: the caller's promise.
-    unsafe { sites::unlock_watch_after_fork() };
-}
-
-/// Takes the other locks of grouped objects: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
+/// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`]: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
 pub fn lock_for_fork() {
     sites::lock_for_fork();
     slabs::lock_for_fork();
@@ -141,47 +123,6 @@ pub unsafe fn unlock_after_fork() {
         slabs::unlock_after_fork();
         sites::unlock_after_fork();
     }
-}
-
-/// A sample met this address. Neither this nor the next waits for what a fork holds.
-pub fn sampled(address: usize, weight: f32) {
-    if sites::are_watched() {
-        sites::sampled(address, weight);
-    }
-}
-
-/// Called a few times a second where sites are watched.
-pub fn look_at_sites(now_ns: u64) {
-    if sites::are_watched() {
-        sites::look(now_ns);
-    }
-}
-
-/// Tells of all sites, at the program's end.
-pub fn tell_sites(pager: &Pager) {
-    if sites::are_watched() {
-        sites::tell(pager);
-    }
-}
-
-/// In a fork's child, when the locks are open again.
-pub fn forget_samples() {
-    sites::forget_samples();
-}
-
-/// A thread is about to be made whose stack has this length.
-pub fn will_have_stack(len: usize) {
-    context::will_have_stack(len);
-}
-
-/// A library was unloaded: another one may come to its addresses.
-pub fn library_unloaded() {
-    unwind::forget();
-}
-
-/// Memory that the page map of slabs takes.
-pub fn map_bytes() -> u64 {
-    slabs::map_bytes()
 }
 
 #[cfg(test)]

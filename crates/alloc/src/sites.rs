@@ -61,20 +61,6 @@ struct Sites {
 
 static SITES: Lock<Sites> = Lock::new(Sites { known: Vec::new(), frames: Vec::new(), objects: Vec::new() });
 
-/// Whether sites are watched. Without that nobody asks for their objects.
-static WATCHED: AtomicBool = AtomicBool::new(false);
-
-/// Has sites watched from now on.
-pub fn watch() {
-    WATCHED.store(true, Relaxed);
-}
-
-/// See there.
-#[inline]
-pub fn are_watched() -> bool {
-    WATCHED.load(Relaxed)
-}
-
 impl Sites {
     fn object(&mut self, base: usize, name: String) -> Option<u16> {
         let known = self.objects.iter().position(|object| object.base == base && object.name == name);
@@ -135,9 +121,9 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
     let mut frames = [0; DEPTH_MAX];
     let len = context::frames(stack, caller, &mut frames);
-    // Before the lock: the loader's memory may be out.
+    // Where sites are watched, and before the lock: the loader's memory may be out.
     let mut objects: [Option<(usize, String)>; DEPTH_MAX] = Default::default();
-    if are_watched() {
+    if slabs::are_tagged() {
         objects.iter_mut().zip(&frames[..len]).for_each(|(object, address)| *object = unwind::object_of(*address));
     }
     let mut sites = SITES.lock();
@@ -197,8 +183,11 @@ const HALF_LIFE_S: f64 = 10.0;
 const WALK_EVERY_NS: u64 = 500_000_000;
 const WALK_SHARE: u64 = 200;
 
-/// A sample met this address.
+/// A sample met this address. Like [`look`] it is the mover's, and waits for nothing that a fork holds.
 pub fn sampled(address: usize, weight: f32) {
+    if !slabs::are_tagged() {
+        return;
+    }
     let Ok(site) = slabs::tag_at(address) else { return };
     // A fork holds the lock while it waits for the mover, which calls this.
     let Some(mut watch) = WATCH.try_lock() else { return };
@@ -311,9 +300,9 @@ impl Watch {
     }
 }
 
-/// Called a few times a second by the mover: decays, and now and then looks at all objects, regroups, and tells of it.
+/// Called a few times a second by the mover where sites are watched: decays, and now and then looks at all objects, regroups, and tells of it.
 pub fn look(now_ns: u64) {
-    let Some(pager) = zone::pager() else { return };
+    let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
     let Some(mut watch) = WATCH.try_lock() else { return };
     if watch.decayed_ns == 0 {
         (watch.decayed_ns, watch.walked_ns) = (now_ns, now_ns);
@@ -338,6 +327,9 @@ pub fn look(now_ns: u64) {
 
 /// Tells of all at the end. By then the program may have freed everything: so not how it is now, unless nobody has looked before.
 pub fn tell(pager: &Pager) {
+    if !slabs::are_tagged() {
+        return;
+    }
     if let Some(mut watch) = WATCH.try_lock() {
         if watch.walks == 0 {
             watch.walk(pager);
@@ -360,7 +352,7 @@ fn publish(pager: &Pager, text: &str) {
     }
 }
 
-/// In a fork's child: what was sampled were the parent's accesses.
+/// In a fork's child, when the lock is open again: what was sampled were the parent's accesses.
 pub fn forget_samples() {
     // What it holds is the unmanaged allocator's, as always.
     *WATCH.lock() = Watch::NEW;

@@ -19,6 +19,7 @@ const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
 /// The page map becomes accessible in steps of this size: of 32 MiB of a zone.
 const MAP_STEP: usize = 64 << 10;
+
 unsafe extern "C" {
     static mut terrace_grouped_start: usize;
     static mut terrace_grouped_len: usize;
@@ -40,8 +41,14 @@ struct Inside {
     free: u16,
 }
 
-/// Whether objects have tags: decided before there are any.
+/// Whether objects have tags, that is, whether sites are watched: decided before there are any.
 static TAGGED: AtomicBool = AtomicBool::new(false);
+
+/// See there.
+#[inline]
+pub fn are_tagged() -> bool {
+    TAGGED.load(Relaxed)
+}
 
 /// Smaller objects share tags: of each of 16 bytes, 2 would be an eighth more.
 const TAG_BYTES: usize = 128;
@@ -56,7 +63,7 @@ fn map_words(class: Class) -> usize {
 }
 
 fn slab_layout(class: Class) -> Layout {
-    let tags = if TAGGED.load(Relaxed) { tags_of(class) * size_of::<AtomicU16>() } else { 0 };
+    let tags = if are_tagged() { tags_of(class) * size_of::<AtomicU16>() } else { 0 };
     Layout::from_size_align(size_of::<Slab>() + map_words(class) * size_of::<u64>() + tags, align_of::<Slab>()).expect("a small size")
 }
 
@@ -65,7 +72,7 @@ impl Slab {
     ///
     /// # Safety
     /// Its zone's lock is held, and no other reference to the map about.
-    #[allow(clippy::mut_from_ref)]
+    #[allow(clippy::mut_from_ref)] // Reason: the lock that the caller holds makes it exclusive.
     unsafe fn map(&self) -> &mut [u64] {
         // SAFETY: the caller's promise; it was allocated with room for that many words behind it.
         unsafe { std::slice::from_raw_parts_mut(std::ptr::from_ref(self).add(1).cast_mut().cast(), map_words(self.class)) }
@@ -75,7 +82,7 @@ impl Slab {
     ///
     /// # Safety
     /// As for the map.
-    #[allow(clippy::mut_from_ref)]
+    #[allow(clippy::mut_from_ref)] // Reason: as above.
     unsafe fn inside(&self) -> &mut Inside {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.inside.get() }
@@ -83,7 +90,7 @@ impl Slab {
 
     /// The tag of the object in which `address` lies. Only where there are tags.
     fn tag(&self, address: usize) -> &AtomicU16 {
-        debug_assert!(TAGGED.load(Relaxed));
+        debug_assert!(are_tagged());
         let index = match size_of_class(self.class) {
             ..TAG_BYTES => (address - self.start) / TAG_BYTES,
             _ => index_of(address - self.start, self.class),
@@ -118,7 +125,6 @@ struct Bin {
 }
 
 /// What is empty, by its start.
-#[derive(Default)]
 struct Empty {
     /// Since the last call of [`tidy`], and since the one before: their pages are still there.
     fresh: Vec<usize>,
@@ -160,10 +166,9 @@ static SLABS: [Lock<Slabs>; GROUPS_MAX] = [const {
     })
 }; GROUPS_MAX];
 
-/// Where the page map begins, and what of it may be read, in bytes for each zone.
+/// Where the page map begins.
 static MAP: AtomicUsize = AtomicUsize::new(0);
-static MAP_USABLE: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GROUPS_MAX];
-/// Bytes that each zone has handed out.
+/// Bytes of each zone that have their part of the page map: what it has handed out.
 static ZONE_USED: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GROUPS_MAX];
 static START: AtomicUsize = AtomicUsize::new(0);
 static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -181,7 +186,6 @@ pub fn open(count: usize, tagged: bool) -> bool {
     if known && limit.rlim_cur != libc::RLIM_INFINITY {
         return false;
     }
-    TAGGED.store(tagged, Relaxed);
     let Some((start, zone_len)) = zone::open_groups(count) else { return false };
     let len = count * zone_len;
     let map_len = len / PAGE * size_of::<u64>();
@@ -189,6 +193,7 @@ pub fn open(count: usize, tagged: bool) -> bool {
     START.store(start, Relaxed);
     ZONE_LEN.store(zone_len, Relaxed);
     MAP.store(map, Release);
+    TAGGED.store(tagged, Relaxed);
     // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
     unsafe {
         terrace_grouped_start = start;
@@ -197,21 +202,32 @@ pub fn open(count: usize, tagged: bool) -> bool {
     true
 }
 
+/// Where the zone of this index begins: its number less one.
+fn zone_start(index: usize) -> usize {
+    START.load(Relaxed) + index * ZONE_LEN.load(Relaxed)
+}
+
+/// The zones that hold something: index, bytes and slabs of each.
+fn zones_in_use() -> impl Iterator<Item = (usize, usize, &'static Lock<Slabs>)> {
+    let used = ZONE_USED[..zone::groups()].iter().map(|used| used.load(Acquire));
+    used.zip(&SLABS).enumerate().filter(|(_, (used, _))| *used > 0).map(|(index, (used, slabs))| (index, used, slabs))
+}
+
 /// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover asks: a fork that holds the locks waits for it.
 pub fn map_bytes() -> u64 {
-    ZONE_USED.iter().map(|used| used.load(Relaxed).div_ceil(PAGE / size_of::<u64>() * PAGE) as u64).sum::<u64>() * PAGE as u64
+    zones_in_use().map(|(_, used, _)| used.div_ceil(PAGE / size_of::<u64>() * PAGE) as u64).sum::<u64>() * PAGE as u64
 }
 
 /// What the zones have handed out, what of it is in slabs, and in objects (those in magazines included), bytes.
 pub fn usage() -> [usize; 3] {
     let mut sums = [0; 3];
-    for (zone, slabs) in SLABS.iter().enumerate().filter(|(zone, _)| ZONE_USED[*zone].load(Relaxed) > 0) {
+    for (index, _, slabs) in zones_in_use() {
         let inside = slabs.lock();
         let empty = |kind: usize| {
             let Empty { fresh, stale, clean } = &inside.empty[kind];
             (fresh.len() + stale.len() + clean.len()) * slab_bytes(kind)
         };
-        let used = ZONE_USED[zone].load(Relaxed);
+        let used = ZONE_USED[index].load(Relaxed);
         let never = inside.end - inside.top;
         sums[0] += used;
         sums[1] += used - never - (0..KINDS).map(empty).sum::<usize>();
@@ -258,11 +274,32 @@ pub fn find(address: usize) -> Option<Place> {
     let offset = address.wrapping_sub(START.load(Relaxed));
     let zone_len = ZONE_LEN.load(Relaxed);
     let (zone, within) = (offset.checked_div(zone_len)?, offset % zone_len);
-    if within / PAGE * size_of::<u64>() >= MAP_USABLE.get(zone)?.load(Acquire) {
+    if within >= ZONE_USED.get(zone)?.load(Acquire) {
         return None;
     }
     // SAFETY: inside what is accessible of the map.
     unsafe { place_of(address) }
+}
+
+/// The slab in which an address lies.
+///
+/// # Safety
+/// As for [`place_of`]; and it cannot go: its zone's lock is held, or an object of it the caller's.
+#[inline]
+unsafe fn slab_at<'a>(address: usize) -> Option<&'a Slab> {
+    // SAFETY: the caller's promise: what the page map leads to is alive.
+    unsafe { place_of(address).and_then(|place| place.slab().as_ref()) }
+}
+
+/// Has the page map say this of a run of pages.
+///
+/// # Safety
+/// As for [`place_of`], for all of them.
+unsafe fn set_places(start: usize, bytes: usize, word: u64) {
+    for page in (start..start + bytes).step_by(PAGE) {
+        // SAFETY: the caller's promise.
+        unsafe { &*map_word(page) }.store(word, Relaxed);
+    }
 }
 
 #[inline]
@@ -313,7 +350,7 @@ pub fn put(zone: ZoneId, objects: &[*mut u8]) {
 #[inline]
 pub unsafe fn set_tag(object: *mut u8, site: u16) {
     // SAFETY: the caller's promise: so its slab is alive.
-    if let Some(slab) = unsafe { place_of(object as usize).and_then(|place| place.slab().as_ref()) } {
+    if let Some(slab) = unsafe { slab_at(object as usize) } {
         slab.tag(object as usize).store(site, Relaxed);
     }
 }
@@ -326,8 +363,8 @@ pub fn tag_at(address: usize) -> Result<u16, Busy> {
     let Some(place) = find(address) else { return Ok(0) };
     let _inside = SLABS[place.zone() as usize - 1].try_lock().ok_or(Busy)?;
     // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs in it are alive.
-    let slab = unsafe { place_of(address).and_then(|place| place.slab().as_ref()) };
-    Ok(slab.filter(|_| TAGGED.load(Relaxed)).map_or(0, |slab| slab.tag(address).load(Relaxed)))
+    let slab = unsafe { slab_at(address) };
+    Ok(slab.filter(|_| are_tagged()).map_or(0, |slab| slab.tag(address).load(Relaxed)))
 }
 
 /// What a walk tells of the objects that share a tag, or of one.
@@ -344,26 +381,22 @@ pub struct Seen {
 
 /// Tells of all objects that have a tag, zone by zone, until `each` says false; whether it did not. Zones that are busy just then lack a slab or two.
 pub fn walk(mut each: impl FnMut(Seen) -> bool) -> bool {
-    for (zone, slabs) in SLABS.iter().enumerate() {
-        let start = START.load(Relaxed) + zone * ZONE_LEN.load(Relaxed);
-        let end = start + ZONE_USED[zone].load(Relaxed);
-        let mut address = start;
+    for (index, used, slabs) in zones_in_use() {
+        let mut address = zone_start(index);
+        let end = address + used;
         while address < end {
-            let Some(_inside) = find(address).and_then(|_| slabs.try_lock()) else {
-                address += PAGE;
-                continue;
-            };
+            let lock = find(address).and_then(|_| slabs.try_lock());
             // SAFETY: as in `tag_at`.
-            let Some(slab) = (unsafe { place_of(address).and_then(|place| place.slab().as_ref()) }) else {
+            let Some(slab) = lock.as_ref().and_then(|_| unsafe { slab_at(address) }) else {
                 address += PAGE;
                 continue;
             };
             let size = size_of_class(slab.class);
+            let shared = size < TAG_BYTES;
             // SAFETY: the lock is held.
             let (inside, map) = unsafe { (slab.inside(), slab.map()) };
             let live = 1.0 - f32::from(inside.free) / slab_objects(slab.class) as f32;
             for index in 0..tags_of(slab.class) {
-                let shared = size < TAG_BYTES;
                 let address = slab.start + index * size.max(TAG_BYTES);
                 let tag = slab.tag(address).load(Relaxed);
                 if tag != 0 && (shared || map[index / 64] & 1 << (index % 64) == 0) {
@@ -493,10 +526,8 @@ impl Slabs {
             *bits = if rest >= 64 { u64::MAX } else { (1 << rest) - 1 };
         }
         let word = std::ptr::from_ref(slab) as u64 | u64::from(class) << CLASS_SHIFT | u64::from(zone) << ZONE_SHIFT;
-        for page in (start..start + bytes).step_by(PAGE) {
-            // SAFETY: the zone's pages have their part of the map, see `extend`.
-            unsafe { &*map_word(page) }.store(word, Relaxed);
-        }
+        // SAFETY: the zone's pages have their part of the map, see `extend`.
+        unsafe { set_places(start, bytes, word) };
         self.link(slab);
         true
     }
@@ -504,10 +535,8 @@ impl Slabs {
     fn remove_slab(&mut self, slab: &Slab) {
         let (start, class) = (slab.start, slab.class);
         let kind = kind_of(class);
-        for page in (start..start + slab_bytes(kind)).step_by(PAGE) {
-            // SAFETY: as in `add_slab`.
-            unsafe { &*map_word(page) }.store(0, Relaxed);
-        }
+        // SAFETY: as in `add_slab`.
+        unsafe { set_places(start, slab_bytes(kind), 0) };
         self.empty[kind].fresh.push(start);
         // SAFETY: allocated with this layout; nothing leads to it any more.
         unsafe { std::alloc::dealloc(std::ptr::from_ref(slab).cast_mut().cast(), slab_layout(class)) };
@@ -521,19 +550,18 @@ fn extend(zone: ZoneId) -> bool {
         return false;
     }
     let index = zone as usize - 1;
-    let (zone_start, zone_len) = (START.load(Relaxed) + index * ZONE_LEN.load(Relaxed), ZONE_LEN.load(Relaxed));
+    let first = zone_start(index);
     let mut inside = SLABS[index].lock();
-    ZONE_USED[index].fetch_max(chunk + CHUNK - zone_start, Relaxed);
-    let wanted =
-        ((chunk + CHUNK - zone_start) / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(zone_len / PAGE * size_of::<u64>());
-    let usable = MAP_USABLE[index].load(Relaxed);
-    if wanted > usable {
-        // SAFETY: this zone's part of our reservation.
-        if unsafe { sys::allow_access(map_word(zone_start) as usize + usable, wanted - usable) }.is_err() {
-            return false;
-        }
-        MAP_USABLE[index].store(wanted, Release);
+    let used = ZONE_USED[index].load(Relaxed);
+    let to = used.max(chunk + CHUNK - first);
+    let map_len =
+        |bytes: usize| (bytes / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(ZONE_LEN.load(Relaxed) / PAGE * size_of::<u64>());
+    let (usable, wanted) = (map_len(used), map_len(to));
+    // SAFETY: this zone's part of our reservation.
+    if wanted > usable && unsafe { sys::allow_access(map_word(first) as usize + usable, wanted - usable) }.is_err() {
+        return false;
     }
+    ZONE_USED[index].store(to, Release);
     // Too short a rest, or what another thread got at the same time, is address space and no memory.
     if inside.end != chunk {
         inside.top = chunk;
@@ -544,7 +572,7 @@ fn extend(zone: ZoneId) -> bool {
 
 /// Gives back to the system what has been empty since the call before the last.
 pub fn tidy() {
-    for (index, slabs) in SLABS.iter().enumerate().filter(|(index, _)| MAP_USABLE[*index].load(Relaxed) > 0) {
+    for (_, _, slabs) in zones_in_use() {
         for kind in 0..KINDS {
             let mut inside = slabs.lock();
             let empty = &mut inside.empty[kind];
@@ -558,16 +586,18 @@ pub fn tidy() {
                 // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
                 let _ = zone::discard(*start, slab_bytes(kind));
             }
-            SLABS[index].lock().empty[kind].clean.extend(going);
+            slabs.lock().empty[kind].clean.extend(going);
         }
     }
 }
 
+/// Zones whose locks the fork under way took. The sites' lock, which a fork takes before these and opens after them, guards it.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+
 /// Takes the locks of all zones for a fork.
 pub fn lock_for_fork() {
-    for slabs in &SLABS {
-        std::mem::forget(slabs.lock());
-    }
+    LOCKED.store(zone::groups(), Relaxed);
+    SLABS[..LOCKED.load(Relaxed)].iter().for_each(|slabs| std::mem::forget(slabs.lock()));
 }
 
 /// Opens them again, in parent and child.
@@ -575,7 +605,7 @@ pub fn lock_for_fork() {
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
-    for slabs in &SLABS {
+    for slabs in &SLABS[..LOCKED.load(Relaxed)] {
         // SAFETY: the caller's promise.
         drop(unsafe { slabs.held() });
     }

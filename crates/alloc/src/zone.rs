@@ -40,6 +40,10 @@ struct Used {
 static ZONE: [Zone; 1 + GROUPS_MAX] = [const {
     Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }) }
 }; 1 + GROUPS_MAX];
+/// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all would copy.
+static GROUPS: AtomicUsize = AtomicUsize::new(0);
+/// What that was when the fork under way took the locks; zone 0's guards it.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The pager, once there is one.
@@ -51,7 +55,7 @@ pub fn pager() -> Option<&'static Pager> {
 
 /// Puts all zones under the pager's management, with what they already hold.
 pub fn attach(pager: &'static Pager) {
-    let guards: Vec<_> = ZONE.iter().map(|zone| zone.used.lock()).collect();
+    let guards: Vec<_> = ZONE[..=groups()].iter().map(|zone| zone.used.lock()).collect();
     for (zone, used) in ZONE.iter().zip(&guards) {
         if used.bytes > 0 {
             pager.manage(zone.start.load(Relaxed), used.bytes, true);
@@ -84,16 +88,22 @@ pub fn open() -> bool {
     false
 }
 
+/// Zones of groups that there are.
+pub fn groups() -> usize {
+    GROUPS.load(Acquire)
+}
+
 /// Gives zones 1 to `count` address space side by side, once and for all; returns where that begins and how long each is. `None` if there is
 /// none to be had.
 pub fn open_groups(count: usize) -> Option<(usize, usize)> {
-    debug_assert!(count <= GROUPS_MAX && ZONE[1].len.load(Relaxed) == 0, "once");
+    debug_assert!(count <= GROUPS_MAX && groups() == 0, "once");
     let (len, start) = GROUP_RESERVES.into_iter().find_map(|len| Some((len, sys::reserve_without_access(len * count + REGION).ok()?)))?;
     let start = start.next_multiple_of(REGION);
     for (index, zone) in ZONE[1..=count].iter().enumerate() {
         zone.start.store(start + index * len, Relaxed);
         zone.len.store(len, Release);
     }
+    GROUPS.store(count, Release);
     Some((start, len))
 }
 
@@ -141,9 +151,11 @@ pub(crate) fn discard(start: usize, len: usize) -> Result<(), sys::Errno> {
 
 /// Takes the zones' locks for a fork.
 pub fn lock_for_fork() {
-    for zone in &ZONE {
-        std::mem::forget(zone.used.lock());
-    }
+    let lock = |zone: &Zone| std::mem::forget(zone.used.lock());
+    lock(&ZONE[0]);
+    let groups = groups();
+    LOCKED.store(groups, Relaxed);
+    ZONE[1..=groups].iter().for_each(lock);
 }
 
 /// Opens them again, in parent and child.
@@ -151,7 +163,8 @@ pub fn lock_for_fork() {
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
-    for zone in &ZONE {
+    // Zone 0's last, as it guards the number.
+    for zone in ZONE[..=LOCKED.load(Relaxed)].iter().rev() {
         // SAFETY: the caller's promise.
         drop(unsafe { zone.used.held() });
     }

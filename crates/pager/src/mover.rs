@@ -745,7 +745,7 @@ impl Mover {
         if pager.tiers[1..densest].iter().all(|tier| tier.node().is_some() || tier.stats.pages() == 0) {
             return false;
         }
-        let swap = pager.tiers[..densest].iter().position(|tier| tier.swap().is_some());
+        let swap = pager.swap_number().filter(|swap| *swap < densest);
         // Moving for less than an eighth is not worth a slower fault.
         let swap_is_sparser =
             swap.is_some_and(|swap| self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875);

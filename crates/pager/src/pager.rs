@@ -1018,7 +1018,7 @@ impl Pager {
         let Some(entry) = self.table.get(address) else { return 0 };
         let word = entry.word(address).load();
         if word.is_swapped() {
-            return self.tiers.iter().position(|tier| tier.swap().is_some()).unwrap_or(0);
+            return self.swap_number().unwrap_or(0);
         }
         match word.stored() {
             Some(location) if !word.is_present() => entry.region.store.lock().tier_of(location).map_or(0, usize::from),

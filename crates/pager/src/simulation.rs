@@ -11,7 +11,8 @@
 use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
-use crate::pager::{Host, Mode, Pager};
+use crate::model_test::HOST;
+use crate::pager::{Mode, Pager};
 use crate::readahead::ReadAhead;
 use crate::settings::{Dram, Eviction, Settings};
 use crate::staging::BATCH;
@@ -137,19 +138,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Odd seeds evict by moving, even ones by write-protecting.
     fn new(seed: u64) -> Rc<Kernel> {
-        let host = Host {
-            enter_internal: || (),
-            leave_internal: || (),
-            start_soon: || (),
-            tidy_soon: || (),
-            unmanaged_range: || (0, 0),
-            map_bytes: || 0,
-            sampled: |_, _| (),
-            look_at_sites: |_| (),
-        };
         let evict = if seed.is_multiple_of(2) { Eviction::WriteProtect } else { Eviction::Move };
         let settings = Settings { dram: Dram::Bytes(1 << 40), evict, ..Settings::default() };
-        let pager = Pager::create(settings, host).unwrap();
+        let pager = Pager::create(settings, HOST).unwrap();
         let reserved = sys::reserve(2 * SHARD_BYTES).unwrap();
         let base = (reserved + REGION).next_multiple_of(SHARD_BYTES) - REGION;
         let unused = Pte {

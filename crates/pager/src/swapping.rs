@@ -40,7 +40,13 @@ impl Marked<'_> {
 impl Pager {
     /// The tier `swap`, if it is in the list.
     pub(crate) fn swap(&self) -> Option<(&Tier, &Swap)> {
-        self.tiers.iter().find_map(|tier| Some((tier, &**tier.swap()?)))
+        let tier = &self.tiers[self.swap_number()?];
+        Some((tier, &**tier.swap()?))
+    }
+
+    /// Its number in the list of tiers.
+    pub(crate) fn swap_number(&self) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.swap().is_some())
     }
 
     /// The densest tier that is not the kernel's.

@@ -77,9 +77,7 @@ fn recurse(times: usize, then: &dyn Fn() -> Seen) -> Seen {
 fn with_depth<T>(depth: usize, what: impl FnOnce() -> T) -> T {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     set_depth(depth);
-    let result = what();
-    set_depth(DEPTH_DEFAULT);
-    result
+    what()
 }
 
 /// All frames but the innermost, in which the two are called at different places, up to the depth.
