@@ -12,13 +12,13 @@ def document(number):
     return json.dumps({"id": number, "tags": tags, "body": " ".join(random.choice(WORDS) for _ in range(60))})
 
 
-documents = [document(number) for number in range(100_000)]
+documents = [document(number) for number in range(50_000)]
 index = {}
 for number, text in enumerate(documents):
     for word in set(text.split()):
         index.setdefault(word, []).append(number)
 digest = hashlib.sha256()
-for _ in range(100_000):
+for _ in range(50_000):
     digest.update(documents[random.randrange(len(documents))].encode())
 for number, text in enumerate(documents):
     assert json.loads(text)["id"] == number

@@ -399,7 +399,7 @@ static void everything_at_once(void) {
     for (unsigned who = 0; who < TOUCHERS; who++)
         MUST(pthread_create(&threads[who], NULL, toucher, (void *)(uintptr_t)who) == 0);
     MUST(pthread_create(&closing, NULL, closer, NULL) == 0);
-    for (double until = seconds_now() + 8; seconds_now() < until; usleep(30000)) {
+    for (double until = seconds_now() + 4; seconds_now() < until; usleep(30000)) {
         pid_t child = fork();
         if (child == 0) {
             alarm(300);

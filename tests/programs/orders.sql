@@ -6,7 +6,7 @@ CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, amount INTEGER, n
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
 INSERT INTO customer SELECT i, printf('customer %06d', i * 7919 % 20000), 'city ' || (i * 31 % 97) FROM n;
 
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 250000)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 130000)
 INSERT INTO orders
 SELECT i, 1 + i * 48271 % 20000, i * 16807 % 9973, printf('order %d for %s, packed by %s', i, 'item ' || (i % 1013), hex(i * 2654435761))
 FROM n;

@@ -24,7 +24,7 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
 /// Writers, read(2), devices, madvise, mremap and forks against random evictions.
 #[test]
 fn writers_readers_and_forks_against_random_evictions() {
-    nothing_is_lost(Terrace::stressed(), 45);
+    nothing_is_lost(Terrace::stressed(), 30);
 }
 
 #[test]

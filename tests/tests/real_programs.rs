@@ -281,10 +281,10 @@ fn gcc_makes_the_same_object() {
     }
 }
 
-/// Some 10,000 lines of C: functions that call each other, and a table.
+/// Thousands of lines of C: functions that call each other, and a table.
 fn large_c_file() -> String {
-    const FUNCTIONS: usize = 200;
-    const ROWS: usize = 6_500;
+    const FUNCTIONS: usize = 70;
+    const ROWS: usize = 2_500;
     let mut text =
         String::from("struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n");
     let mut random = Random(7);
@@ -338,7 +338,7 @@ fn redis_keeps_its_data_and_saves_a_true_snapshot() {
 }
 
 fn redis(terrace: Terrace) {
-    const KEYS: usize = 80_000;
+    const KEYS: usize = 45_000;
     let home = directory();
     let (mut server, mut client) = Redis::start(home.path(), Some(terrace.clone()));
     let mut random = Random(11);
