@@ -62,10 +62,17 @@ void *terrace_grouped_malloc(size_t size, CALLER, struct cache *);
 void terrace_grouped_free(void *, struct cache *);
 size_t terrace_grouped_usable(const void *);
 size_t terrace_grouped_size(size_t size, size_t align);
+void *terrace_placed_malloc(size_t size, size_t align, uintptr_t kind, uintptr_t what);
+void terrace_placed_free(void *);
+size_t terrace_placed_usable(const void *);
+_Bool terrace_placed_resize(void *, size_t);
 
 /* The zones of groups; set before the first object of theirs is handed out. All that lies there is a grouped object. */
 uintptr_t terrace_grouped_start;
 uintptr_t terrace_grouped_len;
+/* The zones of placed objects; likewise. */
+uintptr_t terrace_placed_start;
+uintptr_t terrace_placed_len;
 /* The unmanaged allocator's address range; set before its first allocation is handed out. */
 uintptr_t terrace_unmanaged_start;
 uintptr_t terrace_unmanaged_len;
@@ -91,6 +98,9 @@ const char *_rjem_malloc_conf =
 #define ZERO 0x40 /* MALLOCX_ZERO */
 /* Below this size threads have free blocks of their own at hand, mostly. */
 #define SMALL ((size_t)32 << 10)
+
+/* A kind of placement (placement.rs). */
+#define NEXT_TO 1
 
 /* Larger objects are not grouped (GROUPED_MAX of classes.rs). */
 #define GROUPED_MAX ((size_t)3584)
@@ -197,6 +207,10 @@ static int unmanaged(const void *p) {
 
 static int is_grouped(const void *p) {
     return (uintptr_t)p - terrace_grouped_start < terrace_grouped_len;
+}
+
+static int is_placed(const void *p) {
+    return (uintptr_t)p - terrace_placed_start < terrace_placed_len;
 }
 
 /* When a thread ends. What it allocates after this is not grouped. */
@@ -343,6 +357,8 @@ void terrace_free(void *p) {
         terrace_unmanaged_free(p);
     else if (is_grouped(p))
         terrace_grouped_free(p, self.grouped);
+    else if (unlikely(is_placed(p)))
+        terrace_placed_free(p);
     else if (likely(p != NULL)) {
         if (unlikely(passing)) {
             next.free(p);
@@ -358,6 +374,8 @@ static size_t usable_size(void *p) {
         return terrace_unmanaged_size(p);
     if (is_grouped(p))
         return terrace_grouped_usable(p);
+    if (unlikely(is_placed(p)))
+        return terrace_placed_usable(p);
     return unlikely(passing) ? next.malloc_usable_size(p) : _rjem_malloc_usable_size(p);
 }
 
@@ -381,6 +399,16 @@ static void *reallocate(void *p, size_t size, CALLER) {
         }
         size_t old = terrace_grouped_usable(p);
         return size <= old && size > old / 2 ? p : move(p, allocate(size, THE_CALLER), size);
+    }
+    if (unlikely(is_placed(p))) {
+        if (size == 0) {
+            terrace_free(p);
+            return NULL;
+        }
+        if (terrace_placed_resize(p, size))
+            return p;
+        void *to = terrace_placed_malloc(size, 16, NEXT_TO, (uintptr_t)p);
+        return done(move(p, to ? to : allocate(size, THE_CALLER), size));
     }
     if (likely(!unmanaged(p))) {
         if (unlikely(passing))
@@ -467,6 +495,23 @@ void *terrace_pvalloc(size_t size, TWO_MORE, CALLER) {
     return __builtin_add_overflow(size, 4095, &pages) ? no_memory() : allocate_aligned(4096, pages & ~(size_t)4095, THE_CALLER);
 }
 
+/*
+ * mnalloc of terrace.h. Where a placement means nothing (it is the default one, nothing that was placed is there, its arena is gone, memory is out), malloc
+ * decides.
+ */
+void *terrace_mnalloc(size_t size, uintptr_t kind, uintptr_t what, CALLER) {
+    void *p = kind && !self.depth ? terrace_placed_malloc(size, 16, kind, what) : NULL;
+    return p ? done(p) : allocate(size, THE_CALLER);
+}
+void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr_t what) {
+    if (!align || align & (align - 1)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    void *p = kind && !self.depth ? terrace_placed_malloc(size, align, kind, what) : NULL;
+    return p ? done(p) : allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), (uintptr_t)__builtin_frame_address(0), 0);
+}
+
 size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }
 
 /* The same for the interposed mmap. */
@@ -499,7 +544,7 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     PASS(rallocx, p, size, flags);
     ready();
-    if (likely(!unmanaged(p) && !is_grouped(p) && !passing))
+    if (likely(!unmanaged(p) && !is_grouped(p) && !is_placed(p) && !passing))
         return done(_rjem_rallocx(p, size, flags));
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
@@ -507,7 +552,7 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     return move(p, terrace_mallocx(size, flags, 0, THE_CALLER), size);
 }
 /* Whether an object is not jemalloc's. */
-static int foreign(const void *p) { return unlikely(passing || unmanaged(p) || is_grouped(p)); }
+static int foreign(const void *p) { return unlikely(passing || unmanaged(p) || is_grouped(p) || is_placed(p)); }
 
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
     PASS(xallocx, p, size, extra, flags);

@@ -3,7 +3,7 @@
 //! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so it never brings an evicted
 //! one back. Each thread is bound to one arena; the automatic thread cache then holds that zone's objects only.
 
-use crate::{slabs, zone};
+use crate::{placement, slabs, zone};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use terrace_pager::sys;
@@ -192,8 +192,10 @@ fn read_control<T: Default>(name: &CStr) -> T {
 /// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
 pub fn purge() -> bool {
     // What is empty now, too.
-    slabs::tidy();
-    slabs::tidy();
+    for _ in 0..2 {
+        slabs::tidy();
+        placement::tidy();
+    }
     // MALLCTL_ARENAS_ALL.
     do_control(c"arena.4096.purge")
 }
@@ -201,6 +203,7 @@ pub fn purge() -> bool {
 /// The same for what has been free for long enough.
 pub(crate) fn decay() {
     slabs::tidy();
+    placement::tidy();
     do_control(c"arena.4096.decay");
 }
 
@@ -223,10 +226,8 @@ pub struct Usage {
 /// Current usage of the whole allocator.
 pub fn usage() -> Usage {
     write_control(c"epoch", 1u64);
-    let [mapped, active, allocated] = slabs::usage();
-    Usage {
-        mapped: mapped + read_control::<usize>(c"stats.mapped"),
-        active: active + read_control::<usize>(c"stats.active"),
-        allocated: allocated + read_control::<usize>(c"stats.allocated"),
-    }
+    let jemalloc = [c"stats.mapped", c"stats.active", c"stats.allocated"].map(read_control::<usize>);
+    let (grouped, placed) = (slabs::usage(), placement::usage());
+    let [mapped, active, allocated] = std::array::from_fn(|n| jemalloc[n] + grouped[n] + placed[n]);
+    Usage { mapped, active, allocated }
 }

@@ -5,12 +5,15 @@
 //!
 //! With [`grouped`] objects below a page go by who allocates them: [`context`] tells that by the rules of [`unwind`], [`sites`] has each
 //! context's zone, [`magazines`] each thread's free objects, [`slabs`] the pages.
+//!
+//! What the program places itself (`mnalloc`) is [`placement`]'s.
 
 pub mod arenas;
 mod classes;
 mod context;
 pub mod grouped;
 mod magazines;
+pub mod placement;
 mod sites;
 mod slabs;
 pub mod unmanaged;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering:
 use terrace_pager::lock::Lock;
 use terrace_pager::sys;
 
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// A zone is extended by this much: enough for the pager to have whoever allocates wait for room.
 const CHUNK: usize = 1 << 20;
 /// The page map becomes accessible in steps of this size: of 32 MiB of a zone.

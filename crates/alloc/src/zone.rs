@@ -1,18 +1,22 @@
 //! Zones: large address ranges that hold the objects of one group of calling contexts (Jenga §4: "allocation regions").
 //!
-//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side, so that an address tells whether it is in
-//! one of them. A zone hands out extents front to back and never takes address space back: who got them keeps what is freed and reuses it.
+//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side, those of groups and those of placed objects, so that an address tells
+//! whether it is in one of them. A zone hands out extents front to back and never takes address space back: who got them keeps what is freed and reuses it.
 //! Its memory becomes accessible in one growing prefix, which stays one mapping.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
-use terrace_pager::{Pager, sys};
+use crate::placement::EXPECTATIONS;
+use terrace_pager::{Expectation, Pager, sys};
 
 /// A zone's number.
 pub type ZoneId = u32;
 
 /// Zones of groups at most; their numbers begin at 1.
 pub const GROUPS_MAX: usize = 255;
+/// Zones of placed objects ([`crate::placement`]).
+pub const PLACED: [ZoneId; 3] = [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
+const ZONES: usize = 1 + GROUPS_MAX + PLACED.len();
 /// Address space of zone 0, tried in this order.
 const RESERVES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
 /// Address space of each other zone, tried in this order. One that is full leaves what comes then to zone 0.
@@ -20,7 +24,7 @@ const GROUP_RESERVES: [usize; 4] = [256 << 30, 32 << 30, 4 << 30, 256 << 20];
 /// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
 const GROUP_STEP: usize = 1 << 20;
-const REGION: usize = 2 << 20;
+pub(crate) const REGION: usize = 2 << 20;
 
 /// One zone. Valid when zeroed (and then empty).
 pub struct Zone {
@@ -37,9 +41,9 @@ struct Used {
     refused: bool,
 }
 
-static ZONE: [Zone; 1 + GROUPS_MAX] = [const {
+static ZONE: [Zone; ZONES] = [const {
     Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }) }
-}; 1 + GROUPS_MAX];
+}; ZONES];
 /// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all would copy.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 /// What that was when the fork under way took the locks; zone 0's guards it.
@@ -53,13 +57,22 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }
 }
 
+/// All zones that there may be, but for those of groups that there are not; with their numbers.
+fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)> {
+    ZONE.iter().enumerate().map(|(id, zone)| (id as ZoneId, zone)).filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
+}
+
+/// What is expected of a zone's objects.
+fn expected(zone: ZoneId) -> Option<Expectation> {
+    PLACED.iter().position(|placed| *placed == zone).and_then(|temperature| EXPECTATIONS[temperature])
+}
+
 /// Puts all zones under the pager's management, with what they already hold.
 pub fn attach(pager: &'static Pager) {
-    let guards: Vec<_> = ZONE[..=groups()].iter().map(|zone| zone.used.lock()).collect();
-    for (zone, used) in ZONE.iter().zip(&guards) {
-        if used.bytes > 0 {
-            pager.manage(zone.start.load(Relaxed), used.bytes, true);
-        }
+    let guards: Vec<_> = all(groups()).map(|(id, zone)| (id, zone, zone.used.lock())).collect();
+    for (id, zone, used) in guards.iter().filter(|(_, _, used)| used.bytes > 0) {
+        pager.manage(zone.start.load(Relaxed), used.bytes, true);
+        pager.expect(zone.start.load(Relaxed), used.bytes, expected(*id));
     }
     // Under the locks: an extent is managed either here or by whoever hands it out.
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
@@ -97,20 +110,31 @@ pub fn groups() -> usize {
 /// none to be had.
 pub fn open_groups(count: usize) -> Option<(usize, usize)> {
     debug_assert!(count <= GROUPS_MAX && groups() == 0, "once");
-    let (len, start) = GROUP_RESERVES.into_iter().find_map(|len| Some((len, sys::reserve_without_access(len * count + REGION).ok()?)))?;
+    let opened = open_side_by_side(&ZONE[1..=count])?;
+    GROUPS.store(count, Release);
+    Some(opened)
+}
+
+/// The same for the zones of placed objects.
+pub fn open_placed() -> Option<(usize, usize)> {
+    open_side_by_side(&ZONE[PLACED[0] as usize..])
+}
+
+fn open_side_by_side(zones: &[Zone]) -> Option<(usize, usize)> {
+    let reserve = |len| Some((len, sys::reserve_without_access(len * zones.len() + REGION).ok()?));
+    let (len, start) = GROUP_RESERVES.into_iter().find_map(reserve)?;
     let start = start.next_multiple_of(REGION);
-    for (index, zone) in ZONE[1..=count].iter().enumerate() {
+    for (index, zone) in zones.iter().enumerate() {
         zone.start.store(start + index * len, Relaxed);
         zone.len.store(len, Release);
     }
-    GROUPS.store(count, Release);
     Some((start, len))
 }
 
 /// Hands out zeroed memory; null when the zone is full or the kernel refuses.
-pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
-    let step = if zone == 0 { STEP } else { GROUP_STEP };
-    let zone = &ZONE[zone as usize];
+pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
+    let step = if id == 0 { STEP } else { GROUP_STEP };
+    let zone = &ZONE[id as usize];
     let base = zone.start.load(Relaxed);
     if let Some(pager) = pager() {
         pager.make_room(size);
@@ -135,6 +159,7 @@ pub fn extend(zone: ZoneId, size: usize, align: usize) -> *mut u8 {
     if let Some(pager) = pager() {
         // With the gap that alignment left: nobody touches it, and the range stays one.
         pager.manage(before, end - before, true);
+        pager.expect(before, end - before, expected(id));
     }
     start as *mut u8
 }
@@ -151,11 +176,10 @@ pub(crate) fn discard(start: usize, len: usize) -> Result<(), sys::Errno> {
 
 /// Takes the zones' locks for a fork.
 pub fn lock_for_fork() {
-    let lock = |zone: &Zone| std::mem::forget(zone.used.lock());
-    lock(&ZONE[0]);
+    std::mem::forget(ZONE[0].used.lock());
     let groups = groups();
     LOCKED.store(groups, Relaxed);
-    ZONE[1..=groups].iter().for_each(lock);
+    all(groups).skip(1).for_each(|(_, zone)| std::mem::forget(zone.used.lock()));
 }
 
 /// Opens them again, in parent and child.
@@ -164,7 +188,7 @@ pub fn lock_for_fork() {
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
     // Zone 0's last, as it guards the number.
-    for zone in ZONE[..=LOCKED.load(Relaxed)].iter().rev() {
+    for (_, zone) in all(LOCKED.load(Relaxed)).rev() {
         // SAFETY: the caller's promise.
         drop(unsafe { zone.used.held() });
     }

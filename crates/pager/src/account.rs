@@ -11,7 +11,7 @@ use crate::stats::TierPage;
 use crate::sys::{self, Fd, PAGE, Run};
 use crate::table::REGION;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use terrace_policy::victims::{Reason, RegionView};
+use terrace_policy::victims::{Expectation, Reason, RegionView};
 use terrace_tiers::Tier;
 
 /// Counters that every thread of ours may change.
@@ -328,8 +328,8 @@ impl Measure {
                     }
                     resident_pages += pages;
                     since_pause += pages;
-                    if range.attributes.evictable {
-                        returned += self.view_run(pager, run.start as usize, run.end as usize);
+                    if range.attributes.may_leave() {
+                        returned += self.view_run(pager, run.start as usize, run.end as usize, range.attributes.expected);
                     }
                 }
                 start = walked.max(start + PAGE);
@@ -366,7 +366,7 @@ impl Measure {
     }
 
     /// Returns how many of the pages came back from the kernel's swap.
-    fn view_run(&mut self, pager: &Pager, start: usize, end: usize) -> u64 {
+    fn view_run(&mut self, pager: &Pager, start: usize, end: usize, expected: Option<Expectation>) -> u64 {
         let mut returned = 0;
         let mut address = start;
         while address < end {
@@ -380,6 +380,7 @@ impl Measure {
                         region: entry.number,
                         resident_pages: pages,
                         evicted_pages: entry.region.evicted.load(Relaxed) + entry.region.swapped.load(Relaxed),
+                        expected,
                     }),
                 }
             }

@@ -418,7 +418,7 @@ impl Evictor {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let now_ms = sys::now_ns() / 1_000_000;
         let stopped = 'pieces: {
-            for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
+            for piece in pieces.into_iter().filter(|piece| piece.attributes.may_leave()) {
                 let scan = if watches { sys::scan_watched } else { sys::scan_present };
                 let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
                 let mut registered = piece.attributes.registered;
@@ -883,7 +883,7 @@ fn reads_back(
 /// Claims one page that is still on probation. It came back through us; if the kernel has swapped it out meanwhile, it is out (and before
 /// Linux 6.14 UFFDIO_MOVE should not meet such a page).
 fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, now_ms: u64) -> Option<Claimed> {
-    pager.ranges.lock().at(address).filter(|range| range.evictable && range.registered)?;
+    pager.ranges.lock().at(address).filter(|range| range.may_leave() && range.registered)?;
     if !sys::is_present(pager.descriptors.pagemap.load(Relaxed), address) {
         return None;
     }

@@ -231,7 +231,7 @@ impl Far {
     fn locate(&mut self, pager: &Pager, entry: &Entry) -> Option<(u16, u16)> {
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base, base + REGION);
-        let evictable = pieces.iter().filter(|piece| piece.attributes.evictable);
+        let evictable = pieces.iter().filter(|piece| piece.attributes.may_leave());
         self.pages.clear();
         self.pages.extend(evictable.flat_map(|piece| (piece.start..piece.end).step_by(PAGE)));
         self.status.clear();

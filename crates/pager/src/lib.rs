@@ -47,3 +47,4 @@ mod verify_test;
 pub mod word;
 
 pub use pager::{Host, Mode, Pager};
+pub use terrace_policy::victims::Expectation;

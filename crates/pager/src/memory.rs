@@ -11,6 +11,7 @@ use crate::table::{Entry, REGION};
 use crate::word::{Snapshot, State};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+use terrace_policy::victims::{Expectation, RETURNS_MAX};
 use terrace_tiers::Location;
 
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault tells us of.
@@ -21,6 +22,11 @@ const WAIT_FROM: usize = 1 << 20;
 impl Pager {
     /// Takes a new private anonymous mapping under management. `evictable`: readable and writable.
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
+        self.manage_as(start, len, Attributes { evictable, ..Attributes::default() });
+    }
+
+    /// The same for what was managed so elsewhere.
+    pub fn manage_as(&self, start: usize, len: usize, attributes: Attributes) {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         if self.keeps_from_huge_pages() {
@@ -32,8 +38,52 @@ impl Pager {
             // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
-        self.ranges.lock().insert(start, start + len, Attributes { evictable, registered: false });
-        self.count_committed(if evictable { len as isize } else { 0 });
+        self.ranges.lock().insert(start, start + len, Attributes { registered: false, ..attributes });
+        self.count_committed(if attributes.evictable { len as isize } else { 0 });
+    }
+
+    /// Notes what the program expects of managed memory.
+    pub fn expect(&self, start: usize, len: usize, expected: Option<Expectation>) {
+        let _signals = SignalsBlocked::new();
+        let _inside = self.gate.worker();
+        self.ranges.lock().update(start, start + len, |attributes| attributes.expected = expected);
+    }
+
+    /// The program says how a range will be used. Of pages it is remembered for as long as they stay; of whole regions until it says otherwise.
+    pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
+        let (start, end) = whole_pages(start, len);
+        let returns = match expected {
+            None => None,
+            Some(Expectation::Hot) => Some(RETURNS_MAX),
+            Some(Expectation::Cold) => Some(0),
+        };
+        self.with_regions(start, end - start, |entries| {
+            for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
+                for address in pages_within(entry, start, end) {
+                    let found = entry.word(address).load();
+                    let is_plain = !found.is_swapped() && !found.is_incompressible() && !found.is_on_probation();
+                    if found.is(State::Resident) && is_plain {
+                        // Changed meanwhile: then it is known better.
+                        let _ = entry.word(address).transition(found, found.with_returns(returns));
+                    }
+                }
+            }
+            let (first, last) = (start.next_multiple_of(REGION), end / REGION * REGION);
+            if first < last {
+                self.ranges.lock().update(first, last, |attributes| attributes.expected = expected);
+            }
+        });
+    }
+
+    /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any more. Of what is not managed nothing is known.
+    pub fn pin(&self, start: usize, len: usize, pinned: bool) {
+        let (start, end) = whole_pages(start, len);
+        self.with_regions(start, end - start, |entries| {
+            if pinned && entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
+                self.restore_range(start, end);
+            }
+            self.ranges.lock().update(start, end, |attributes| attributes.pinned = pinned);
+        });
     }
 
     /// Waits briefly for room for `len` bytes about to be handed out.
@@ -175,7 +225,7 @@ impl Pager {
     /// Undoes [`Pager::unmanage`].
     pub fn manage_again(&self, pieces: Vec<Range>) {
         for piece in pieces {
-            self.manage(piece.start, piece.end - piece.start, piece.attributes.evictable);
+            self.manage_as(piece.start, piece.end - piece.start, piece.attributes);
         }
     }
 
@@ -244,7 +294,7 @@ impl Pager {
     /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that it lies in: for what the kernel itself
     /// changes at moments when it does not wait for a handler. The kernel's mappings stay as they are.
     pub fn keep(&self, start: usize, len: usize) {
-        let (start, end) = (start / PAGE * PAGE, (start + len).next_multiple_of(PAGE));
+        let (start, end) = whole_pages(start, len);
         self.with_regions(start, end - start, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
@@ -352,6 +402,11 @@ impl Pager {
     }
 }
 
+/// The pages that a range lies in.
+fn whole_pages(start: usize, len: usize) -> (usize, usize) {
+    (start / PAGE * PAGE, start.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX / PAGE * PAGE))
+}
+
 /// Whether a range holds all of a region.
 fn covers(start: usize, end: usize, entry: &Entry) -> bool {
     start <= entry.region.address() && entry.region.address() + REGION <= end
@@ -364,7 +419,7 @@ fn forget_huge(entries: &[Entry], start: usize, end: usize) {
 
 /// Whether a range is one managed piece whose pages may leave.
 pub(crate) fn has_one_piece(pieces: &[Range], start: usize, end: usize) -> bool {
-    matches!(pieces, [piece] if piece.start <= start && end <= piece.end && piece.attributes.evictable)
+    matches!(pieces, [piece] if piece.start <= start && end <= piece.end && piece.attributes.may_leave())
 }
 
 fn evictable_bytes(pieces: &[Range]) -> usize {

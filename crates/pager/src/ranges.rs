@@ -4,14 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
+use terrace_policy::victims::Expectation;
 
 /// What is known of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Private, anonymous, readable and writable, not locked: the mover may take pages.
+    /// Private, anonymous, readable and writable, not locked: the mover could take pages.
     pub evictable: bool,
+    /// The program wants it to stay (`terrace_advise`).
+    pub pinned: bool,
     /// Registered with a userfaultfd.
     pub registered: bool,
+    /// What the program said of it.
+    pub expected: Option<Expectation>,
+}
+
+impl Attributes {
+    /// Whether the mover may take pages.
+    pub fn may_leave(&self) -> bool {
+        self.evictable && !self.pinned
+    }
 }
 
 /// One managed range.
@@ -133,8 +145,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const A: Attributes = Attributes { evictable: true, registered: false };
-    const B: Attributes = Attributes { evictable: true, registered: true };
+    const A: Attributes = Attributes { evictable: true, pinned: false, registered: false, expected: None };
+    const B: Attributes = Attributes { registered: true, ..A };
 
     #[test]
     fn neighbours_that_are_alike_become_one() {
@@ -157,7 +169,7 @@ mod tests {
             let mut model = [None; 64];
             for (op, a, b, flag) in ops {
                 let (start, end) = (a.min(b), a.max(b));
-                let attributes = Attributes { evictable: flag, registered: false };
+                let attributes = Attributes { evictable: flag, ..Attributes::default() };
                 match op {
                     0 => { ranges.insert(start, end, attributes); model[start..end].fill(Some(attributes)); }
                     1 => { ranges.remove(start, end); model[start..end].fill(None); }

@@ -202,7 +202,7 @@ impl Evictor {
                 from += 1;
             }
             let pieces = pager.ranges.lock().overlapping(base, base + REGION);
-            let evictable = |address: usize| pieces.iter().any(|p| p.attributes.evictable && (p.start..p.end).contains(&address));
+            let evictable = |address: usize| pieces.iter().any(|p| p.attributes.may_leave() && (p.start..p.end).contains(&address));
             let (mut taken, mut slot) = (Taken::default(), 0);
             for (page, found) in pages.drain(..).filter(|(page, _)| evictable(base + page * PAGE)) {
                 let address = base + page * PAGE;
@@ -245,7 +245,7 @@ impl Evictor {
         let now_ms = sys::now_ns() / 1_000_000;
         let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
-        for piece in pieces.into_iter().filter(|piece| piece.attributes.evictable) {
+        for piece in pieces.into_iter().filter(|piece| piece.attributes.may_leave()) {
             let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
             for address in self.runs[..count].iter().flat_map(|run| (run.start as usize..run.end as usize).step_by(PAGE)) {
                 if marked.len() == limit {

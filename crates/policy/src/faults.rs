@@ -5,7 +5,7 @@
 //! pages have their own history (see [`crate::victims::returned`]), because in scattered workloads hot and cold pages share
 //! every region.
 
-use crate::victims::{Action, Choice, Pressure, RegionId, RegionView, VictimPolicy};
+use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView, VictimPolicy};
 
 /// Parameters, with the reasons for their defaults.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ struct Record {
     doublings: u8,
     /// Whether anything is known at all.
     known: bool,
+    /// See [`RegionView::expected`].
+    expected: Option<Expectation>,
 }
 
 /// The policy named `faults`.
@@ -81,14 +83,20 @@ impl Faults {
         record
     }
 
-    /// How much of what left the region came back, when it was last looked at (0.06 where nothing is known).
+    /// How much of what left the region came back, when it was last looked at (0.06 where nothing is known or expected).
     pub fn heat_of(&self, region: RegionId) -> f32 {
         Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
     }
 
-    /// Returns per exit, with the weight of one neutral observation (1/16) so that thin evidence counts for little.
+    /// Returns per exit, as if of 8 pages that left before half a page had come back (so that thin evidence counts for little), or as many as the program's
+    /// expectation means: most, or hardly any.
     fn heat(record: &Record) -> f32 {
-        (record.returns + 0.5) / (record.exits + 8.0)
+        let returns = match record.expected {
+            None => 0.5,
+            Some(Expectation::Hot) => 6.0,
+            Some(Expectation::Cold) => 0.01,
+        };
+        (record.returns + returns) / (record.exits + 8.0)
     }
 }
 
@@ -140,7 +148,8 @@ impl VictimPolicy for Faults {
         let mut all = Record::default();
         let rest_longest_ms = self.config.rest_base_ms << self.config.rest_doublings_max;
         for view in regions.iter().filter(|view| view.resident_pages > 0) {
-            let record = *self.record(view.region, now_ms);
+            self.record(view.region, now_ms).expected = view.expected;
+            let record = self.records[view.region as usize];
             all.returns += record.returns;
             all.exits += record.exits;
             let rest_left_ms = i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
@@ -149,7 +158,8 @@ impl VictimPolicy for Faults {
             if rest_left_ms > relieved_ms as i64 {
                 continue;
             }
-            let action = if record.known || pressure > 0 { Action::Evict } else { Action::Probe };
+            let known = record.known || record.expected == Some(Expectation::Cold);
+            let action = if known || pressure > 0 { Action::Evict } else { Action::Probe };
             // Regions that are mostly out already give little for the walk: slightly later.
             let emptiness = view.evicted_pages as f32 / 512.0 * 0.01;
             ranked.push((Self::heat(&record) + emptiness, Choice { region: view.region, action }));
@@ -167,7 +177,7 @@ mod tests {
     use super::*;
 
     fn views(n: u32) -> Vec<RegionView> {
-        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0 }).collect()
+        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0, expected: None }).collect()
     }
 
     fn ranked(policy: &mut Faults, now_ms: u64, pressure: Pressure, n: u32) -> Vec<Choice> {
@@ -181,6 +191,26 @@ mod tests {
         let mut policy = Faults::default();
         assert!(ranked(&mut policy, 0, 0, 4).iter().all(|c| c.action == Action::Probe));
         assert!(ranked(&mut policy, 0, 1, 4).iter().all(|c| c.action == Action::Evict));
+    }
+
+    /// What is expected decides while nothing is known, and little when something is.
+    #[test]
+    fn expectations_hold_until_faults_say_otherwise() {
+        let mut policy = Faults::default();
+        let mut views = views(3);
+        (views[1].expected, views[2].expected) = (Some(Expectation::Hot), Some(Expectation::Cold));
+        let mut order = Vec::new();
+        let mut ranked = |policy: &mut Faults, now_ms| {
+            policy.rank(now_ms, 1, &views, &mut order);
+            order.iter().map(|choice| choice.region).collect::<Vec<_>>()
+        };
+        assert_eq!(ranked(&mut policy, 0), [2, 0, 1]);
+        for region in 0..3 {
+            policy.evicted(region, 200, 10);
+        }
+        policy.restored(2, 22, 20);
+        policy.restored(0, 4, 20);
+        assert_eq!(ranked(&mut policy, 20), [0, 1, 2]);
     }
 
     #[test]
@@ -243,7 +273,7 @@ mod tests {
     fn regions_without_resident_pages_are_no_victims() {
         let mut policy = Faults::default();
         let mut order = vec![Choice { region: 9, action: Action::Evict }];
-        policy.rank(0, 12, &[RegionView { region: 0, resident_pages: 0, evicted_pages: 512 }], &mut order);
+        policy.rank(0, 12, &[RegionView { region: 0, resident_pages: 0, evicted_pages: 512, expected: None }], &mut order);
         assert!(order.is_empty());
     }
 }

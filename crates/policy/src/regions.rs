@@ -297,7 +297,7 @@ mod tests {
     use crate::live;
 
     fn views(n: u32) -> Vec<RegionView> {
-        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0 }).collect()
+        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0, expected: None }).collect()
     }
 
     fn ranked(policy: &mut dyn VictimPolicy, pressure: Pressure, n: u32) -> Vec<u32> {

@@ -3,6 +3,15 @@
 /// A region, by the number its pager gave it. Dense from 0, so that a policy can keep its state in a vector.
 pub type RegionId = u32;
 
+/// What the program expects of memory (`mnalloc`, `terrace_advise`). Where faults or samples say otherwise, they are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expectation {
+    /// It will be used often.
+    Hot,
+    /// It will be used seldom.
+    Cold,
+}
+
 /// What is known of one region at the time of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionView {
@@ -12,6 +21,8 @@ pub struct RegionView {
     pub resident_pages: u32,
     /// Pages in compressed tiers (0–512).
     pub evicted_pages: u32,
+    /// What the program expects of it.
+    pub expected: Option<Expectation>,
 }
 
 /// What to do with a region.

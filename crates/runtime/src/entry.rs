@@ -53,6 +53,7 @@ allocating_jumps! {
     pvalloc => terrace_pvalloc;
     mallocx => terrace_mallocx;
     rallocx => terrace_rallocx;
+    mnalloc => terrace_mnalloc;
     // operator new and new[]: plain, nothrow, aligned, both.
     _Znwm => terrace_new;
     _Znam => terrace_new;
@@ -79,6 +80,7 @@ jumps! {
     mallctlnametomib => terrace_mallctlnametomib;
     mallctlbymib => terrace_mallctlbymib;
     malloc_stats_print => terrace_malloc_stats_print;
+    mnalloc_aligned => terrace_mnalloc_aligned;
     // operator delete and delete[]: plain, sized, aligned, both, nothrow.
     _ZdlPv => terrace_free;
     _ZdaPv => terrace_free;

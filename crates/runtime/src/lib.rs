@@ -2,11 +2,11 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
 //! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
-//! kernel must find in place, [`ahead`] exports what linked programs call, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
+//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
 
-mod ahead;
 mod entry;
 mod kept;
+mod linked;
 mod mappings;
 mod processes;
 
@@ -14,7 +14,7 @@ use processes::Next;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, Ordering::*};
 use terrace_alloc::grouped::{self, Grouping};
-use terrace_alloc::{unmanaged, zone};
+use terrace_alloc::{placement, unmanaged, zone};
 use terrace_pager::settings::{Allocator, Settings};
 use terrace_pager::stats::State;
 use terrace_pager::{Host, Mode, Pager, sys};
@@ -79,7 +79,7 @@ fn set_up() -> Result<(), String> {
         start_soon: || terrace_alloc::call_soon(start),
         tidy_soon: terrace_alloc::tidy_soon,
         unmanaged_range: unmanaged::range,
-        map_bytes: grouped::map_bytes,
+        map_bytes: || grouped::map_bytes() + placement::map_bytes(),
         sampled: grouped::sampled,
         look_at_sites: grouped::look_at_sites,
     };

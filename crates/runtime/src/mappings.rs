@@ -160,7 +160,7 @@ fn manage_remapped(pager: &Pager, pieces: &[Range], start: usize, size: usize, m
         let (from, to) = (piece.start - start, piece.end - start);
         let to = if to == size { new_size } else { to.min(new_size) };
         if from < to {
-            pager.manage(moved + from, to - from, piece.attributes.evictable);
+            pager.manage_as(moved + from, to - from, piece.attributes);
         }
     }
 }

@@ -11,7 +11,7 @@
 use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
-use terrace_alloc::{grouped, unmanaged, zone};
+use terrace_alloc::{grouped, placement, unmanaged, zone};
 use terrace_pager::sys;
 
 type Handler = Option<extern "C" fn()>;
@@ -190,11 +190,12 @@ unsafe extern "C" {
 /// What the forking thread had blocked; the zones' locks guard it.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped objects, the zones', the
+/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped and placed objects, the zones', the
 /// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
     grouped::lock_watch_for_fork();
     grouped::lock_for_fork();
+    placement::lock_for_fork();
     lock_for_any_fork();
 }
 
@@ -218,7 +219,10 @@ fn lock_for_any_fork() {
 extern "C" fn after_fork_in_parent() {
     after_any_fork_in_parent();
     // SAFETY: this thread took the locks in `before_fork`.
-    unsafe { grouped::unlock_after_fork() };
+    unsafe {
+        placement::unlock_after_fork();
+        grouped::unlock_after_fork();
+    }
 }
 
 fn after_any_fork_in_parent() {
@@ -245,7 +249,10 @@ extern "C" fn after_fork_in_child() {
 /// The rest of what [`before_fork`] took.
 fn grouped_in_child() {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
-    unsafe { grouped::unlock_after_fork() };
+    unsafe {
+        placement::unlock_after_fork();
+        grouped::unlock_after_fork();
+    }
 }
 
 fn in_child(threads: bool) {

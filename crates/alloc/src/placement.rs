@@ -1,0 +1,852 @@
+//! Objects where the program wants them: `mnalloc(size, placement)` (M2T §III-A).
+//!
+//! Three zones hold them: for what was said to be hot, cold, or neither. An object takes 16-byte granules of a [`page`] and may lie beside others of any size. So an
+//! [`arena`] needs no page of its own: a new one moves in with others, on a page that is not so full that it could not grow there, and how full that
+//! is the shard learns from those that had to go elsewhere. One that has grown has pages to itself.
+//!
+//! Each page, with its objects, belongs to one of a few *shards*, and so does each arena: behind a lock each. What is known of a page lies outside of it.
+
+mod arena;
+mod page;
+mod spans;
+
+use crate::slabs::PAGE;
+use crate::zone;
+use arena::Arenas;
+use page::{GRANULE, GRANULES, Kind, Owner, Page};
+use spans::Spans;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use terrace_pager::lock::{Lock, LockGuard};
+use terrace_pager::{Expectation, sys};
+
+const SHARDS: usize = 16;
+/// Zones of placed objects.
+const TEMPERATURES: usize = zone::PLACED.len();
+/// See [`zone::extend`]: as much as slabs take.
+const CHUNK: usize = 1 << 20;
+/// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
+const RECORDS_STEP: usize = 64 << 10;
+/// Lists of pages with room: by sixteenths of a page used.
+const LISTS: usize = 16;
+/// Pages looked at in a list, and pages of an arena's that are looked at before it gets another.
+const TRIES: usize = 4;
+/// How full a page may be for others to move in, granules; at first, at least and at most. It goes down a little with whatever grows and has no room, and up when there
+/// are so many more pages, by number or for each that there is: what grows at all, like the buckets of a table that is filled, grows late.
+const FILL_FIRST: u16 = 160;
+const FILL_EVERY: usize = 16;
+const FILL_EVERY_SHARE: usize = 32;
+const FILL_MIN: u16 = 128;
+const FILL_MAX: u16 = 248;
+/// From this size on an arena gets pages of its own, bytes.
+const PRIVATE_FROM: u64 = 8 << 10;
+/// So many arenas are made in one shard, then in the next.
+const ARENAS_TOGETHER: usize = 64;
+/// Misuses that are told of.
+const TOLD_MAX: u32 = 20;
+
+/// What `terrace.h` calls an arena: number, shard and generation; 0 is none.
+pub type ArenaId = u64;
+const SHARD_SHIFT: u32 = 28;
+const GENERATION_SHIFT: u32 = 36;
+const OWNER_MASK: u64 = (1 << SHARD_SHIFT) - 1;
+
+unsafe extern "C" {
+    static mut terrace_placed_start: usize;
+    static mut terrace_placed_len: usize;
+}
+
+/// Where an object is to lie, as `terrace.h` numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Wherever `malloc` puts it.
+    Default,
+    /// On the page of this object, or else on another of the same arena; beside null, wherever something new begins.
+    NextTo(usize),
+    /// With what is often used.
+    Hot,
+    /// With what is seldom used.
+    Cold,
+    /// In this arena.
+    Arena(ArenaId),
+}
+
+impl Placement {
+    fn of(kind: usize, what: usize) -> Option<Placement> {
+        Some(match kind {
+            0 => Placement::Default,
+            1 => Placement::NextTo(what),
+            2 => Placement::Hot,
+            3 => Placement::Cold,
+            4 => Placement::Arena(what as ArenaId),
+            _ => return None,
+        })
+    }
+}
+
+/// In the order of their zones.
+const MILD: usize = 0;
+const HOT: usize = 1;
+const COLD: usize = 2;
+
+/// What programs are expected to do with the zones.
+pub(crate) const EXPECTATIONS: [Option<Expectation>; TEMPERATURES] = [None, Some(Expectation::Hot), Some(Expectation::Cold)];
+
+struct Shard {
+    spans: [Spans; TEMPERATURES],
+    /// Pages that have room and are not private: number plus one of the first of each list.
+    lists: [[u32; LISTS]; TEMPERATURES],
+    arenas: Arenas,
+    fill: u16,
+    /// Pages begun since that went up.
+    begun: usize,
+    /// Bytes of objects, and of the pages that they lie on.
+    bytes: usize,
+    page_bytes: usize,
+}
+
+static SHARD: [Lock<Shard>; SHARDS] = [const {
+    Lock::new(Shard {
+        spans: [const { Spans::new() }; TEMPERATURES],
+        lists: [[0; LISTS]; TEMPERATURES],
+        arenas: Arenas::new(),
+        fill: FILL_FIRST,
+        begun: 0,
+        bytes: 0,
+        page_bytes: 0,
+    })
+}; SHARDS];
+
+/// Where the zones begin, and pages of each; 0: not open.
+static START: AtomicUsize = AtomicUsize::new(0);
+static ZONE_PAGES: AtomicUsize = AtomicUsize::new(0);
+/// Where what is known of pages begins, and of how many of each zone's it is accessible.
+static RECORDS: AtomicUsize = AtomicUsize::new(0);
+static KNOWN: [AtomicUsize; TEMPERATURES] = [const { AtomicUsize::new(0) }; TEMPERATURES];
+/// The zones are being opened, or [`KNOWN`] changes; whether there is no address space.
+static OPENING: Lock<bool> = Lock::new(false);
+/// Arenas made so far.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+/// Whether misuse is told of; how often it was.
+static CHECKS: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+fn misuse(what: impl FnOnce() -> String) {
+    if CHECKS.load(Relaxed) && TOLD.fetch_add(1, Relaxed) < TOLD_MAX {
+        sys::complain(&format!("misuse: {}", what()));
+    }
+}
+
+/// From now on misuse is told of, or is not.
+pub fn check(on: bool) {
+    CHECKS.store(on, Relaxed);
+}
+
+/// Whether there are zones, which are opened if need be.
+fn open() -> bool {
+    if ZONE_PAGES.load(Acquire) > 0 {
+        return true;
+    }
+    let mut refused = OPENING.lock();
+    if *refused || ZONE_PAGES.load(Acquire) > 0 {
+        return !*refused;
+    }
+    let opened = || {
+        let (start, len) = zone::open_placed()?;
+        let known = sys::reserve_without_access(TEMPERATURES * (len / PAGE) * size_of::<Record>()).ok()?;
+        Some((start, len, known))
+    };
+    let Some((start, len, known)) = opened() else {
+        *refused = true;
+        sys::complain("no address space for zones (ulimit -v): placements mean nothing");
+        return false;
+    };
+    START.store(start, Relaxed);
+    RECORDS.store(known, Relaxed);
+    // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
+    unsafe {
+        terrace_placed_start = start;
+        terrace_placed_len = TEMPERATURES * len;
+    }
+    ZONE_PAGES.store(len / PAGE, Release);
+    true
+}
+
+/// Memory that is known to be used for what is known of pages. Takes no lock.
+pub fn map_bytes() -> u64 {
+    KNOWN.iter().map(|known| (known.load(Relaxed) * size_of::<Record>()).next_multiple_of(PAGE) as u64).sum()
+}
+
+/// The page in which an address lies, by number.
+fn number_of(address: usize) -> u32 {
+    ((address - START.load(Relaxed)) / PAGE) as u32
+}
+
+fn address_of(number: u32) -> usize {
+    START.load(Relaxed) + number as usize * PAGE
+}
+
+fn temperature_of(number: u32) -> usize {
+    number as usize / ZONE_PAGES.load(Relaxed)
+}
+
+/// The record of a page. It may be read where [`KNOWN`] reaches so far.
+fn record(number: u32) -> *const Record {
+    (RECORDS.load(Relaxed) as *const Record).wrapping_add(number as usize)
+}
+
+/// A page's record. All zeros at first.
+struct Record {
+    page: UnsafeCell<Page>,
+    /// Which shard it belongs to, by number plus one; 0: none yet. Stays.
+    shard: AtomicU8,
+}
+
+const _: () = assert!(size_of::<Record>() == 96);
+
+/// What is known of a page of a shard.
+///
+/// # Safety
+/// The lock of the shard that it belongs to is held, and no other reference to it about.
+unsafe fn page<'a>(number: u32) -> &'a mut Page {
+    // SAFETY: the caller's promise; what belongs to a shard has a record.
+    unsafe { &mut *(*record(number)).page.get() }
+}
+
+/// The shard of the page in which an address lies, locked; with its number, and the page's.
+fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
+    let zone_pages = ZONE_PAGES.load(Acquire);
+    let offset = address.wrapping_sub(START.load(Relaxed));
+    if offset >= TEMPERATURES * zone_pages * PAGE {
+        return None;
+    }
+    let number = number_of(address);
+    if number as usize % zone_pages >= KNOWN[temperature_of(number)].load(Acquire) {
+        return None;
+    }
+    // SAFETY: it has a record, which is accessible.
+    let shard = unsafe { &(*record(number)).shard }.load(Acquire).checked_sub(1)?;
+    Some((SHARD.get(usize::from(shard))?.lock(), usize::from(shard), number))
+}
+
+/// The first page of the large object of which a page is part.
+///
+/// # Safety
+/// The lock of the page's shard is held.
+unsafe fn head_of(mut number: u32) -> u32 {
+    // SAFETY: the pages of an object are one shard's.
+    while unsafe { page(number) }.kind == Kind::LargeTail {
+        number -= 1;
+    }
+    number
+}
+
+/// What an allocation asks for.
+#[derive(Clone, Copy)]
+struct Wish {
+    bytes: usize,
+    align: usize,
+    temperature: usize,
+    owner: Owner,
+    /// Beside what lies at this address, which is in the shard.
+    near: Option<usize>,
+}
+
+impl Shard {
+    /// An object; `None` if there is no page for it.
+    fn allocate(&mut self, wish: Wish) -> Option<usize> {
+        if wish.bytes > PAGE || wish.align > PAGE {
+            return self.allocate_large(wish);
+        }
+        let near = wish.near.map(number_of);
+        if let (Some(number), Some(address)) = (near, wish.near)
+            && let Some(object) = self.place(number, wish, Some(address % PAGE / GRANULE))
+        {
+            return Some(object);
+        }
+        let mut is_spill = near.is_some();
+        if wish.owner > 0 {
+            let (pages, is_big) = {
+                let arena = self.arenas.at(wish.owner)?;
+                let mut pages = [None; TRIES];
+                pages.iter_mut().zip(arena.pages()).for_each(|(to, page)| *to = Some(page));
+                (pages, arena.bytes >= PRIVATE_FROM)
+            };
+            // SAFETY: its pages are in this shard.
+            for number in pages.into_iter().flatten().filter(|number| unsafe { page(*number) }.is_tenant(wish.owner)) {
+                if let Some(object) = self.place(number, wish, None) {
+                    return Some(object);
+                }
+            }
+            if is_big {
+                return self.begin_private(wish);
+            }
+            is_spill |= pages[0].is_some();
+        }
+        // What is hot, and no more than that, grows by nothing that belongs beside it.
+        let grows = wish.owner > 0 || wish.near.is_some() || wish.temperature == MILD;
+        let fill = if grows { self.fill } else { GRANULES as u16 };
+        if let Some(object) = self.move_in(wish, fill) {
+            if is_spill {
+                self.fill = (self.fill - 1).max(FILL_MIN);
+            }
+            return Some(object);
+        }
+        let number = self.begin(wish.temperature)?;
+        self.begun += 1;
+        if self.begun >= FILL_EVERY.max(self.page_bytes / PAGE / FILL_EVERY_SHARE) {
+            self.begun = 0;
+            self.fill = (self.fill + 1).min(FILL_MAX);
+        }
+        self.place(number, wish, None)
+    }
+
+    /// Places an object on this page of the shard, if there is room.
+    fn place(&mut self, number: u32, wish: Wish, near: Option<usize>) -> Option<usize> {
+        // SAFETY: the shard is locked, as its reference is exclusive.
+        let found = unsafe { page(number) };
+        if found.kind != Kind::Objects || temperature_of(number) != wish.temperature {
+            return None;
+        }
+        let granules = wish.bytes.div_ceil(GRANULE).max(1);
+        let old = list_of(found);
+        let (at, is_new) = found.place(granules, (wish.align / GRANULE).max(1), near, wish.owner)?;
+        self.relist(number, old);
+        self.bytes += granules * GRANULE;
+        self.count(wish.owner, 1, (granules * GRANULE) as i64);
+        if is_new && wish.owner > 0 {
+            self.arenas.at(wish.owner)?.came(number);
+        }
+        Some(address_of(number) + at * GRANULE)
+    }
+
+    fn count(&mut self, owner: Owner, objects: i32, bytes: i64) {
+        if let Some(arena) = self.arenas.at(owner) {
+            arena.objects = arena.objects.wrapping_add_signed(objects);
+            arena.bytes = arena.bytes.wrapping_add_signed(bytes);
+        }
+    }
+
+    /// Places an object on the fullest page that is not fuller than that and has room.
+    fn move_in(&mut self, wish: Wish, fill: u16) -> Option<usize> {
+        for list in (0..=(usize::from(fill) - 1) * LISTS / GRANULES).rev() {
+            let mut next = self.lists[wish.temperature][list];
+            for _ in 0..TRIES {
+                let Some(number) = next.checked_sub(1) else { break };
+                // SAFETY: what is in the lists is the shard's.
+                let found = unsafe { page(number) };
+                next = found.next;
+                if found.filled < fill
+                    && let Some(object) = self.place(number, wish, None)
+                {
+                    return Some(object);
+                }
+            }
+        }
+        None
+    }
+
+    /// Begins a page.
+    fn begin(&mut self, temperature: usize) -> Option<u32> {
+        let number = self.spans[temperature].take(1, 1)?;
+        // SAFETY: a free page of the shard.
+        let found = unsafe { page(number) };
+        debug_assert_eq!((found.kind, found.filled), (Kind::Free, 0));
+        found.clear();
+        found.kind = Kind::Objects;
+        self.page_bytes += PAGE;
+        self.link(number);
+        Some(number)
+    }
+
+    /// The same for an arena alone; the page that it had so far is open to others.
+    fn begin_private(&mut self, wish: Wish) -> Option<usize> {
+        let number = self.begin(wish.temperature)?;
+        self.unlink(number);
+        // SAFETY: the shard's page.
+        unsafe { page(number) }.private = true;
+        let before = std::mem::replace(&mut self.arenas.at(wish.owner)?.private, number + 1);
+        self.make_public(before);
+        self.place(number, wish, None)
+    }
+
+    /// A page (number plus one, or 0) that was one arena's is open to others.
+    fn make_public(&mut self, before: u32) {
+        let Some(before) = before.checked_sub(1) else { return };
+        // SAFETY: the shard's page.
+        let found = unsafe { page(before) };
+        if found.kind == Kind::Objects && found.private {
+            found.private = false;
+            self.link(before);
+        }
+    }
+
+    fn allocate_large(&mut self, wish: Wish) -> Option<usize> {
+        let len = wish.bytes.div_ceil(PAGE).max(1) as u32;
+        let first = self.spans[wish.temperature].take(len, (wish.align / PAGE).max(1) as u32)?;
+        for number in first..first + len {
+            // SAFETY: free pages of the shard.
+            let found = unsafe { page(number) };
+            found.make_large(if number == first { Kind::Large } else { Kind::LargeTail }, len, wish.owner);
+        }
+        let bytes = len as usize * PAGE;
+        self.bytes += bytes;
+        self.page_bytes += bytes;
+        self.count(wish.owner, 1, bytes as i64);
+        if let Some(arena) = self.arenas.at(wish.owner) {
+            arena.came(first);
+        }
+        Some(address_of(first))
+    }
+
+    /// Frees the object at an address on a page of the shard; false if there is none.
+    fn free(&mut self, address: usize, number: u32) -> bool {
+        // SAFETY: the shard's page.
+        let found = unsafe { page(number) };
+        let (owner, bytes, is_last) = match found.kind {
+            Kind::Objects if address.is_multiple_of(GRANULE) => {
+                let old = list_of(found);
+                let Some(removed) = found.remove(address % PAGE / GRANULE) else { return false };
+                if found.filled > 0 {
+                    self.relist(number, old);
+                } else {
+                    self.end_page(number, old);
+                }
+                (removed.owner, removed.granules * GRANULE, removed.last)
+            }
+            Kind::Large if address.is_multiple_of(PAGE) => {
+                let (len, owner) = found.large();
+                self.end_large(number, len);
+                (owner, len as usize * PAGE, true)
+            }
+            _ => return false,
+        };
+        self.bytes -= bytes;
+        self.count(owner, -1, -(bytes as i64));
+        if is_last && let Some(arena) = self.arenas.at(owner) {
+            if arena.private == number + 1 {
+                arena.private = 0;
+            }
+            // SAFETY: its pages are the shard's.
+            arena.left(|number| unsafe { page(number) }.is_tenant(owner));
+        }
+        true
+    }
+
+    /// A page, which was in this list, has no objects any more.
+    fn end_page(&mut self, number: u32, list: Option<usize>) {
+        if let Some(list) = list {
+            self.unlink_from(number, list);
+        }
+        // SAFETY: the shard's page.
+        let found = unsafe { page(number) };
+        found.clear();
+        found.kind = Kind::Free;
+        self.page_bytes -= PAGE;
+        self.spans[temperature_of(number)].put((number, 1));
+    }
+
+    fn end_large(&mut self, first: u32, len: u32) {
+        for number in first..first + len {
+            // SAFETY: pages of one object are one shard's.
+            let found = unsafe { page(number) };
+            found.clear();
+            found.kind = Kind::Free;
+        }
+        self.page_bytes -= len as usize * PAGE;
+        self.spans[temperature_of(first)].put((first, len));
+    }
+
+    /// Frees all objects of an arena.
+    fn destroy(&mut self, owner: Owner) {
+        let Some(arena) = self.arenas.at(owner) else { return };
+        let pages: Vec<u32> = arena.pages().collect();
+        let private = arena.private;
+        for number in pages {
+            // SAFETY: the shard's page.
+            let found = unsafe { page(number) };
+            if !found.is_tenant(owner) {
+                continue;
+            }
+            if found.kind == Kind::Large {
+                let (len, _) = found.large();
+                self.bytes -= len as usize * PAGE;
+                self.end_large(number, len);
+                continue;
+            }
+            let old = list_of(found);
+            let (_, granules) = found.remove_all(owner);
+            self.bytes -= granules * GRANULE;
+            if found.filled > 0 {
+                self.relist(number, old);
+            } else {
+                self.end_page(number, old);
+            }
+        }
+        self.make_public(private);
+        self.arenas.end(owner);
+    }
+
+    /// After a page has changed, which was in list `old`.
+    fn relist(&mut self, number: u32, old: Option<usize>) {
+        // SAFETY: the shard's page.
+        if list_of(unsafe { page(number) }) != old {
+            if let Some(old) = old {
+                self.unlink_from(number, old);
+            }
+            self.link(number);
+        }
+    }
+
+    fn link(&mut self, number: u32) {
+        // SAFETY: the shard's page; so is its neighbour.
+        unsafe {
+            let Some(list) = list_of(page(number)) else { return };
+            let first = &mut self.lists[temperature_of(number)][list];
+            let next = std::mem::replace(first, number + 1);
+            (page(number).next, page(number).previous) = (next, 0);
+            if let Some(next) = next.checked_sub(1) {
+                page(next).previous = number + 1;
+            }
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        // SAFETY: the shard's page.
+        if let Some(list) = list_of(unsafe { page(number) }) {
+            self.unlink_from(number, list);
+        }
+    }
+
+    fn unlink_from(&mut self, number: u32, list: usize) {
+        // SAFETY: the shard's page; so are its neighbours.
+        unsafe {
+            let Page { next, previous, .. } = *page(number);
+            match previous.checked_sub(1) {
+                Some(previous) => page(previous).next = next,
+                None => self.lists[temperature_of(number)][list] = next,
+            }
+            if let Some(next) = next.checked_sub(1) {
+                page(next).previous = previous;
+            }
+        }
+    }
+}
+
+/// The list that a page belongs into.
+fn list_of(page: &Page) -> Option<usize> {
+    let filled = usize::from(page.filled);
+    (page.kind == Kind::Objects && !page.private && filled < GRANULES).then_some(filled * LISTS / GRANULES)
+}
+
+/// Has a zone handed out more: for at least so many bytes at a multiple of `align`, for this shard.
+fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool {
+    let align = align.max(PAGE);
+    let Some(size) = bytes.checked_add(align - PAGE).and_then(|size| size.checked_next_multiple_of(PAGE)) else { return false };
+    let size = size.max(CHUNK);
+    let chunk = zone::extend(zone::PLACED[temperature], size, PAGE) as usize;
+    if chunk == 0 {
+        return false;
+    }
+    let zone_pages = ZONE_PAGES.load(Relaxed);
+    let (first, end) = (number_of(chunk), number_of(chunk + size - PAGE) + 1);
+    {
+        let _growing = OPENING.lock();
+        let from = record((temperature * zone_pages) as u32) as usize;
+        let known = KNOWN[temperature].load(Relaxed);
+        let wanted = known.max(end as usize - temperature * zone_pages);
+        let accessible = |pages: usize| (pages * size_of::<Record>()).next_multiple_of(RECORDS_STEP);
+        let (is, to) = (accessible(known), accessible(wanted).min(zone_pages * size_of::<Record>()));
+        // SAFETY: this zone's part of our reservation.
+        if to > is && unsafe { sys::allow_access(from + is, to - is) }.is_err() {
+            return false;
+        }
+        KNOWN[temperature].store(wanted, Release);
+    }
+    for number in first..end {
+        // SAFETY: nobody else's yet; zeros are valid.
+        unsafe { &(*record(number)).shard }.store(shard as u8 + 1, Release);
+    }
+    SHARD[shard].lock().spans[temperature].add((first, end - first));
+    true
+}
+
+/// The shard for what a thread allocates next to nothing.
+fn own_shard() -> usize {
+    // SAFETY: an address that each thread has of its own, and which never changes.
+    let thread = unsafe { libc::__errno_location() } as usize;
+    (thread >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SHARDS.ilog2())
+}
+
+fn arena_id(shard: usize, owner: Owner, generation: u32) -> ArenaId {
+    u64::from(generation) << GENERATION_SHIFT | (shard as u64) << SHARD_SHIFT | u64::from(owner)
+}
+
+/// The shard of an arena, locked, with its number and the arena's; `None` if it is none, or no longer.
+fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
+    let (shard, owner) = ((id >> SHARD_SHIFT) as usize & 0xff, (id & OWNER_MASK) as Owner);
+    let mut inside = SHARD.get(shard)?.lock();
+    let arena = inside.arenas.at(owner)?;
+    let generation = arena.generation;
+    (arena_id(shard, owner, generation) == id && inside.arenas.alive(owner, generation).is_some()).then_some((inside, shard, owner))
+}
+
+/// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
+fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Wish)> {
+    let wish = |temperature, owner, near| Wish { bytes, align, temperature, owner, near };
+    match placement {
+        Placement::Default => None,
+        Placement::Hot => Some((own_shard(), wish(HOT, 0, None))),
+        Placement::Cold => Some((own_shard(), wish(COLD, 0, None))),
+        Placement::NextTo(0) => Some((own_shard(), wish(MILD, 0, None))),
+        Placement::NextTo(near) => {
+            let (_inside, shard, number) = shard_of(near)?;
+            // SAFETY: the shard is locked.
+            let (head, found) = unsafe {
+                let head = head_of(number);
+                (head, page(head))
+            };
+            let owner = match found.kind {
+                Kind::Objects => found.owner_at(near % PAGE / GRANULE),
+                Kind::Large | Kind::LargeTail => Some(found.large().1),
+                Kind::Free => None,
+            };
+            if owner.is_none() {
+                misuse(|| format!("mnalloc next to {near:#x}, where nothing is allocated"));
+            }
+            let owner = owner?;
+            // Behind a large object comes what belongs to it, wherever there is room.
+            Some((shard, wish(temperature_of(head), owner, (found.kind == Kind::Objects).then_some(near))))
+        }
+        Placement::Arena(id) => {
+            let Some((mut inside, shard, owner)) = alive(id) else {
+                misuse(|| format!("mnalloc in arena {id:#x}, which was never made or is destroyed"));
+                return None;
+            };
+            let temperature = usize::from(inside.arenas.at(owner)?.temperature);
+            Some((shard, wish(temperature, owner, None)))
+        }
+    }
+}
+
+/// An object; 0 if there is no memory, or this is nothing for a placement.
+fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
+    if !align.is_power_of_two() || align > zone::REGION || !open() || bytes > ZONE_PAGES.load(Relaxed) * PAGE {
+        return 0;
+    }
+    let Some((shard, wish)) = resolve(placement, bytes, align) else { return 0 };
+    let mut extended = false;
+    loop {
+        let mut inside = SHARD[shard].lock();
+        // What it was resolved to may be gone meanwhile: by misuse, but then too nothing may break.
+        let still = match placement {
+            Placement::Arena(_) | Placement::NextTo(_) if wish.owner > 0 => {
+                inside.arenas.at(wish.owner).is_some_and(|arena| arena.generation % 2 == 1)
+            }
+            _ => true,
+        };
+        if !still {
+            return 0;
+        }
+        if let Some(object) = inside.allocate(wish) {
+            return object;
+        }
+        drop(inside);
+        // Once: others may have taken it, but then there is more.
+        if extended || !extend(wish.temperature, shard, bytes, align) {
+            return 0;
+        }
+        extended = true;
+    }
+}
+
+/// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null where `malloc` is to decide.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_placed_malloc(size: usize, align: usize, kind: usize, what: usize) -> *mut u8 {
+    let Some(placement) = Placement::of(kind, what) else {
+        misuse(|| format!("mnalloc with placement {kind}, which there is not"));
+        return std::ptr::null_mut();
+    };
+    allocate(placement, size, align) as *mut u8
+}
+
+/// Frees an object of the placed zones.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_placed_free(object: usize) {
+    if !shard_of(object).is_some_and(|(mut inside, _, number)| inside.free(object, number)) {
+        misuse(|| format!("free of {object:#x}, where no object begins: freed twice, or with its arena"));
+    }
+}
+
+/// Bytes of the object that begins at an address.
+fn bytes_of(object: usize, number: u32) -> Option<usize> {
+    // SAFETY: the caller holds the lock of the page's shard.
+    let found = unsafe { page(number) };
+    match found.kind {
+        Kind::Objects if object.is_multiple_of(GRANULE) => found.len_at(object % PAGE / GRANULE).map(|granules| granules * GRANULE),
+        Kind::Large if object.is_multiple_of(PAGE) => Some(found.large().0 as usize * PAGE),
+        _ => None,
+    }
+}
+
+/// Bytes that the program may use of an object.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_placed_usable(object: usize) -> usize {
+    shard_of(object).and_then(|(_inside, _, number)| bytes_of(object, number)).unwrap_or(0)
+}
+
+/// Gives an object another size where it is; false if that cannot be.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_placed_resize(object: usize, size: usize) -> bool {
+    let Some((mut inside, _, number)) = shard_of(object) else { return false };
+    let Some(old) = bytes_of(object, number) else { return false };
+    // SAFETY: the shard is locked.
+    let found = unsafe { page(number) };
+    if found.kind == Kind::Large {
+        return size <= old && size > old / 2;
+    }
+    if size > PAGE {
+        return false;
+    }
+    let list = list_of(found);
+    let at = object % PAGE / GRANULE;
+    let granules = size.div_ceil(GRANULE).max(1);
+    let Some(before) = found.resize(at, granules) else { return false };
+    let owner = found.owner_at(at).unwrap_or(0);
+    inside.relist(number, list);
+    inside.bytes = inside.bytes + granules * GRANULE - before * GRANULE;
+    inside.count(owner, 0, (granules as i64 - before as i64) * GRANULE as i64);
+    true
+}
+
+/// Makes an arena, in the zone that a placement, by its number, means. 0 without memory.
+pub fn create(kind: usize, what: usize) -> ArenaId {
+    let placement = Placement::of(kind, what);
+    let (shard, temperature) = match placement {
+        Some(Placement::Hot) => (None, HOT),
+        Some(Placement::Cold) => (None, COLD),
+        Some(placement @ (Placement::NextTo(1..) | Placement::Arena(_))) if open() => match resolve(placement, 0, GRANULE) {
+            Some((shard, wish)) => (Some(shard), wish.temperature),
+            None => (None, MILD),
+        },
+        _ => (None, MILD),
+    };
+    if placement.is_none() {
+        misuse(|| format!("an arena with placement {kind}, which there is not"));
+    }
+    if !open() {
+        return 0;
+    }
+    // Some that are made one after the other lie together; but not all those that one thread makes, for all, behind one lock.
+    let shard = shard.unwrap_or_else(|| MADE.fetch_add(1, Relaxed) / ARENAS_TOGETHER % SHARDS);
+    let made = SHARD[shard].lock().arenas.create(temperature as u8);
+    made.map_or(0, |(owner, generation)| arena_id(shard, owner, generation))
+}
+
+/// Frees all objects of an arena, and ends it. False if there is none.
+pub fn destroy(id: ArenaId) -> bool {
+    let Some((mut inside, _, owner)) = alive(id) else {
+        misuse(|| format!("destroying arena {id:#x}, which was never made or is destroyed already"));
+        return false;
+    };
+    inside.destroy(owner);
+    true
+}
+
+/// How much an arena holds.
+#[repr(C)]
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArenaFigures {
+    /// Objects.
+    pub objects: usize,
+    /// Their bytes, rounded up to granules.
+    pub bytes: usize,
+    /// Pages that they lie on.
+    pub pages: usize,
+}
+
+/// See [`ArenaFigures`]; `None` if there is no such arena.
+pub fn query(id: ArenaId) -> Option<ArenaFigures> {
+    let Some((mut inside, _, owner)) = alive(id) else {
+        misuse(|| format!("asking about arena {id:#x}, which was never made or is destroyed"));
+        return None;
+    };
+    let arena = inside.arenas.at(owner)?;
+    let mut pages: Vec<u32> = arena.pages().collect();
+    pages.sort_unstable();
+    pages.dedup();
+    // SAFETY: the shard is locked, and the pages are its own.
+    let found = pages.iter().map(|number| unsafe { page(*number) }).filter(|found| found.is_tenant(owner));
+    let pages = found.map(|found| if found.kind == Kind::Large { found.large().0 as usize } else { 1 }).sum();
+    Some(ArenaFigures { objects: arena.objects as usize, bytes: arena.bytes as usize, pages })
+}
+
+/// The arena in which an address lies; 0 if it lies in none.
+pub fn arena_at(address: usize) -> ArenaId {
+    let find = || {
+        let (mut inside, shard, number) = shard_of(address)?;
+        // SAFETY: the shard is locked.
+        let found = unsafe { page(head_of(number)) };
+        let owner = match found.kind {
+            Kind::Objects => found.owner_at(address % PAGE / GRANULE)?,
+            Kind::Large => found.large().1,
+            _ => return None,
+        };
+        let generation = inside.arenas.at(owner)?.generation;
+        Some(arena_id(shard, owner, generation))
+    };
+    find().unwrap_or(0)
+}
+
+/// What the zones have handed out, bytes of pages with objects, and bytes of objects.
+pub fn usage() -> [usize; 3] {
+    let mut sums = [KNOWN.iter().map(|known| known.load(Relaxed) * PAGE).sum(), 0, 0];
+    for shard in shards_in_use() {
+        let inside = shard.lock();
+        sums[1] += inside.page_bytes;
+        sums[2] += inside.bytes;
+    }
+    sums
+}
+
+/// Gives back to the system what has been empty since the call before the last.
+pub fn tidy() {
+    for shard in shards_in_use() {
+        for temperature in 0..TEMPERATURES {
+            let going = shard.lock().spans[temperature].age();
+            for (first, len) in &going {
+                // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
+                let _ = zone::discard(address_of(*first), *len as usize * PAGE);
+            }
+            let mut inside = shard.lock();
+            going.into_iter().for_each(|span| inside.spans[temperature].add(span));
+        }
+    }
+}
+
+/// Takes the locks for a fork: before those of [`crate::zone`].
+pub fn lock_for_fork() {
+    // Nobody waits for it with a shard's in hand. And where there is nothing, nothing comes to be now.
+    std::mem::forget(OPENING.lock());
+    shards_in_use().for_each(|shard| std::mem::forget(shard.lock()));
+}
+
+/// The shards, if there is anything: their locks lie on several pages, which a fork that took them would copy.
+fn shards_in_use() -> impl Iterator<Item = &'static Lock<Shard>> {
+    SHARD.iter().filter(|_| ZONE_PAGES.load(Acquire) > 0)
+}
+
+/// Opens them again, in parent and child.
+///
+/// # Safety
+/// The calling thread (in the child: its parent's) called [`lock_for_fork`].
+pub unsafe fn unlock_after_fork() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        shards_in_use().for_each(|shard| drop(shard.held()));
+        drop(OPENING.held());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! Arenas: what the program wants to lie together (M2T §III-A). One for each bucket of a hash table is not too many: 48 bytes each.
+
+use super::page::Owner;
+
+/// Arenas of a block of records.
+const BLOCK: usize = 256;
+
+/// One arena. It may be on few pages, which it shares with others, or on many of its own.
+#[derive(Default)]
+pub struct Arena {
+    /// Bytes of its objects.
+    pub bytes: u64,
+    /// Pages that it came to when it was on more than `few`; also some that it has left.
+    many: Option<Box<Vec<u32>>>,
+    /// The same up to three: page numbers plus one.
+    few: [u32; 3],
+    /// Objects.
+    pub objects: u32,
+    /// Odd while it lives; another for each arena that this record is used for.
+    pub generation: u32,
+    /// Of its pages, so many it has left, at least.
+    stale: u32,
+    /// Its page that nobody else comes to: page number plus one; 0: none.
+    pub private: u32,
+    /// The zone that it is in.
+    pub temperature: u8,
+}
+
+const _: () = assert!(size_of::<Arena>() <= 48);
+
+impl Arena {
+    /// It came to a page.
+    pub fn came(&mut self, page: u32) {
+        match (&mut self.many, self.few.iter_mut().find(|few| **few == 0)) {
+            (Some(many), _) => many.push(page),
+            (None, Some(few)) => *few = page + 1,
+            (None, None) => {
+                let mut many: Vec<u32> = self.few.iter().map(|few| few - 1).collect();
+                many.push(page);
+                (self.many, self.few) = (Some(Box::new(many)), [0; 3]);
+            }
+        }
+    }
+
+    /// It left a page: which of those it came to it is still on says `is_there`, asked now and then.
+    pub fn left(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.stale += 1;
+        if self.objects == 0 {
+            (self.many, self.few, self.stale) = (None, [0; 3], 0);
+        } else if self.stale as usize * 2 > self.pages().count() {
+            let mut pages: Vec<u32> = self.pages().filter(|page| is_there(*page)).collect();
+            // It may have come to a page twice.
+            pages.sort_unstable();
+            pages.dedup();
+            (self.many, self.few, self.stale) = (None, [0; 3], 0);
+            pages.into_iter().for_each(|page| self.came(page));
+        }
+    }
+
+    /// The pages that it came to, the last first; some it may have left, and then some may be there twice.
+    pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
+        let many = self.many.iter().flat_map(|many| many.iter().rev().copied());
+        many.chain(self.few.iter().rev().filter(|few| **few > 0).map(|few| few - 1))
+    }
+}
+
+/// The arenas of a shard.
+pub struct Arenas {
+    blocks: Vec<Box<[Arena; BLOCK]>>,
+    free: Vec<Owner>,
+    len: u32,
+}
+
+impl Arenas {
+    pub const fn new() -> Self {
+        Arenas { blocks: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    /// A new one: its number, from 1, and generation. `None` when there are too many.
+    pub fn create(&mut self, temperature: u8) -> Option<(Owner, u32)> {
+        let owner = match self.free.pop() {
+            Some(owner) => owner,
+            // Numbers have to fit into identifiers.
+            None if self.len == u32::MAX >> 4 => return None,
+            None => {
+                if (self.len as usize).is_multiple_of(BLOCK) {
+                    self.blocks.push(Box::new(std::array::from_fn(|_| Arena::default())));
+                }
+                self.len += 1;
+                self.len
+            }
+        };
+        let arena = self.at(owner)?;
+        *arena = Arena { generation: arena.generation.wrapping_add(1), temperature, ..Arena::default() };
+        Some((owner, arena.generation))
+    }
+
+    /// The record of this number.
+    pub fn at(&mut self, owner: Owner) -> Option<&mut Arena> {
+        let index = (owner as usize).checked_sub(1).filter(|index| *index < self.len as usize)?;
+        Some(&mut self.blocks[index / BLOCK][index % BLOCK])
+    }
+
+    /// The arena of this number, if it is that of this generation.
+    pub fn alive(&mut self, owner: Owner, generation: u32) -> Option<&mut Arena> {
+        self.at(owner).filter(|arena| arena.generation == generation && generation % 2 == 1)
+    }
+
+    /// Ends one, which has no objects any more.
+    pub fn end(&mut self, owner: Owner) {
+        if let Some(arena) = self.at(owner) {
+            *arena = Arena { generation: arena.generation.wrapping_add(1), ..Arena::default() };
+            self.free.push(owner);
+        }
+    }
+}

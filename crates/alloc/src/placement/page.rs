@@ -1,0 +1,264 @@
+//! What is known of one page of placed objects: which of its 16-byte granules are used, where objects begin, and whose they are. It lies outside
+//! of the page, so that freeing does not bring back what is out.
+
+/// Objects begin at multiples of this and take multiples of it, bytes.
+pub const GRANULE: usize = 16;
+/// Granules of a page.
+pub const GRANULES: usize = crate::slabs::PAGE / GRANULE;
+
+/// A bit for each granule of a page.
+#[derive(Clone, Copy, Default)]
+struct Bits([u64; GRANULES / 64]);
+
+impl Bits {
+    fn get(&self, at: usize) -> bool {
+        self.0[at / 64] & 1 << (at % 64) != 0
+    }
+
+    /// The first bit from `from` on that is `set` or not; [`GRANULES`] if there is none.
+    fn next(&self, from: usize, set: bool) -> usize {
+        let mut word = from / 64;
+        let mut mask = u64::MAX << (from % 64);
+        while word < self.0.len() {
+            let bits = if set { self.0[word] } else { !self.0[word] } & mask;
+            if bits != 0 {
+                return word * 64 + bits.trailing_zeros() as usize;
+            }
+            (word, mask) = (word + 1, u64::MAX);
+        }
+        GRANULES
+    }
+
+    /// How many bits below `at` are set.
+    fn below(&self, at: usize) -> usize {
+        let whole = self.0[..at / 64].iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        whole + self.0.get(at / 64).map_or(0, |word| (word & ((1 << (at % 64)) - 1)).count_ones() as usize)
+    }
+
+    fn set(&mut self, from: usize, len: usize, to: bool) {
+        let mut at = from;
+        while at < from + len {
+            let bits = (from + len - at).min(64 - at % 64);
+            let mask = (u64::MAX >> (64 - bits)) << (at % 64);
+            if to {
+                self.0[at / 64] |= mask;
+            } else {
+                self.0[at / 64] &= !mask;
+            }
+            at += bits;
+        }
+    }
+}
+
+/// Whose an object is: the number of its arena in its shard, from 1; 0 where it has none.
+pub type Owner = u32;
+/// A place in [`Shared::tenants`] that nobody has.
+const VACANT: Owner = Owner::MAX;
+
+/// Of a page on which objects of several owners lie.
+struct Shared {
+    /// The owners, each once.
+    tenants: Vec<Owner>,
+    /// By object, in the order of their addresses: which of these.
+    of: Vec<u8>,
+}
+
+/// What a page is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// For nothing.
+    Free = 0,
+    /// Objects of up to a page.
+    Objects,
+    /// The first of the pages of one large object, and the others.
+    Large,
+    LargeTail,
+}
+
+/// See the module. Valid when zeroed.
+#[repr(C)]
+pub struct Page {
+    used: Bits,
+    starts: Bits,
+    shared: Option<Box<Shared>>,
+    /// Of all objects, where it is not shared.
+    sole: Owner,
+    /// Neighbours in a list: page numbers plus one.
+    pub next: u32,
+    pub previous: u32,
+    /// Granules used.
+    pub filled: u16,
+    pub kind: Kind,
+    /// For one arena, which grows: in no list.
+    pub private: bool,
+}
+
+/// What was taken off a page.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Granules.
+    pub granules: usize,
+    pub owner: Owner,
+    /// That owner has no more on this page.
+    pub last: bool,
+}
+
+impl Page {
+    /// Makes it a page of objects without any.
+    pub fn clear(&mut self) {
+        (self.used, self.starts) = (Bits::default(), Bits::default());
+        (self.shared, self.sole, self.filled, self.private) = (None, 0, 0, false);
+    }
+
+    fn objects(&self) -> usize {
+        self.starts.below(GRANULES)
+    }
+
+    /// Places an object of so many granules at a multiple of `step`: as near as can be to granule `near`, or at the first place that fits. Returns
+    /// where, and whether its owner is new here.
+    pub fn place(&mut self, len: usize, step: usize, near: Option<usize>, owner: Owner) -> Option<(usize, bool)> {
+        if GRANULES - (self.filled as usize) < len {
+            return None;
+        }
+        let at = self.find(len, step, near)?;
+        let ordinal = self.starts.below(at);
+        let objects = self.objects();
+        let mut is_new = objects == 0;
+        if is_new {
+            (self.sole, self.shared) = (owner, None);
+        } else if self.shared.is_some() || self.sole != owner {
+            let sole = self.sole;
+            let shared = self.shared.get_or_insert_with(|| Box::new(Shared { tenants: vec![sole], of: vec![0; objects] }));
+            let known = shared.tenants.iter().position(|tenant| *tenant == owner);
+            is_new = known.is_none();
+            let index = known.or_else(|| shared.tenants.iter().position(|tenant| *tenant == VACANT)).unwrap_or_else(|| {
+                shared.tenants.push(VACANT);
+                shared.tenants.len() - 1
+            });
+            shared.tenants[index] = owner;
+            // There are no more tenants than objects, of which a page has 256.
+            shared.of.insert(ordinal, index as u8);
+        }
+        self.used.set(at, len, true);
+        self.starts.set(at, 1, true);
+        self.filled += len as u16;
+        Some((at, is_new))
+    }
+
+    fn find(&self, len: usize, step: usize, near: Option<usize>) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        let mut from = 0;
+        loop {
+            let begin = self.used.next(from, false);
+            if begin == GRANULES {
+                return best;
+            }
+            let end = self.used.next(begin, true);
+            let first = begin.next_multiple_of(step);
+            if first + len <= end {
+                let Some(near) = near else { return Some(first) };
+                let last = (end - len) / step * step;
+                let candidate = if near < begin { first } else { last };
+                if best.is_none_or(|best| candidate.abs_diff(near) < best.abs_diff(near)) {
+                    best = Some(candidate);
+                }
+            }
+            if end == GRANULES {
+                return best;
+            }
+            from = end;
+        }
+    }
+
+    /// Granules of the object that begins at this one, if any does.
+    pub fn len_at(&self, at: usize) -> Option<usize> {
+        self.starts.get(at).then(|| self.used.next(at, false).min(self.starts.next(at + 1, true)) - at)
+    }
+
+    /// Owner of the object that begins at a granule, or has it inside.
+    pub fn owner_at(&self, at: usize) -> Option<Owner> {
+        // The object that begins last up to there: whatever is used behind it belongs to it.
+        let ordinal = self.used.get(at).then(|| self.starts.below(at + 1).checked_sub(1)).flatten()?;
+        Some(self.owner_of(ordinal))
+    }
+
+    fn owner_of(&self, ordinal: usize) -> Owner {
+        self.shared.as_ref().map_or(self.sole, |shared| shared.tenants[shared.of[ordinal] as usize])
+    }
+
+    /// Makes it one of the pages of a large object.
+    pub fn make_large(&mut self, kind: Kind, pages: u32, owner: Owner) {
+        self.clear();
+        // In no list.
+        (self.kind, self.next, self.sole) = (kind, pages, owner);
+    }
+
+    /// Pages and owner of a large object.
+    pub fn large(&self) -> (u32, Owner) {
+        (self.next, self.sole)
+    }
+
+    /// Whether this owner has objects here.
+    pub fn is_tenant(&self, owner: Owner) -> bool {
+        match (self.kind, &self.shared) {
+            (Kind::Objects, Some(shared)) => shared.tenants.contains(&owner),
+            (Kind::Objects, None) => self.filled > 0 && self.sole == owner,
+            (Kind::Large, _) => self.sole == owner,
+            _ => false,
+        }
+    }
+
+    /// Takes off the object that begins at a granule; `None` if none does.
+    pub fn remove(&mut self, at: usize) -> Option<Removed> {
+        let granules = self.len_at(at)?;
+        let ordinal = self.starts.below(at);
+        let owner = self.owner_of(ordinal);
+        self.used.set(at, granules, false);
+        self.starts.set(at, 1, false);
+        self.filled -= granules as u16;
+        let last = match &mut self.shared {
+            Some(shared) => {
+                let index = shared.of.remove(ordinal);
+                let last = !shared.of.contains(&index);
+                if last {
+                    shared.tenants[index as usize] = VACANT;
+                }
+                last
+            }
+            None => self.filled == 0,
+        };
+        Some(Removed { granules, owner, last })
+    }
+
+    /// Takes off all objects of an owner: how many, and their granules.
+    pub fn remove_all(&mut self, owner: Owner) -> (usize, usize) {
+        let (mut objects, mut granules) = (0, 0);
+        let mut at = self.starts.next(0, true);
+        while at < GRANULES {
+            if self.owner_of(self.starts.below(at)) == owner
+                && let Some(removed) = self.remove(at)
+            {
+                objects += 1;
+                granules += removed.granules;
+            }
+            at = self.starts.next(at + 1, true);
+        }
+        (objects, granules)
+    }
+
+    /// Makes the object that begins at a granule so many long, if there is room behind it. Returns how many it was before.
+    pub fn resize(&mut self, at: usize, len: usize) -> Option<usize> {
+        let old = self.len_at(at)?;
+        if len > old && (at + len > GRANULES || self.used.next(at + old, true) < at + len) {
+            return None;
+        }
+        if len > old {
+            self.used.set(at + old, len - old, true);
+        } else {
+            self.used.set(at + len, old - len, false);
+        }
+        self.filled = self.filled + len as u16 - old as u16;
+        Some(old)
+    }
+}

@@ -1,0 +1,90 @@
+//! What `include/terrace.h` declares, for programs that know what they are about to touch, and what belongs together. `mnalloc` itself is in [`crate::entry`].
+
+use crate::pager;
+use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
+use terrace_pager::{Expectation, Mode};
+
+/// Brings the pages of a range that are out back now. Safe with any address, also from signal handlers; `errno` stays as it was.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_touch(pointer: usize, len: usize) {
+    if let Some(pager) = pager() {
+        pager.touch(pointer, len);
+    }
+}
+
+/// The same soon, while the caller goes on.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_prefetch(pointer: usize, len: usize) {
+    if let Some(pager) = pager() {
+        pager.prefetch(pointer, len);
+    }
+}
+
+fn fail(error: i32) -> i32 {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    -1
+}
+
+/// How a range will be used: normally, often, seldom, soon, or whenever that is, it stays in DRAM.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_advise(pointer: usize, len: usize, advice: i32) -> i32 {
+    let Some(pager) = pager().filter(|pager| pager.mode() != Mode::Failed && len > 0) else {
+        return if (0..=4).contains(&advice) { 0 } else { fail(libc::EINVAL) };
+    };
+    match advice {
+        0 => {
+            pager.pin(pointer, len, false);
+            pager.advise(pointer, len, None);
+        }
+        1 => {
+            pager.prefetch(pointer, len);
+            pager.advise(pointer, len, Some(Expectation::Hot));
+        }
+        2 => pager.advise(pointer, len, Some(Expectation::Cold)),
+        3 => pager.prefetch(pointer, len),
+        4 => pager.pin(pointer, len, true),
+        _ => return fail(libc::EINVAL),
+    }
+    0
+}
+
+/// Makes an arena; 0 without memory.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_arena_create(kind: usize, what: usize) -> ArenaId {
+    placement::create(kind, what)
+}
+
+/// Frees all of an arena; −1 and EINVAL if there is none.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_arena_destroy(arena: ArenaId) -> i32 {
+    if placement::destroy(arena) { 0 } else { fail(libc::EINVAL) }
+}
+
+/// Tells how much an arena holds; −1 and EINVAL if there is none.
+///
+/// # Safety
+/// `figures` may be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn terrace_arena_query(arena: ArenaId, figures: *mut ArenaFigures) -> i32 {
+    match placement::query(arena) {
+        Some(found) => {
+            // SAFETY: the caller's promise.
+            unsafe { figures.write(found) };
+            0
+        }
+        None => fail(libc::EINVAL),
+    }
+}
+
+/// The arena in which an object lies; 0 if it lies in none.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_arena_of(object: usize) -> ArenaId {
+    placement::arena_at(object)
+}
+
+/// From now on misuse is told of on standard error, or is not.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_check(on: i32) {
+    placement::check(on != 0);
+}
