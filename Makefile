@@ -7,6 +7,7 @@ SIMULATION_STEPS ?= 1000000000
 
 export CARGO_TERM_COLOR ?= auto
 CARGO = scripts/toolchain.sh cargo
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: help build demo test sanitize soak bench bench-servers install clean
@@ -62,7 +63,10 @@ install:
 	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build
 	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
 	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
-	install -D -m 644 include/terrace.h $(DESTDIR)$(PREFIX)/include/terrace.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
 
 clean:
 	rm -rf .demo

@@ -68,6 +68,8 @@ case $job in test | ci)
         has busybox || missing busybox-static 'busybox (busybox-static)'
         has xz || missing xz-utils 'xz (xz-utils)'
     fi
+    has pkg-config || missing pkg-config 'pkg-config'
+    has groff || missing groff 'groff'
     has git || missing git 'git'
     has perl || missing perl 'Perl (perl)'
     has node || missing nodejs 'Node.js (node)'

@@ -7,6 +7,8 @@ fn main() {
     for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
+    // Who links with it and is started under `terrace run` gets it once.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libterrace.so");
     // Our threads run until the process ends: the library must never be unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

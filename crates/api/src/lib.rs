@@ -1,7 +1,12 @@
-//! For programs that know what they are about to touch: `include/terrace.h` for Rust.
+//! For programs that know their data: `include/terrace.h` for Rust.
 //!
-//! Under `terrace run`, memory that was not used for a while is kept compressed; these calls bring it back without a page fault. They are hints,
-//! and do nothing where Terrace is not there.
+//! Under `terrace run`, memory that was not used for a while is kept compressed, by pages. So what is used together should share pages: [`Placement`]s say that. And what is
+//! about to be used can be brought back without a page fault: [`touch`], [`prefetch`], [`advise`]. Where Terrace is not there, memory is the C library's, and
+//! the rest does nothing.
+
+mod placement;
+
+pub use placement::{Arena, ArenaFigures, ArenaId, At, Global, Placement, cold, free, hot, mnalloc, within};
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,24 +23,20 @@ const MISSING: usize = 1;
 
 static TOUCH: Function = Function::new(c"terrace_touch");
 static PREFETCH: Function = Function::new(c"terrace_prefetch");
+static ADVISE: Function = Function::new(c"terrace_advise");
 
 impl Function {
     const fn new(name: &'static CStr) -> Self {
         Function { name, found: AtomicUsize::new(UNKNOWN) }
     }
 
-    fn call(&self, pointer: *const u8, len: usize) {
-        let address = match self.found.load(Relaxed) {
-            MISSING => return,
-            UNKNOWN => match self.look_up() {
-                MISSING => return,
-                address => address,
-            },
-            address => address,
+    /// Where it is, if Terrace is there.
+    fn address(&self) -> Option<usize> {
+        let found = match self.found.load(Relaxed) {
+            UNKNOWN => self.look_up(),
+            found => found,
         };
-        // SAFETY: the library's functions of these names have this signature, and take any address.
-        let function: extern "C" fn(*const u8, usize) = unsafe { std::mem::transmute(address) };
-        function(pointer, len);
+        (found != MISSING).then_some(found)
     }
 
     #[cold]
@@ -44,7 +45,54 @@ impl Function {
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) } as usize;
         let address = address.max(MISSING);
         self.found.store(address, Relaxed);
+        if address != MISSING && cfg!(debug_assertions) {
+            tell_of_misuse();
+        }
         address
+    }
+
+    /// Calls a function that takes a range of any addresses.
+    fn call(&self, pointer: *const u8, len: usize) {
+        if let Some(address) = self.address() {
+            // SAFETY: the library's functions that are called so have this signature, and take any address.
+            let function: extern "C" fn(*const u8, usize) = unsafe { std::mem::transmute(address) };
+            function(pointer, len);
+        }
+    }
+}
+
+/// Debug builds want to know of foreign pointers, and of arenas that are gone.
+fn tell_of_misuse() {
+    // SAFETY: a NUL-terminated name.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_check".as_ptr()) } as usize;
+    if address != 0 {
+        // SAFETY: the library's function of this name has this signature.
+        let check: extern "C" fn(i32) = unsafe { std::mem::transmute(address) };
+        check(1);
+    }
+}
+
+/// How memory will be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// As nothing is known of it; no longer pinned.
+    Normal = 0,
+    /// Often: it is brought back, and leaves last.
+    Hot = 1,
+    /// Seldom: it leaves first.
+    Cold = 2,
+    /// Soon: as [`prefetch_at`].
+    WillNeed = 3,
+    /// It is brought back, and does not leave at all.
+    Pin = 4,
+}
+
+/// Says how a range, of whatever lies there, will be used. It goes for all of its pages.
+pub fn advise(pointer: *const u8, len: usize, advice: Advice) {
+    if let Some(address) = ADVISE.address() {
+        // SAFETY: the library's function of this name has this signature, and takes any address.
+        let function: extern "C" fn(*const u8, usize, i32) -> i32 = unsafe { std::mem::transmute(address) };
+        function(pointer, len, advice as i32);
     }
 }
 
@@ -79,5 +127,6 @@ mod tests {
         prefetch(&[1u64; 100][..]);
         touch_at(std::ptr::null(), usize::MAX);
         prefetch_at(std::ptr::null(), 0);
+        advise(std::ptr::null(), 1, Advice::Pin);
     }
 }
