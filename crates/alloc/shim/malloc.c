@@ -64,6 +64,7 @@ size_t terrace_grouped_usable(const void *);
 size_t terrace_grouped_size(size_t size, size_t align);
 void *terrace_placed_malloc(size_t size, size_t align, uintptr_t kind, uintptr_t what);
 void terrace_placed_free(void *);
+void terrace_placed_misaligned(size_t align);
 size_t terrace_placed_usable(const void *);
 _Bool terrace_placed_resize(void *, size_t);
 
@@ -505,6 +506,7 @@ void *terrace_mnalloc(size_t size, uintptr_t kind, uintptr_t what, CALLER) {
 }
 void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr_t what) {
     if (!align || align & (align - 1)) {
+        terrace_placed_misaligned(align);
         errno = EINVAL;
         return NULL;
     }

@@ -600,7 +600,10 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
         Placement::Cold => Some((own_shard(), wish(COLD, 0, None))),
         Placement::NextTo(0) => Some((own_shard(), wish(MILD, 0, None))),
         Placement::NextTo(near) => {
-            let (_inside, shard, number) = shard_of(near)?;
+            let Some((_inside, shard, number)) = shard_of(near) else {
+                misuse(|| format!("mnalloc next to {near:#x}, which was not placed"));
+                return None;
+            };
             // SAFETY: the shard is locked.
             let (head, found) = unsafe {
                 let head = head_of(number);
@@ -668,6 +671,12 @@ extern "C" fn terrace_placed_malloc(size: usize, align: usize, kind: usize, what
         return std::ptr::null_mut();
     };
     allocate(placement, size, align) as *mut u8
+}
+
+/// Says that an alignment is none.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_placed_misaligned(align: usize) {
+    misuse(|| format!("mnalloc_aligned with alignment {align}, which is no power of two"));
 }
 
 /// Frees an object of the placed zones.

@@ -4,9 +4,9 @@
 //! whether it is in one of them. A zone hands out extents front to back and never takes address space back: who got them keeps what is freed and reuses it.
 //! Its memory becomes accessible in one growing prefix, which stays one mapping.
 
+use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
-use crate::placement::EXPECTATIONS;
 use terrace_pager::{Expectation, Pager, sys};
 
 /// A zone's number.
