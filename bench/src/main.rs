@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod adapt;
+mod buckets;
 mod fault_steps;
 mod faulters;
 mod huge;
@@ -26,6 +27,10 @@ mod zram;
 mod zswap;
 
 use clap::{Parser, Subcommand};
+
+/// It places what its programs say.
+#[global_allocator]
+static ALLOCATOR: terrace_api::Global = terrace_api::Global;
 
 #[derive(Parser)]
 #[command(about = "Benchmarks of Terrace against its peers")]
@@ -103,6 +108,11 @@ enum What {
         /// 0: pages
         seconds: u64,
     },
+    /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews, shares of memory
+    Buckets(buckets::Options),
+    /// (internal) the measured program of `buckets`
+    #[command(hide = true)]
+    BucketsProgram(buckets::Task),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -160,6 +170,8 @@ fn main() -> anyhow::Result<()> {
         Some(What::Accuracy(options)) => accuracy::run(&options),
         Some(What::Objects(options)) => objects::run(&options),
         Some(What::ObjectsProgram { kind, distribution, keys, seconds }) => objects::run_program(&kind, &distribution, keys, seconds),
+        Some(What::Buckets(options)) => buckets::run(&options),
+        Some(What::BucketsProgram(task)) => buckets::run_program(&task),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

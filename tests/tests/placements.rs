@@ -73,10 +73,10 @@ fn runs(program: &Path, linked: bool) {
         let finished = Program::new(program).under(terrace).succeed();
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
         assert!(stdout.contains("40000 of 40000 keys found"), "{}", finished.account("lost keys"));
-        // Objects of a bucket by its pages: where there is Terrace, mostly one.
+        // Objects of a bucket by its pages: where there is Terrace, few.
         let words: Vec<f64> = stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [.., objects, pages] = words[..] else { panic!("{stdout}") };
-        assert!(!(linked || under) || objects > 4.0 && pages >= 1.0 && pages < 2.0, "{stdout}");
+        assert!(!(linked || under) || objects > 4.0 && (1.0..2.5).contains(&pages), "{stdout}");
     }
 }
 

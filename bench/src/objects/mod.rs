@@ -125,7 +125,7 @@ fn pages(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Starts a program that says when it has its objects, and begins when its input ends.
-fn start(mut command: Command) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+pub fn start(mut command: Command) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
     let mut line = String::new();

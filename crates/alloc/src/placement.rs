@@ -33,10 +33,10 @@ const LISTS: usize = 16;
 const TRIES: usize = 4;
 /// How full a page may be for others to move in, granules; at first, at least and at most. It goes down a little with whatever grows and has no room, and up when there
 /// are so many more pages, by number or for each that there is: what grows at all, like the buckets of a table that is filled, grows late.
-const FILL_FIRST: u16 = 160;
+const FILL_FIRST: u16 = 208;
 const FILL_EVERY: usize = 16;
 const FILL_EVERY_SHARE: usize = 32;
-const FILL_MIN: u16 = 128;
+const FILL_MIN: u16 = 192;
 const FILL_MAX: u16 = 248;
 /// From this size on an arena gets pages of its own, bytes.
 const PRIVATE_FROM: u64 = 8 << 10;
@@ -266,14 +266,15 @@ impl Shard {
         }
         let mut is_spill = near.is_some();
         if wish.owner > 0 {
-            let (pages, is_big) = {
+            let (pages, private, is_big) = {
                 let arena = self.arenas.at(wish.owner)?;
                 let mut pages = [None; TRIES];
                 pages.iter_mut().zip(arena.pages()).for_each(|(to, page)| *to = Some(page));
-                (pages, arena.bytes >= PRIVATE_FROM)
+                (pages, arena.private, arena.bytes >= PRIVATE_FROM)
             };
+            // Those that it has left are as good; but not if they are another's alone.
             // SAFETY: its pages are in this shard.
-            for number in pages.into_iter().flatten().filter(|number| unsafe { page(*number) }.is_tenant(wish.owner)) {
+            for number in pages.into_iter().flatten().filter(|number| !unsafe { page(*number) }.private || private == number + 1) {
                 if let Some(object) = self.place(number, wish, None) {
                     return Some(object);
                 }
@@ -460,9 +461,9 @@ impl Shard {
     /// Frees all objects of an arena.
     fn destroy(&mut self, owner: Owner) {
         let Some(arena) = self.arenas.at(owner) else { return };
-        let pages: Vec<u32> = arena.pages().collect();
         let private = arena.private;
-        for number in pages {
+        let of_pages = arena.take_pages();
+        for number in of_pages.pages() {
             // SAFETY: the shard's page.
             let found = unsafe { page(number) };
             if !found.is_tenant(owner) {

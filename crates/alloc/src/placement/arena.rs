@@ -11,6 +11,7 @@ pub struct Arena {
     /// Bytes of its objects.
     pub bytes: u64,
     /// Pages that it came to when it was on more than `few`; also some that it has left.
+    #[allow(clippy::box_collection)] // Reason: a third of the room, in each of a million.
     many: Option<Box<Vec<u32>>>,
     /// The same up to three: page numbers plus one.
     few: [u32; 3],
@@ -47,6 +48,9 @@ impl Arena {
         self.stale += 1;
         if self.objects == 0 {
             (self.many, self.few, self.stale) = (None, [0; 3], 0);
+        } else if self.many.is_none() {
+            self.few.iter_mut().filter(|few| **few > 0 && !is_there(**few - 1)).for_each(|few| *few = 0);
+            self.stale = 0;
         } else if self.stale as usize * 2 > self.pages().count() {
             let mut pages: Vec<u32> = self.pages().filter(|page| is_there(*page)).collect();
             // It may have come to a page twice.
@@ -55,6 +59,11 @@ impl Arena {
             (self.many, self.few, self.stale) = (None, [0; 3], 0);
             pages.into_iter().for_each(|page| self.came(page));
         }
+    }
+
+    /// What it has of pages: then it has none.
+    pub fn take_pages(&mut self) -> Arena {
+        Arena { many: self.many.take(), few: std::mem::take(&mut self.few), ..Arena::default() }
     }
 
     /// The pages that it came to, the last first; some it may have left, and then some may be there twice.

@@ -1,6 +1,8 @@
 //! What is known of one page of placed objects: which of its 16-byte granules are used, where objects begin, and whose they are. It lies outside
 //! of the page, so that freeing does not bring back what is out.
 
+use smallvec::{SmallVec, smallvec};
+
 /// Objects begin at multiples of this and take multiples of it, bytes.
 pub const GRANULE: usize = 16;
 /// Granules of a page.
@@ -52,15 +54,24 @@ impl Bits {
 
 /// Whose an object is: the number of its arena in its shard, from 1; 0 where it has none.
 pub type Owner = u32;
+/// What most pages that are shared have at most: then it is one allocation, each of which takes system calls.
+const TENANTS: usize = 16;
+const OBJECTS: usize = 64;
 /// A place in [`Shared::tenants`] that nobody has.
 const VACANT: Owner = Owner::MAX;
 
 /// Of a page on which objects of several owners lie.
 struct Shared {
     /// The owners, each once.
-    tenants: Vec<Owner>,
+    tenants: SmallVec<[Owner; TENANTS]>,
     /// By object, in the order of their addresses: which of these.
-    of: Vec<u8>,
+    of: SmallVec<[u8; OBJECTS]>,
+}
+
+impl Shared {
+    fn of(owner: Owner, objects: usize) -> Box<Shared> {
+        Box::new(Shared { tenants: smallvec![owner], of: smallvec![0; objects] })
+    }
 }
 
 /// What a page is used for.
@@ -129,7 +140,7 @@ impl Page {
             (self.sole, self.shared) = (owner, None);
         } else if self.shared.is_some() || self.sole != owner {
             let sole = self.sole;
-            let shared = self.shared.get_or_insert_with(|| Box::new(Shared { tenants: vec![sole], of: vec![0; objects] }));
+            let shared = self.shared.get_or_insert_with(|| Shared::of(sole, objects));
             let known = shared.tenants.iter().position(|tenant| *tenant == owner);
             is_new = known.is_none();
             let index = known.or_else(|| shared.tenants.iter().position(|tenant| *tenant == VACANT)).unwrap_or_else(|| {

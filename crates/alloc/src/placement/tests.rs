@@ -41,7 +41,7 @@ fn neighbours_share_a_page_and_arenas_share_pages() {
     // 192 bytes each: no page for each of them, and yet none is so full that nothing could be added.
     assert!((640 * 192 / PAGE..=64).contains(&pages.len()), "{} pages", pages.len());
     let grown = arenas.iter().filter(|arena| {
-        let first = object(Placement::Arena(**arena), 60);
+        let first = object(Placement::Arena(**arena), 30);
         query(**arena).is_some_and(|figures| figures.pages == 1) && arena_at(first) == **arena
     });
     assert!(grown.count() > 600);

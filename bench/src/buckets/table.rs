@@ -1,0 +1,133 @@
+//! M2T's hash table (§III-C): a fixed array of linked lists, whose nodes, keys and values are objects of their own.
+
+use terrace_api::{Arena, Placement, within};
+
+struct Node {
+    next: Option<Box<Node>>,
+    key: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+/// Its objects end before their arena.
+struct Bucket {
+    first: Option<Box<Node>>,
+    arena: Option<Arena>,
+}
+
+/// The table: each bucket in an arena of its own, key and value next to their node, or all of it wherever malloc puts it.
+pub struct Table {
+    buckets: Vec<Bucket>,
+    value_bytes: usize,
+    keys: u64,
+}
+
+fn mixed(number: u64) -> u64 {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// As YCSB has them: 23 bytes.
+fn key_of(number: u64) -> [u8; 23] {
+    let mut key = *b"user0000000000000000000";
+    let mut rest = mixed(number);
+    for digit in key[4..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+/// Where something is to lie; for a table without placements wherever malloc puts it.
+fn place<R>(placement: Option<Placement>, f: impl FnOnce() -> R) -> R {
+    match placement {
+        // SAFETY: what is in a bucket's arena goes before it.
+        Some(placement) => unsafe { within(placement, f) },
+        None => f(),
+    }
+}
+
+fn next_to<T: ?Sized>(object: &T) -> Placement {
+    Placement::NextTo(std::ptr::from_ref(object).cast())
+}
+
+fn tell<T: ?Sized>(object: &T, touched: &mut impl FnMut(u64, usize)) {
+    touched(std::ptr::from_ref(object).cast::<u8>() as u64, size_of_val(object));
+}
+
+impl Table {
+    pub fn new(buckets: usize, value_bytes: usize, placed: bool) -> Self {
+        let bucket = || Bucket { first: None, arena: placed.then(|| Arena::new(Placement::Default)) };
+        Table { buckets: (0..buckets).map(|_| bucket()).collect(), value_bytes, keys: 0 }
+    }
+
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    fn value(&self, version: u64) -> Box<[u8]> {
+        // Half of it compresses.
+        let mut state = mixed(version);
+        let mut byte = |at: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
+        };
+        (0..self.value_bytes).map(&mut byte).collect()
+    }
+
+    /// Puts a key in that is not there.
+    pub fn insert(&mut self, number: u64) {
+        let value = |table: &Table| table.value(number);
+        let key = key_of(number);
+        let index = self.bucket(&key);
+        let arena = self.buckets[index].arena.as_ref().map(|arena| Placement::Arena(arena.id()));
+        let next = self.buckets[index].first.take();
+        let mut node = place(arena, || Box::new(Node { next, key: Box::default(), value: Box::default() }));
+        let beside = arena.map(|_| next_to(&*node));
+        (node.key, node.value) = place(beside, || (Box::from(&key[..]), value(self)));
+        self.buckets[index].first = Some(node);
+        self.keys += 1;
+    }
+
+    /// Gives a key another value.
+    pub fn update(&mut self, number: u64, version: u64) -> bool {
+        let value_bytes = self.value_bytes;
+        let key = key_of(number);
+        let index = self.bucket(&key);
+        let bucket = &mut self.buckets[index];
+        let placed = bucket.arena.is_some();
+        let mut at = bucket.first.as_deref_mut();
+        while let Some(node) = at {
+            if *node.key == key {
+                let beside = placed.then(|| next_to(node));
+                node.value = place(beside, || vec![version as u8 | 1; value_bytes].into_boxed_slice());
+                return true;
+            }
+            at = node.next.as_deref_mut();
+        }
+        false
+    }
+
+    /// Looks a key up and reads all of its value; tells of each object that it touches.
+    pub fn get(&self, number: u64, touched: &mut impl FnMut(u64, usize)) -> bool {
+        let key = key_of(number);
+        let bucket = &self.buckets[self.bucket(&key)];
+        tell(&bucket.first, touched);
+        let mut at = bucket.first.as_deref();
+        while let Some(node) = at {
+            tell(node, touched);
+            tell(&*node.key, touched);
+            if *node.key == key {
+                tell(&*node.value, touched);
+                return node.value.iter().step_by(64).fold(0, |sum, byte| sum | byte) != 0;
+            }
+            at = node.next.as_deref();
+        }
+        false
+    }
+
+    fn bucket(&self, key: &[u8; 23]) -> usize {
+        // FNV-1a.
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        (hash ^ hash >> 29) as usize % self.buckets.len()
+    }
+}
