@@ -13,7 +13,7 @@ mod spans;
 use crate::slabs::PAGE;
 use crate::zone;
 use arena::Arenas;
-use page::{GRANULE, GRANULES, Kind, Owner, Page};
+use page::{GRANULE, GRANULES, Kind, Owner, PRIVATE, Page};
 use spans::Spans;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
@@ -27,17 +27,12 @@ const TEMPERATURES: usize = zone::PLACED.len();
 const CHUNK: usize = 1 << 20;
 /// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
 const RECORDS_STEP: usize = 64 << 10;
-/// Lists of pages with room: by sixteenths of a page used.
-const LISTS: usize = 16;
-/// Pages looked at in a list, and pages of an arena's that are looked at before it gets another.
+/// Lists of pages with room: by the exponent of the greatest power of two of free granules in a row.
+const LISTS: usize = GRANULES.ilog2() as usize + 1;
+/// Pages of an arena's that are looked at before it gets another, and pages that may be too full: each may be a cache miss or two.
 const TRIES: usize = 4;
-/// How full a page may be for others to move in, granules; at first, at least and at most. It goes down a little with whatever grows and has no room, and up when there
-/// are so many more pages, by number or for each that there is: what grows at all, like the buckets of a table that is filled, grows late.
-const FILL_FIRST: u16 = 208;
-const FILL_EVERY: usize = 16;
-const FILL_EVERY_SHARE: usize = 32;
-const FILL_MIN: u16 = 192;
-const FILL_MAX: u16 = 248;
+/// What grows begins where a page has a quarter free in one piece.
+const ROOM_TO_GROW: usize = GRANULES / 4;
 /// From this size on an arena gets pages of its own, bytes.
 const PRIVATE_FROM: u64 = 8 << 10;
 /// So many arenas are made in one shard, then in the next.
@@ -94,12 +89,9 @@ pub(crate) const EXPECTATIONS: [Option<Expectation>; TEMPERATURES] = [None, Some
 
 struct Shard {
     spans: [Spans; TEMPERATURES],
-    /// Pages that have room and are not private: number plus one of the first of each list.
+    /// Pages that have room: number plus one of the first of each list.
     lists: [[u32; LISTS]; TEMPERATURES],
     arenas: Arenas,
-    fill: u16,
-    /// Pages begun since that went up.
-    begun: usize,
     /// Bytes of objects, and of the pages that they lie on.
     bytes: usize,
     page_bytes: usize,
@@ -110,8 +102,6 @@ static SHARD: [Lock<Shard>; SHARDS] = [const {
         spans: [const { Spans::new() }; TEMPERATURES],
         lists: [[0; LISTS]; TEMPERATURES],
         arenas: Arenas::new(),
-        fill: FILL_FIRST,
-        begun: 0,
         bytes: 0,
         page_bytes: 0,
     })
@@ -252,6 +242,12 @@ struct Wish {
     near: Option<usize>,
 }
 
+impl Wish {
+    fn granules(&self) -> usize {
+        self.bytes.div_ceil(GRANULE).max(1)
+    }
+}
+
 impl Shard {
     /// An object; `None` if there is no page for it.
     fn allocate(&mut self, wish: Wish) -> Option<usize> {
@@ -264,7 +260,6 @@ impl Shard {
         {
             return Some(object);
         }
-        let mut is_spill = near.is_some();
         if wish.owner > 0 {
             let (pages, private, is_big) = {
                 let arena = self.arenas.at(wish.owner)?;
@@ -274,7 +269,7 @@ impl Shard {
             };
             // Those that it has left are as good; but not if they are another's alone.
             // SAFETY: its pages are in this shard.
-            for number in pages.into_iter().flatten().filter(|number| !unsafe { page(*number) }.private || private == number + 1) {
+            for number in pages.into_iter().flatten().filter(|number| unsafe { page(*number) }.list != PRIVATE || private == number + 1) {
                 if let Some(object) = self.place(number, wish, None) {
                     return Some(object);
                 }
@@ -282,24 +277,13 @@ impl Shard {
             if is_big {
                 return self.begin_private(wish);
             }
-            is_spill |= pages[0].is_some();
         }
         // What is hot, and no more than that, grows by nothing that belongs beside it.
         let grows = wish.owner > 0 || wish.near.is_some() || wish.temperature == MILD;
-        let fill = if grows { self.fill } else { GRANULES as u16 };
-        if let Some(object) = self.move_in(wish, fill) {
-            if is_spill {
-                self.fill = (self.fill - 1).max(FILL_MIN);
-            }
-            return Some(object);
-        }
-        let number = self.begin(wish.temperature)?;
-        self.begun += 1;
-        if self.begun >= FILL_EVERY.max(self.page_bytes / PAGE / FILL_EVERY_SHARE) {
-            self.begun = 0;
-            self.fill = (self.fill + 1).min(FILL_MAX);
-        }
-        self.place(number, wish, None)
+        self.move_in(wish, if grows { ROOM_TO_GROW } else { 1 }).or_else(|| {
+            let number = self.begin(wish.temperature)?;
+            self.place(number, wish, None)
+        })
     }
 
     /// Places an object on this page of the shard, if there is room.
@@ -309,10 +293,9 @@ impl Shard {
         if found.kind != Kind::Objects || temperature_of(number) != wish.temperature {
             return None;
         }
-        let granules = wish.bytes.div_ceil(GRANULE).max(1);
-        let old = list_of(found);
+        let granules = wish.granules();
         let (at, is_new) = found.place(granules, (wish.align / GRANULE).max(1), near, wish.owner)?;
-        self.relist(number, old);
+        self.relist(number);
         self.bytes += granules * GRANULE;
         self.count(wish.owner, 1, (granules * GRANULE) as i64);
         if is_new && wish.owner > 0 {
@@ -328,20 +311,19 @@ impl Shard {
         }
     }
 
-    /// Places an object on the fullest page that is not fuller than that and has room.
-    fn move_in(&mut self, wish: Wish, fill: u16) -> Option<usize> {
-        for list in (0..=(usize::from(fill) - 1) * LISTS / GRANULES).rev() {
+    /// Places an object on one of the fullest pages that have so many granules free in a row, and room.
+    fn move_in(&mut self, wish: Wish, room: usize) -> Option<usize> {
+        let needed = wish.granules().max(room);
+        // In the first list it may be too little.
+        for list in needed.ilog2() as usize..LISTS {
             let mut next = self.lists[wish.temperature][list];
             for _ in 0..TRIES {
                 let Some(number) = next.checked_sub(1) else { break };
-                // SAFETY: what is in the lists is the shard's.
-                let found = unsafe { page(number) };
-                next = found.next;
-                if found.filled < fill
-                    && let Some(object) = self.place(number, wish, None)
-                {
+                if let Some(object) = self.place(number, wish, None) {
                     return Some(object);
                 }
+                // SAFETY: what is in the lists is the shard's.
+                next = unsafe { page(number) }.next;
             }
         }
         None
@@ -356,16 +338,14 @@ impl Shard {
         found.clear();
         found.kind = Kind::Objects;
         self.page_bytes += PAGE;
-        self.link(number);
         Some(number)
     }
 
     /// The same for an arena alone; the page that it had so far is open to others.
     fn begin_private(&mut self, wish: Wish) -> Option<usize> {
         let number = self.begin(wish.temperature)?;
-        self.unlink(number);
         // SAFETY: the shard's page.
-        unsafe { page(number) }.private = true;
+        unsafe { page(number) }.list = PRIVATE;
         let before = std::mem::replace(&mut self.arenas.at(wish.owner)?.private, number + 1);
         self.make_public(before);
         self.place(number, wish, None)
@@ -376,9 +356,9 @@ impl Shard {
         let Some(before) = before.checked_sub(1) else { return };
         // SAFETY: the shard's page.
         let found = unsafe { page(before) };
-        if found.kind == Kind::Objects && found.private {
-            found.private = false;
-            self.link(before);
+        if found.list == PRIVATE {
+            found.list = 0;
+            self.relist(before);
         }
     }
 
@@ -406,13 +386,8 @@ impl Shard {
         let found = unsafe { page(number) };
         let (owner, bytes, is_last) = match found.kind {
             Kind::Objects if address.is_multiple_of(GRANULE) => {
-                let old = list_of(found);
                 let Some(removed) = found.remove(address % PAGE / GRANULE) else { return false };
-                if found.filled > 0 {
-                    self.relist(number, old);
-                } else {
-                    self.end_page(number, old);
-                }
+                self.has_less(number);
                 (removed.owner, removed.granules * GRANULE, removed.last)
             }
             Kind::Large if address.is_multiple_of(PAGE) => {
@@ -434,13 +409,14 @@ impl Shard {
         true
     }
 
-    /// A page, which was in this list, has no objects any more.
-    fn end_page(&mut self, number: u32, list: Option<usize>) {
-        if let Some(list) = list {
-            self.unlink_from(number, list);
-        }
+    /// Objects of a page are gone, perhaps all.
+    fn has_less(&mut self, number: u32) {
         // SAFETY: the shard's page.
         let found = unsafe { page(number) };
+        if found.filled > 0 {
+            return self.relist(number);
+        }
+        self.unlink(number);
         found.clear();
         found.kind = Kind::Free;
         self.page_bytes -= PAGE;
@@ -475,69 +451,51 @@ impl Shard {
                 self.end_large(number, len);
                 continue;
             }
-            let old = list_of(found);
             let (_, granules) = found.remove_all(owner);
             self.bytes -= granules * GRANULE;
-            if found.filled > 0 {
-                self.relist(number, old);
-            } else {
-                self.end_page(number, old);
-            }
+            self.has_less(number);
         }
         self.make_public(private);
         self.arenas.end(owner);
     }
 
-    /// After a page has changed, which was in list `old`.
-    fn relist(&mut self, number: u32, old: Option<usize>) {
+    /// After a page has changed: into the list that it belongs into.
+    fn relist(&mut self, number: u32) {
         // SAFETY: the shard's page.
-        if list_of(unsafe { page(number) }) != old {
-            if let Some(old) = old {
-                self.unlink_from(number, old);
-            }
-            self.link(number);
+        let found = unsafe { page(number) };
+        if found.list == PRIVATE {
+            return;
         }
-    }
-
-    fn link(&mut self, number: u32) {
-        // SAFETY: the shard's page; so is its neighbour.
-        unsafe {
-            let Some(list) = list_of(page(number)) else { return };
-            let first = &mut self.lists[temperature_of(number)][list];
-            let next = std::mem::replace(first, number + 1);
-            (page(number).next, page(number).previous) = (next, 0);
-            if let Some(next) = next.checked_sub(1) {
-                page(next).previous = number + 1;
-            }
+        let list = found.room().map_or(0, |room| room as u8 + 1);
+        if list == found.list {
+            return;
+        }
+        self.unlink(number);
+        let Some(to) = list.checked_sub(1) else { return };
+        let first = &mut self.lists[temperature_of(number)][usize::from(to)];
+        let next = std::mem::replace(first, number + 1);
+        (found.next, found.previous, found.list) = (next, 0, list);
+        if let Some(next) = next.checked_sub(1) {
+            // SAFETY: the shard's page, and another.
+            unsafe { page(next) }.previous = number + 1;
         }
     }
 
     fn unlink(&mut self, number: u32) {
-        // SAFETY: the shard's page.
-        if let Some(list) = list_of(unsafe { page(number) }) {
-            self.unlink_from(number, list);
-        }
-    }
-
-    fn unlink_from(&mut self, number: u32, list: usize) {
         // SAFETY: the shard's page; so are its neighbours.
         unsafe {
-            let Page { next, previous, .. } = *page(number);
+            let found = page(number);
+            let Some(list) = std::mem::replace(&mut found.list, 0).checked_sub(1).filter(|list| *list < LISTS as u8) else { return };
+            let (next, previous) = (found.next, found.previous);
             match previous.checked_sub(1) {
                 Some(previous) => page(previous).next = next,
-                None => self.lists[temperature_of(number)][list] = next,
+                None => self.lists[temperature_of(number)][usize::from(list)] = next,
             }
             if let Some(next) = next.checked_sub(1) {
                 page(next).previous = previous;
             }
         }
     }
-}
-
-/// The list that a page belongs into.
-fn list_of(page: &Page) -> Option<usize> {
-    let filled = usize::from(page.filled);
-    (page.kind == Kind::Objects && !page.private && filled < GRANULES).then_some(filled * LISTS / GRANULES)
 }
 
 /// Has a zone handed out more: for at least so many bytes at a multiple of `align`, for this shard.
@@ -718,12 +676,11 @@ extern "C" fn terrace_placed_resize(object: usize, size: usize) -> bool {
     if size > PAGE {
         return false;
     }
-    let list = list_of(found);
     let at = object % PAGE / GRANULE;
     let granules = size.div_ceil(GRANULE).max(1);
     let Some(before) = found.resize(at, granules) else { return false };
     let owner = found.owner_at(at).unwrap_or(0);
-    inside.relist(number, list);
+    inside.relist(number);
     inside.bytes = inside.bytes + granules * GRANULE - before * GRANULE;
     inside.count(owner, 0, (granules as i64 - before as i64) * GRANULE as i64);
     true

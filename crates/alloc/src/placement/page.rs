@@ -37,6 +37,27 @@ impl Bits {
         whole + self.0.get(at / 64).map_or(0, |word| (word & ((1 << (at % 64)) - 1)).count_ones() as usize)
     }
 
+    /// The greatest power of two of bits in a row that are clear, by its exponent; `None` if all are set.
+    fn room(&self) -> Option<u32> {
+        // A bit for each place from which as many are clear as were asked for so far: twice as many are, where it is so at once and after as many.
+        let mut clear = self.0.map(|word| !word);
+        let mut exponent = None;
+        for next in 0..GRANULES.ilog2() {
+            if clear == [0; GRANULES / 64] {
+                return exponent;
+            }
+            exponent = Some(next);
+            let (words, bits) = ((1usize << next) / 64, (1u32 << next) % 64);
+            let at = |index: usize| clear.get(index).copied().unwrap_or(0);
+            clear = std::array::from_fn(|index| {
+                let low = at(index + words) >> bits;
+                let high = if bits == 0 { 0 } else { at(index + words + 1) << (64 - bits) };
+                clear[index] & (low | high)
+            });
+        }
+        if clear == [0; GRANULES / 64] { exponent } else { Some(GRANULES.ilog2()) }
+    }
+
     fn set(&mut self, from: usize, len: usize, to: bool) {
         let mut at = from;
         while at < from + len {
@@ -87,6 +108,9 @@ pub enum Kind {
     LargeTail,
 }
 
+/// Of a page: it is for one arena, which grows, and in no list.
+pub const PRIVATE: u8 = u8::MAX;
+
 /// See the module. Valid when zeroed.
 #[repr(C)]
 pub struct Page {
@@ -101,8 +125,8 @@ pub struct Page {
     /// Granules used.
     pub filled: u16,
     pub kind: Kind,
-    /// For one arena, which grows: in no list.
-    pub private: bool,
+    /// The list that it is in, by number plus one; 0: none; or [`PRIVATE`].
+    pub list: u8,
 }
 
 /// What was taken off a page.
@@ -119,7 +143,12 @@ impl Page {
     /// Makes it a page of objects without any.
     pub fn clear(&mut self) {
         (self.used, self.starts) = (Bits::default(), Bits::default());
-        (self.shared, self.sole, self.filled, self.private) = (None, 0, 0, false);
+        (self.shared, self.sole, self.filled, self.list) = (None, 0, 0, 0);
+    }
+
+    /// The greatest power of two of free granules in a row, by its exponent; `None` if it is full.
+    pub fn room(&self) -> Option<usize> {
+        self.used.room().map(|exponent| exponent as usize)
     }
 
     fn objects(&self) -> usize {
@@ -271,5 +300,33 @@ impl Page {
         }
         self.filled = self.filled + len as u16 - old as u16;
         Some(old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn room_is_the_longest_run(runs in prop::collection::vec((0usize..256, 1usize..256, any::<bool>()), 0..12)) {
+            let mut bits = Bits::default();
+            let mut model = [false; GRANULES];
+            for (from, len, to) in runs {
+                let len = len.min(GRANULES - from);
+                bits.set(from, len, to);
+                model[from..from + len].fill(to);
+            }
+            let longest = model.split(|used| *used).map(<[bool]>::len).max().filter(|len| *len > 0);
+            prop_assert_eq!(bits.room(), longest.map(usize::ilog2));
+            for at in 0..GRANULES {
+                prop_assert_eq!(bits.get(at), model[at]);
+                prop_assert_eq!(bits.below(at), model[..at].iter().filter(|used| **used).count());
+                prop_assert_eq!(bits.next(at, true), (at..GRANULES).find(|at| model[*at]).unwrap_or(GRANULES));
+            }
+        }
     }
 }
