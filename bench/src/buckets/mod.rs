@@ -29,13 +29,19 @@ pub struct Options {
     #[arg(long, default_value_t = 1000)]
     value: usize,
     /// Seconds of a run, of which the second half counts
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 8)]
     seconds: u64,
+    /// Workloads of YCSB, with a skew of 0.99
+    #[arg(long, value_delimiter = ',', default_values_t = ['A', 'B', 'C', 'D', 'F'])]
+    workloads: Vec<char>,
+    /// Skews of Zipf's law, with workload C
+    #[arg(long, value_delimiter = ',', default_values_t = [0.25, 0.5, 0.75, 1.5, 2.0])]
+    skews: Vec<f64>,
+    /// Percent of what the table takes with malloc that may be in DRAM
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 50, 30])]
+    shares: Vec<u64>,
 }
 
-const THETAS: [f64; 6] = [0.25, 0.5, 0.75, 0.99, 1.5, 2.0];
-/// Percent of what the table takes with malloc.
-const SHARES: [u64; 3] = [100, 50, 30];
 /// Terrace's size order, with placements or without: so they differ in these only.
 const SIDES: [bool; 2] = [false, true];
 
@@ -78,14 +84,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "{:>8} {:>5} {:>6} {:>11} {:>11} {:>7} {:>9} {:>9}",
         "workload", "skew", "DRAM", "malloc", "placed", "ratio", "load", "memory"
     );
-    for workload in ['A', 'B', 'C', 'D', 'F'] {
-        for share in SHARES {
-            bench.compare(workload, 0.99, share)?;
-        }
-    }
-    for theta in THETAS.into_iter().filter(|theta| *theta != 0.99) {
-        for share in SHARES {
-            bench.compare('C', theta, share)?;
+    let cases = options.workloads.iter().map(|workload| (*workload, 0.99)).chain(options.skews.iter().map(|skew| ('C', *skew)));
+    for (workload, skew) in cases {
+        for share in &options.shares {
+            bench.compare(workload, skew, *share)?;
         }
     }
     println!();
