@@ -52,15 +52,18 @@ static const terrace_placement TERRACE_HOT TERRACE_UNUSED = {2, 0};
 static const terrace_placement TERRACE_COLD TERRACE_UNUSED = {3, 0};
 
 /*
- * On the page of an object that mnalloc placed (not by default) if there is room, else on another page of the same arena, if it is in one. Beside a null
- * pointer: where something new begins, with room for more. Beside any other object it is TERRACE_DEFAULT.
+ * On the page of an object that mnalloc placed (not by default) if there is room, else on another page of the same arena, if it is in one: with which it
+ * ends. Beside a null pointer: where something new begins, with room for more. Beside any other object it is TERRACE_DEFAULT.
  */
 static inline terrace_placement terrace_next_to(const void *object) {
     terrace_placement placement = {1, (uintptr_t)object};
     return placement;
 }
 
-/* In an arena. */
+/*
+ * In an arena. Where the zone is full (256 GiB; less where address space is short) or address space is limited (ulimit -v), malloc allocates in its place, and terrace_arena_of
+ * says that it is in none.
+ */
 static inline terrace_placement terrace_in(terrace_arena arena) {
     terrace_placement placement = {4, (uintptr_t)arena};
     return placement;
@@ -116,13 +119,17 @@ void terrace_prefetch(const void *pointer, size_t len) TERRACE_WEAK;
 /* How a range will be used. What is advised of a few bytes goes for all of their pages. */
 enum terrace_advice {
     TERRACE_ADVICE_NORMAL = 0,   /* as nothing is known of it; no longer pinned */
-    TERRACE_ADVICE_HOT = 1,      /* often: it is brought back, and leaves last */
+    TERRACE_ADVICE_HOT = 1,      /* often: terrace_prefetch, and it leaves last */
     TERRACE_ADVICE_COLD = 2,     /* seldom: it leaves first */
     TERRACE_ADVICE_WILLNEED = 3, /* soon: terrace_prefetch */
     TERRACE_ADVICE_PIN = 4,      /* it is brought back, and does not leave at all */
 };
 
-/* Says so: 0, or -1 and EINVAL for what is no advice. Hot and cold are expectations: where samples and faults tell otherwise, they are believed. */
+/*
+ * Says so: 0, or -1 and EINVAL for what is no advice. Hot and cold are expectations: where samples and faults tell otherwise, they are believed. Advice is for memory, not for
+ * objects: give TERRACE_ADVICE_NORMAL before free what comes there next is not to inherit. Of few, large ranges it is cheap; each pinned object in the midst of others costs
+ * the kernel two mappings. What the kernel has swapped out, or is on a far node, is brought back by its next use.
+ */
 int terrace_advise(const void *pointer, size_t len, int advice) TERRACE_WEAK;
 
 /* Whether misuse is told of on standard error, up to 20 times: 1 or 0. */

@@ -17,16 +17,31 @@ using placement = terrace_placement;
 inline placement next_to(const void *object) { return terrace_next_to(object); }
 inline placement in(terrace_arena arena) { return terrace_in(arena); }
 
+// Whether what is placed by either lives as long: an arena takes all that is in it along when it ends, also what was placed next to something in it.
+inline bool live_alike(placement a, placement b) {
+    auto in_none = [](placement where) { return where.kind != 1 && where.kind != 4; };
+    return (in_none(a) && in_none(b)) || (a.kind == b.kind && a.what == b.what);
+}
+
+[[noreturn]] inline void no_memory() {
+#ifdef __cpp_exceptions
+    throw std::bad_alloc();
+#else
+    std::abort();
+#endif
+}
+
 // Memory of at least so many bytes; throws std::bad_alloc. std::free takes it back.
 inline void *allocate(std::size_t bytes, std::size_t alignment, placement where) {
     void *memory = nullptr;
-    if (alignment <= 16)
+    // What is smaller than its alignment, malloc need not align so far.
+    if (alignment <= 16 && alignment <= bytes)
         memory = TERRACE_MNALLOC(bytes, where);
-    else
+    else if (bytes <= static_cast<std::size_t>(-1) - alignment)
         // As aligned_alloc wants it.
         memory = TERRACE_MNALLOC_ALIGNED(alignment, (bytes + alignment - 1) / alignment * alignment, where);
     if (!memory)
-        throw std::bad_alloc();
+        no_memory();
     return memory;
 }
 
@@ -66,16 +81,16 @@ public:
 
     T *allocate(std::size_t count) {
         if (count > static_cast<std::size_t>(-1) / 2 / sizeof(T))
-            throw std::bad_array_new_length();
+            no_memory();
         return static_cast<T *>(terrace::allocate(count * sizeof(T), alignof(T), where_));
     }
     void deallocate(T *memory, std::size_t) noexcept { std::free(memory); }
 
     placement where() const noexcept { return where_; }
 
-    // Whatever one of them allocated, any other can free.
-    template <class U> friend bool operator==(const allocator &, const allocator<U> &) noexcept { return true; }
-    template <class U> friend bool operator!=(const allocator &, const allocator<U> &) noexcept { return false; }
+    // Containers take each other's memory where these are equal, and else move element by element.
+    template <class U> friend bool operator==(const allocator &a, const allocator<U> &b) noexcept { return live_alike(a.where(), b.where()); }
+    template <class U> friend bool operator!=(const allocator &a, const allocator<U> &b) noexcept { return !live_alike(a.where(), b.where()); }
 
 private:
     placement where_;
@@ -90,7 +105,12 @@ private:
     void *do_allocate(std::size_t bytes, std::size_t alignment) override { return terrace::allocate(bytes, alignment, where_); }
     void do_deallocate(void *memory, std::size_t, std::size_t) override { std::free(memory); }
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
-        return dynamic_cast<const memory_resource *>(&other) != nullptr;
+#ifdef __cpp_rtti
+        const auto *same = dynamic_cast<const memory_resource *>(&other);
+        return same && live_alike(where_, same->where_);
+#else
+        return this == &other;
+#endif
     }
 
     placement where_;

@@ -38,33 +38,32 @@ fn what_is_cold_leaves_first() {
     let finished = Program::new(&PLACEMENTS.program).arg("what_is_cold_leaves_first").under(Terrace::within("48M")).succeed();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     let shares: Vec<u32> = stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    assert!(matches!(shares[..], [hot, cold] if cold > 40 && cold > hot * 2), "{}", finished.account("evicted the wrong pages"));
+    assert!(matches!(shares[..], [hot, cold] if cold > 40 && cold > hot + 15), "{}", finished.account("evicted the wrong pages"));
 }
 
 #[test]
 fn misuse_is_told_of_in_debug_builds() {
-    let said = |options: &[&str]| {
-        let finished =
-            Program::new(compiled("placements.c", &[&INCLUDE, options].concat())).arg("misuse").under(Terrace::observing()).run();
+    let said = |program: &Path| {
+        let finished = Program::new(program).arg("misuse").under(Terrace::observing()).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         finished.stderr
     };
-    let stderr = said(&[]);
+    let stderr = said(&PLACEMENTS.program);
     for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48"] {
         assert!(stderr.contains("misuse: ") && stderr.contains(what), "{what}: {stderr}");
     }
-    assert!(!said(&["-DNDEBUG"]).contains("misuse"));
+    assert!(!said(&compiled("placements_ndebug.c", &INCLUDE)).contains("misuse"));
 }
 
 /// Where Terrace is installed, as its README says.
-fn installed() -> PathBuf {
+static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
     let to = terrace_tests::target_directory().join("terrace-installed");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let made =
         Command::new("make").arg("install").arg(format!("PREFIX={}", to.display())).current_dir(project).output().expect("make can be run");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     to
-}
+});
 
 /// The program's own words, alone and under `terrace run`.
 fn runs(program: &Path, linked: bool) {
@@ -82,10 +81,9 @@ fn runs(program: &Path, linked: bool) {
 
 #[test]
 fn the_examples_build_and_run() {
-    let installed = installed();
     let flags = Command::new("pkg-config")
         .args(["--cflags", "--libs", "terrace"])
-        .env("PKG_CONFIG_PATH", installed.join("lib/pkgconfig"))
+        .env("PKG_CONFIG_PATH", INSTALLED.join("lib/pkgconfig"))
         .output()
         .expect("pkg-config can be run; on Debian: apt-get install pkg-config");
     assert!(flags.status.success(), "{}", String::from_utf8_lossy(&flags.stderr));
@@ -105,9 +103,8 @@ fn the_examples_build_and_run() {
 /// Who links with the library and runs under it has it once.
 #[test]
 fn it_is_there_once() {
-    let installed = installed();
-    let library = format!("-L{}", installed.join("lib/terrace").display());
-    let path = format!("-Wl,-rpath,{}", installed.join("lib/terrace").display());
+    let library = format!("-L{}", INSTALLED.join("lib/terrace").display());
+    let path = format!("-Wl,-rpath,{}", INSTALLED.join("lib/terrace").display());
     let program = compiled("maps.c", &[&library, &path, "-Wl,--no-as-needed", "-lterrace"]);
     let finished = Program::new(program).under(Terrace::within("4G")).succeed();
     let maps = String::from_utf8_lossy(&finished.stdout).into_owned();
@@ -115,6 +112,23 @@ fn it_is_there_once() {
         maps.lines().filter_map(|line| line.split_whitespace().nth(5)).filter(|file| file.contains("libterrace")).collect();
     files.dedup();
     assert_eq!(files.len(), 1, "{files:?} by {}", terrace_command().display());
+}
+
+#[test]
+fn containers_keep_their_arenas() {
+    let program = compiled("containers.cpp", &[INCLUDE[0], INCLUDE[1], "-std=c++17"]);
+    for terrace in [None, Some(Terrace::within("4G")), Some(Terrace::stressed())] {
+        Program::new(&program).under(terrace).succeed();
+    }
+}
+
+#[test]
+fn a_malloc_of_the_programs_own_stays_its_own() {
+    let program = compiled("own_malloc.c", &INCLUDE);
+    for terrace in [None, Some(Terrace::within("4G"))] {
+        let finished = Program::new(&program).under(terrace.clone()).succeed();
+        assert!(terrace.is_none() || finished.stderr.contains("placements mean nothing"), "{}", finished.account("said nothing"));
+    }
 }
 
 #[test]

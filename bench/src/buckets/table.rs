@@ -65,13 +65,32 @@ impl Table {
     }
 
     fn value(&self, version: u64) -> Box<[u8]> {
-        // Half of it compresses.
+        // Words: lz4 makes a third of them.
+        const WORDS: [&[u8; 8]; 16] = [
+            b"amber   ",
+            b"basalt  ",
+            b"cedar   ",
+            b"delta   ",
+            b"ember   ",
+            b"fjord   ",
+            b"granite ",
+            b"harbour ",
+            b"indigo  ",
+            b"jasper  ",
+            b"kelp    ",
+            b"lagoon  ",
+            b"meadow  ",
+            b"nectar  ",
+            b"obsidian",
+            b"pebble  ",
+        ];
         let mut state = mixed(version);
-        let mut byte = |at: usize| {
+        let mut value = Vec::with_capacity(self.value_bytes + 8);
+        while value.len() < self.value_bytes {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
-        };
-        (0..self.value_bytes).map(&mut byte).collect()
+            value.extend_from_slice(WORDS[(state >> 60) as usize]);
+        }
+        value[..self.value_bytes].into()
     }
 
     /// Puts a key in that is not there.
@@ -99,7 +118,11 @@ impl Table {
         while let Some(node) = at {
             if *node.key == key {
                 let beside = placed.then(|| next_to(node));
-                node.value = place(beside, || vec![version as u8 | 1; value_bytes].into_boxed_slice());
+                // The same words, from another place on: it compresses as before.
+                let mut value = place(beside, || vec![0; value_bytes].into_boxed_slice());
+                value.copy_from_slice(&node.value);
+                value.rotate_left(version as usize % 8);
+                node.value = value;
                 return true;
             }
             at = node.next.as_deref_mut();

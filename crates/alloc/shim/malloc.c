@@ -214,6 +214,9 @@ static int is_placed(const void *p) {
     return (uintptr_t)p - terrace_placed_start < terrace_placed_len;
 }
 
+/* Whether it is not jemalloc's, nor that of the program's own allocator. */
+static int is_ours(const void *p) { return unlikely(unmanaged(p) || is_grouped(p) || is_placed(p)); }
+
 /* When a thread ends. What it allocates after this is not grouped. */
 static void end_cache(void *cache) {
     terrace_enter_internal();
@@ -497,10 +500,32 @@ void *terrace_pvalloc(size_t size, TWO_MORE, CALLER) {
 }
 
 /*
+ * An executable may bring a malloc and free of its own, which come before ours: then what mnalloc returns has to be theirs. 1: it does; -1: it does not. Asked
+ * without a lock in hand: the loader has its own.
+ */
+static int brings_malloc(void) {
+    static int known;
+    int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (unlikely(!is)) {
+        Dl_info theirs, ours;
+        void *their_free = dlsym(RTLD_DEFAULT, "free");
+        is = their_free && dladdr(their_free, &theirs) && dladdr((void *)brings_malloc, &ours) && theirs.dli_fbase != ours.dli_fbase ? 1 : -1;
+        __atomic_store_n(&known, is, __ATOMIC_RELAXED);
+    }
+    return is > 0;
+}
+/* For arenas, which there are none of then. */
+int terrace_brings_malloc(void) { return brings_malloc(); }
+
+/*
  * mnalloc of terrace.h. Where a placement means nothing (it is the default one, nothing that was placed is there, its arena is gone, memory is out), malloc
  * decides.
  */
 void *terrace_mnalloc(size_t size, uintptr_t kind, uintptr_t what, CALLER) {
+    if (unlikely(brings_malloc())) {
+        void *(*theirs)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
+        return theirs(size);
+    }
     void *p = kind && !self.depth ? terrace_placed_malloc(size, 16, kind, what) : NULL;
     return p ? done(p) : allocate(size, THE_CALLER);
 }
@@ -509,6 +534,10 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
         terrace_placed_misaligned(align);
         errno = EINVAL;
         return NULL;
+    }
+    if (unlikely(brings_malloc())) {
+        void *(*theirs)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_DEFAULT, "aligned_alloc");
+        return theirs ? theirs(align, (size + align - 1) & ~(align - 1)) : NULL;
     }
     void *p = kind && !self.depth ? terrace_placed_malloc(size, align, kind, what) : NULL;
     return p ? done(p) : allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), (uintptr_t)__builtin_frame_address(0), 0);
@@ -544,36 +573,48 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     return done(_rjem_mallocx(size, flags));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
-    PASS(rallocx, p, size, flags);
-    ready();
-    if (likely(!unmanaged(p) && !is_grouped(p) && !is_placed(p) && !passing))
-        return done(_rjem_rallocx(p, size, flags));
+    if (likely(!is_ours(p))) {
+        PASS(rallocx, p, size, flags);
+        ready();
+        if (!passing)
+            return done(_rjem_rallocx(p, size, flags));
+    }
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
     return move(p, terrace_mallocx(size, flags, 0, THE_CALLER), size);
 }
-/* Whether an object is not jemalloc's. */
-static int foreign(const void *p) { return unlikely(passing || unmanaged(p) || is_grouped(p) || is_placed(p)); }
 
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
+    if (is_ours(p))
+        return usable_size(p);
     PASS(xallocx, p, size, extra, flags);
-    return foreign(p) ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
+    return passing ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
 }
 size_t terrace_sallocx(void *p, int flags) {
+    if (is_ours(p))
+        return usable_size(p);
     PASS(sallocx, p, flags);
-    return foreign(p) ? usable_size(p) : _rjem_sallocx(p, flags);
+    return passing ? usable_size(p) : _rjem_sallocx(p, flags);
 }
 void terrace_dallocx(void *p, int flags) {
+    if (is_ours(p)) {
+        terrace_free(p);
+        return;
+    }
     PASS(dallocx, p, flags);
-    if (foreign(p))
+    if (passing)
         terrace_free(p);
     else
         _rjem_dallocx(p, flags);
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
+    if (is_ours(p)) {
+        terrace_free(p);
+        return;
+    }
     PASS(sdallocx, p, size, flags);
-    if (foreign(p))
+    if (passing)
         terrace_free(p);
     else
         _rjem_sdallocx(p, size, flags);

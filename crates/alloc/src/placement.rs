@@ -33,10 +33,14 @@ const LISTS: usize = GRANULES.ilog2() as usize + 1;
 const TRIES: usize = 4;
 /// What grows begins where a page has a quarter free in one piece.
 const ROOM_TO_GROW: usize = GRANULES / 4;
+/// When it falls to so many granules used, an arena of many pages comes to a page again.
+const REFILLED: usize = GRANULES * 3 / 4;
 /// From this size on an arena gets pages of its own, bytes.
 const PRIVATE_FROM: u64 = 8 << 10;
 /// So many arenas are made in one shard, then in the next.
 const ARENAS_TOGETHER: usize = 64;
+/// Tries to get more for one object.
+const EXTENDED_MAX: usize = 8;
 /// Misuses that are told of.
 const TOLD_MAX: u32 = 20;
 
@@ -49,6 +53,7 @@ const OWNER_MASK: u64 = (1 << SHARD_SHIFT) - 1;
 unsafe extern "C" {
     static mut terrace_placed_start: usize;
     static mut terrace_placed_len: usize;
+    fn terrace_brings_malloc() -> i32;
 }
 
 /// Where an object is to lie, as `terrace.h` numbers it.
@@ -137,18 +142,24 @@ fn open() -> bool {
     if ZONE_PAGES.load(Acquire) > 0 {
         return true;
     }
+    // Nothing here is exported from a unit test. SAFETY: asks the loader; no lock is held.
+    let is_theirs = !cfg!(test) && unsafe { terrace_brings_malloc() } != 0;
     let mut refused = OPENING.lock();
     if *refused || ZONE_PAGES.load(Acquire) > 0 {
         return !*refused;
     }
     let opened = || {
-        let (start, len) = zone::open_placed()?;
+        let (start, len) = (!is_theirs && !zone::is_limited()).then(zone::open_placed)??;
         let known = sys::reserve_without_access(TEMPERATURES * (len / PAGE) * size_of::<Record>()).ok()?;
         Some((start, len, known))
     };
     let Some((start, len, known)) = opened() else {
         *refused = true;
-        sys::complain("no address space for zones (ulimit -v): placements mean nothing");
+        drop(refused);
+        sys::complain(match is_theirs {
+            true => "the program brings a malloc of its own: placements mean nothing",
+            false => "no address space for zones (ulimit -v): placements mean nothing",
+        });
         return false;
     };
     START.store(start, Relaxed);
@@ -223,12 +234,10 @@ fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
 ///
 /// # Safety
 /// The lock of the page's shard is held.
-unsafe fn head_of(mut number: u32) -> u32 {
-    // SAFETY: the pages of an object are one shard's.
-    while unsafe { page(number) }.kind == Kind::LargeTail {
-        number -= 1;
-    }
-    number
+unsafe fn head_of(number: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let found = unsafe { page(number) };
+    if found.kind == Kind::LargeTail { found.first() } else { number }
 }
 
 /// What an allocation asks for.
@@ -238,6 +247,8 @@ struct Wish {
     align: usize,
     temperature: usize,
     owner: Owner,
+    /// Of the arena of this number.
+    generation: u32,
     /// Beside what lies at this address, which is in the shard.
     near: Option<usize>,
 }
@@ -368,7 +379,11 @@ impl Shard {
         for number in first..first + len {
             // SAFETY: free pages of the shard.
             let found = unsafe { page(number) };
-            found.make_large(if number == first { Kind::Large } else { Kind::LargeTail }, len, wish.owner);
+            if number == first {
+                found.make_large(len, wish.owner);
+            } else {
+                found.make_tail(first);
+            }
         }
         let bytes = len as usize * PAGE;
         self.bytes += bytes;
@@ -386,8 +401,13 @@ impl Shard {
         let found = unsafe { page(number) };
         let (owner, bytes, is_last) = match found.kind {
             Kind::Objects if address.is_multiple_of(GRANULE) => {
+                let is_private = found.list == PRIVATE;
                 let Some(removed) = found.remove(address % PAGE / GRANULE) else { return false };
+                let left = usize::from(found.filled);
                 self.has_less(number);
+                if !is_private && left > 0 && left <= REFILLED && left + removed.granules > REFILLED {
+                    self.arenas.at(removed.owner).into_iter().for_each(|arena| arena.can_return(number));
+                }
                 (removed.owner, removed.granules * GRANULE, removed.last)
             }
             Kind::Large if address.is_multiple_of(PAGE) => {
@@ -412,11 +432,12 @@ impl Shard {
     /// Objects of a page are gone, perhaps all.
     fn has_less(&mut self, number: u32) {
         // SAFETY: the shard's page.
-        let found = unsafe { page(number) };
-        if found.filled > 0 {
+        if unsafe { page(number) }.filled > 0 {
             return self.relist(number);
         }
         self.unlink(number);
+        // SAFETY: as above.
+        let found = unsafe { page(number) };
         found.clear();
         found.kind = Kind::Free;
         self.page_bytes -= PAGE;
@@ -474,6 +495,8 @@ impl Shard {
         let Some(to) = list.checked_sub(1) else { return };
         let first = &mut self.lists[temperature_of(number)][usize::from(to)];
         let next = std::mem::replace(first, number + 1);
+        // SAFETY: as above.
+        let found = unsafe { page(number) };
         (found.next, found.previous, found.list) = (next, 0, list);
         if let Some(next) = next.checked_sub(1) {
             // SAFETY: the shard's page, and another.
@@ -503,30 +526,40 @@ fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool 
     let align = align.max(PAGE);
     let Some(size) = bytes.checked_add(align - PAGE).and_then(|size| size.checked_next_multiple_of(PAGE)) else { return false };
     let size = size.max(CHUNK);
+    let zone_pages = ZONE_PAGES.load(Relaxed);
+    // First, as far as can be told: what the zone hands out it does not take back.
+    if !know(temperature, (KNOWN[temperature].load(Relaxed) + size / PAGE).min(zone_pages)) {
+        return false;
+    }
     let chunk = zone::extend(zone::PLACED[temperature], size, PAGE) as usize;
     if chunk == 0 {
         return false;
     }
-    let zone_pages = ZONE_PAGES.load(Relaxed);
     let (first, end) = (number_of(chunk), number_of(chunk + size - PAGE) + 1);
-    {
-        let _growing = OPENING.lock();
-        let from = record((temperature * zone_pages) as u32) as usize;
-        let known = KNOWN[temperature].load(Relaxed);
-        let wanted = known.max(end as usize - temperature * zone_pages);
-        let accessible = |pages: usize| (pages * size_of::<Record>()).next_multiple_of(RECORDS_STEP);
-        let (is, to) = (accessible(known), accessible(wanted).min(zone_pages * size_of::<Record>()));
-        // SAFETY: this zone's part of our reservation.
-        if to > is && unsafe { sys::allow_access(from + is, to - is) }.is_err() {
-            return false;
-        }
-        KNOWN[temperature].store(wanted, Release);
+    if !know(temperature, end as usize - temperature * zone_pages) {
+        return false;
     }
     for number in first..end {
         // SAFETY: nobody else's yet; zeros are valid.
         unsafe { &(*record(number)).shard }.store(shard as u8 + 1, Release);
     }
     SHARD[shard].lock().spans[temperature].add((first, end - first));
+    true
+}
+
+/// Has so many pages of a zone have records.
+fn know(temperature: usize, pages: usize) -> bool {
+    let _growing = OPENING.lock();
+    let zone_pages = ZONE_PAGES.load(Relaxed);
+    let from = record((temperature * zone_pages) as u32) as usize;
+    let known = KNOWN[temperature].load(Relaxed);
+    let accessible = |pages: usize| (pages * size_of::<Record>()).next_multiple_of(RECORDS_STEP).min(zone_pages * size_of::<Record>());
+    let (is, to) = (accessible(known), accessible(known.max(pages)));
+    // SAFETY: this zone's part of our reservation.
+    if to > is && unsafe { sys::allow_access(from + is, to - is) }.is_err() {
+        return false;
+    }
+    KNOWN[temperature].store(known.max(pages), Release);
     true
 }
 
@@ -543,6 +576,10 @@ fn arena_id(shard: usize, owner: Owner, generation: u32) -> ArenaId {
 
 /// The shard of an arena, locked, with its number and the arena's; `None` if it is none, or no longer.
 fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
+    // Before there is anything a fork does not take the shards' locks.
+    if ZONE_PAGES.load(Acquire) == 0 {
+        return None;
+    }
     let (shard, owner) = ((id >> SHARD_SHIFT) as usize & 0xff, (id & OWNER_MASK) as Owner);
     let mut inside = SHARD.get(shard)?.lock();
     let arena = inside.arenas.at(owner)?;
@@ -552,14 +589,14 @@ fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
 
 /// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
 fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Wish)> {
-    let wish = |temperature, owner, near| Wish { bytes, align, temperature, owner, near };
+    let wish = |temperature, (owner, generation), near| Wish { bytes, align, temperature, owner, generation, near };
     match placement {
         Placement::Default => None,
-        Placement::Hot => Some((own_shard(), wish(HOT, 0, None))),
-        Placement::Cold => Some((own_shard(), wish(COLD, 0, None))),
-        Placement::NextTo(0) => Some((own_shard(), wish(MILD, 0, None))),
+        Placement::Hot => Some((own_shard(), wish(HOT, (0, 0), None))),
+        Placement::Cold => Some((own_shard(), wish(COLD, (0, 0), None))),
+        Placement::NextTo(0) => Some((own_shard(), wish(MILD, (0, 0), None))),
         Placement::NextTo(near) => {
-            let Some((_inside, shard, number)) = shard_of(near) else {
+            let Some((mut inside, shard, number)) = shard_of(near) else {
                 misuse(|| format!("mnalloc next to {near:#x}, which was not placed"));
                 return None;
             };
@@ -573,20 +610,22 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
                 Kind::Large | Kind::LargeTail => Some(found.large().1),
                 Kind::Free => None,
             };
-            if owner.is_none() {
-                misuse(|| format!("mnalloc next to {near:#x}, where nothing is allocated"));
-            }
-            let owner = owner?;
             // Behind a large object comes what belongs to it, wherever there is room.
-            Some((shard, wish(temperature_of(head), owner, (found.kind == Kind::Objects).then_some(near))))
+            let near = (found.kind == Kind::Objects).then_some(near);
+            let generation = owner.and_then(|owner| inside.arenas.at(owner)).map_or(0, |arena| arena.generation);
+            drop(inside);
+            if owner.is_none() {
+                misuse(|| format!("mnalloc next to {:#x}, where nothing is allocated", address_of(number)));
+            }
+            Some((shard, wish(temperature_of(head), (owner?, generation), near)))
         }
         Placement::Arena(id) => {
             let Some((mut inside, shard, owner)) = alive(id) else {
                 misuse(|| format!("mnalloc in arena {id:#x}, which was never made or is destroyed"));
                 return None;
             };
-            let temperature = usize::from(inside.arenas.at(owner)?.temperature);
-            Some((shard, wish(temperature, owner, None)))
+            let arena = inside.arenas.at(owner)?;
+            Some((shard, wish(usize::from(arena.temperature), (owner, arena.generation), None)))
         }
     }
 }
@@ -597,29 +636,26 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
         return 0;
     }
     let Some((shard, wish)) = resolve(placement, bytes, align) else { return 0 };
-    let mut extended = false;
-    loop {
+    // Others may take what is got: so not only once.
+    for _ in 0..EXTENDED_MAX {
         let mut inside = SHARD[shard].lock();
         // What it was resolved to may be gone meanwhile: by misuse, but then too nothing may break.
-        let still = match placement {
-            Placement::Arena(_) | Placement::NextTo(_) if wish.owner > 0 => {
-                inside.arenas.at(wish.owner).is_some_and(|arena| arena.generation % 2 == 1)
-            }
-            _ => true,
-        };
-        if !still {
+        if wish.owner > 0 && inside.arenas.alive(wish.owner, wish.generation).is_none() {
             return 0;
         }
         if let Some(object) = inside.allocate(wish) {
             return object;
         }
+        let can_age = inside.spans[wish.temperature].can_age();
         drop(inside);
-        // Once: others may have taken it, but then there is more.
-        if extended || !extend(wish.temperature, shard, bytes, align) {
+        if can_age {
+            // What is free may only be in the wrong pieces.
+            (0..2).for_each(|_| tidy_one(&SHARD[shard], wish.temperature));
+        } else if !extend(wish.temperature, shard, bytes, align) {
             return 0;
         }
-        extended = true;
     }
+    0
 }
 
 /// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null where `malloc` is to decide.
@@ -779,16 +815,18 @@ pub fn usage() -> [usize; 3] {
 /// Gives back to the system what has been empty since the call before the last.
 pub fn tidy() {
     for shard in shards_in_use() {
-        for temperature in 0..TEMPERATURES {
-            let going = shard.lock().spans[temperature].age();
-            for (first, len) in &going {
-                // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
-                let _ = zone::discard(address_of(*first), *len as usize * PAGE);
-            }
-            let mut inside = shard.lock();
-            going.into_iter().for_each(|span| inside.spans[temperature].add(span));
-        }
+        (0..TEMPERATURES).for_each(|temperature| tidy_one(shard, temperature));
     }
+}
+
+fn tidy_one(shard: &Lock<Shard>, temperature: usize) {
+    let going = shard.lock().spans[temperature].age();
+    for (first, len) in &going {
+        // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
+        let _ = zone::discard(address_of(*first), *len as usize * PAGE);
+    }
+    let mut inside = shard.lock();
+    going.into_iter().for_each(|span| inside.spans[temperature].add(span));
 }
 
 /// Takes the locks for a fork: before those of [`crate::zone`].

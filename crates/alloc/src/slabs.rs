@@ -180,10 +180,7 @@ const ZONE_SHIFT: u32 = 56;
 /// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space for them: where that is limited (ulimit -v), it is
 /// left to the program.
 pub fn open(count: usize, tagged: bool) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills in the limit.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
-    if known && limit.rlim_cur != libc::RLIM_INFINITY {
+    if zone::is_limited() {
         return false;
     }
     let Some((start, zone_len)) = zone::open_groups(count) else { return false };

@@ -7,7 +7,8 @@
 use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
-use terrace_pager::{Expectation, Pager, sys};
+use terrace_pager::ranges::Attributes;
+use terrace_pager::{Pager, sys};
 
 /// A zone's number.
 pub type ZoneId = u32;
@@ -62,17 +63,17 @@ fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)
     ZONE.iter().enumerate().map(|(id, zone)| (id as ZoneId, zone)).filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
 }
 
-/// What is expected of a zone's objects.
-fn expected(zone: ZoneId) -> Option<Expectation> {
-    PLACED.iter().position(|placed| *placed == zone).and_then(|temperature| EXPECTATIONS[temperature])
+/// How a zone's memory is managed: of placed objects something may be expected.
+fn attributes(zone: ZoneId) -> Attributes {
+    let temperature = PLACED.iter().position(|placed| *placed == zone);
+    Attributes { evictable: true, expected: temperature.and_then(|temperature| EXPECTATIONS[temperature]), ..Attributes::default() }
 }
 
 /// Puts all zones under the pager's management, with what they already hold.
 pub fn attach(pager: &'static Pager) {
     let guards: Vec<_> = all(groups()).map(|(id, zone)| (id, zone, zone.used.lock())).collect();
     for (id, zone, used) in guards.iter().filter(|(_, _, used)| used.bytes > 0) {
-        pager.manage(zone.start.load(Relaxed), used.bytes, true);
-        pager.expect(zone.start.load(Relaxed), used.bytes, expected(*id));
+        pager.manage_as(zone.start.load(Relaxed), used.bytes, attributes(*id));
     }
     // Under the locks: an extent is managed either here or by whoever hands it out.
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
@@ -120,6 +121,14 @@ pub fn open_placed() -> Option<(usize, usize)> {
     open_side_by_side(&ZONE[PLACED[0] as usize..])
 }
 
+/// Whether address space is limited (ulimit -v): then it is left to the program.
+pub fn is_limited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills in the limit.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
+    known && limit.rlim_cur != libc::RLIM_INFINITY
+}
+
 fn open_side_by_side(zones: &[Zone]) -> Option<(usize, usize)> {
     let reserve = |len| Some((len, sys::reserve_without_access(len * zones.len() + REGION).ok()?));
     let (len, start) = GROUP_RESERVES.into_iter().find_map(reserve)?;
@@ -158,8 +167,7 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
     used.bytes = end - base;
     if let Some(pager) = pager() {
         // With the gap that alignment left: nobody touches it, and the range stays one.
-        pager.manage(before, end - before, true);
-        pager.expect(before, end - before, expected(id));
+        pager.manage_as(before, end - before, attributes(id));
     }
     start as *mut u8
 }

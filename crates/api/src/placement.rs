@@ -11,8 +11,10 @@ static CREATE: Function = Function::new(c"terrace_arena_create");
 static DESTROY: Function = Function::new(c"terrace_arena_destroy");
 static QUERY: Function = Function::new(c"terrace_arena_query");
 
-/// Alignment of whatever the C library allocates.
-const ALIGN: usize = 16;
+/// Whether whatever `malloc` gives is aligned so far: small objects of jemalloc's are at multiples of 8.
+fn is_aligned(align: usize, size: usize) -> bool {
+    align <= 16 && align <= size
+}
 
 /// Where an object is to lie. A hint: it never makes an allocation fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +52,7 @@ impl Placement {
 /// Memory for a layout, which [`free`] gives back; null if there is none. Without Terrace it is the C library's.
 pub fn mnalloc(layout: Layout, placement: Placement) -> *mut u8 {
     let (kind, what) = placement.words();
-    let aligned = layout.align() > ALIGN;
+    let aligned = !is_aligned(layout.align(), layout.size());
     let function = if aligned { &MNALLOC_ALIGNED } else { &MNALLOC };
     let memory: *mut c_void = match function.address().filter(|_| kind > 0) {
         Some(address) if aligned => {
@@ -65,8 +67,8 @@ pub fn mnalloc(layout: Layout, placement: Placement) -> *mut u8 {
         }
         None if aligned => {
             let mut memory = std::ptr::null_mut();
-            // SAFETY: a layout's alignment is a power of two, here above 16; where it fails nothing is stored.
-            unsafe { libc::posix_memalign(&mut memory, layout.align(), layout.size()) };
+            // SAFETY: a layout's alignment is a power of two; where it fails nothing is stored.
+            unsafe { libc::posix_memalign(&mut memory, layout.align().max(size_of::<usize>()), layout.size()) };
             memory
         }
         // SAFETY: takes any size.
@@ -245,7 +247,7 @@ unsafe impl GlobalAlloc for Global {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if WITHIN.try_with(Cell::get).unwrap_or_default() == Placement::Default && layout.align() <= ALIGN {
+        if WITHIN.try_with(Cell::get).unwrap_or_default() == Placement::Default && is_aligned(layout.align(), layout.size()) {
             // SAFETY: takes any size. Fresh memory is not written to.
             return unsafe { libc::calloc(1, layout.size()) }.cast();
         }
@@ -259,7 +261,7 @@ unsafe impl GlobalAlloc for Global {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if layout.align() <= ALIGN {
+        if is_aligned(layout.align(), new_size) {
             // SAFETY: the caller's promise. It keeps its placement.
             return unsafe { libc::realloc(memory.cast(), new_size) }.cast();
         }

@@ -42,13 +42,6 @@ impl Pager {
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }
 
-    /// Notes what the program expects of managed memory.
-    pub fn expect(&self, start: usize, len: usize, expected: Option<Expectation>) {
-        let _signals = SignalsBlocked::new();
-        let _inside = self.gate.worker();
-        self.ranges.lock().update(start, start + len, |attributes| attributes.expected = expected);
-    }
-
     /// The program says how a range will be used. Of pages it is remembered for as long as they stay; of whole regions until it says otherwise.
     pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
         let (start, end) = whole_pages(start, len);
@@ -57,7 +50,7 @@ impl Pager {
             Some(Expectation::Hot) => Some(RETURNS_MAX),
             Some(Expectation::Cold) => Some(0),
         };
-        self.with_regions(start, end - start, |entries| {
+        self.with_regions_as_they_are(start, end - start, |entries| {
             for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
                 for address in pages_within(entry, start, end) {
                     let found = entry.word(address).load();
@@ -326,6 +319,15 @@ impl Pager {
     /// Runs `f` with the locks of the range's regions, in address order. A region that was never used is made where the mover
     /// could get to it meanwhile; before [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
     fn with_regions<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
+        self.with_regions_as_they_are(start, len, |entries| {
+            // Cut, a huge page is harder to split.
+            self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
+            f(entries)
+        })
+    }
+
+    /// The same for what changes no mapping.
+    fn with_regions_as_they_are<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         let managed = self.ranges.lock().overlapping(start, start + len);
@@ -341,8 +343,6 @@ impl Pager {
             }
         }
         let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
-        // Cut, a huge page is harder to split.
-        self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
         f(&entries)
     }
 

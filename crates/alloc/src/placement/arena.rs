@@ -43,6 +43,14 @@ impl Arena {
         }
     }
 
+    /// Of a page that it came to long ago much is free again: it is looked at first.
+    pub fn can_return(&mut self, page: u32) {
+        if let Some(many) = &mut self.many {
+            many.push(page);
+            self.stale += 1;
+        }
+    }
+
     /// It left a page: which of those it came to it is still on says `is_there`, asked now and then.
     pub fn left(&mut self, is_there: impl Fn(u32) -> bool) {
         self.stale += 1;

@@ -227,16 +227,27 @@ impl Page {
         self.shared.as_ref().map_or(self.sole, |shared| shared.tenants[shared.of[ordinal] as usize])
     }
 
-    /// Makes it one of the pages of a large object.
-    pub fn make_large(&mut self, kind: Kind, pages: u32, owner: Owner) {
+    /// Makes it the first page of a large object.
+    pub fn make_large(&mut self, pages: u32, owner: Owner) {
         self.clear();
         // In no list.
-        (self.kind, self.next, self.sole) = (kind, pages, owner);
+        (self.kind, self.next, self.sole) = (Kind::Large, pages, owner);
     }
 
-    /// Pages and owner of a large object.
+    /// Makes it another page of a large object.
+    pub fn make_tail(&mut self, first: u32) {
+        self.clear();
+        (self.kind, self.next) = (Kind::LargeTail, first);
+    }
+
+    /// Pages and owner of a large object, of which this is the first.
     pub fn large(&self) -> (u32, Owner) {
         (self.next, self.sole)
+    }
+
+    /// The first page of a large object, of which this is another.
+    pub fn first(&self) -> u32 {
+        self.next
     }
 
     /// Whether this owner has objects here.

@@ -29,13 +29,20 @@ impl Spans {
             }
         }
         let fits = |(pages, start): &&(u32, u32)| start.next_multiple_of(step) + len <= start + pages;
-        let &(pages, start) = self.by_len.range((len, 0)..).take(TRIES).find(fits)?;
+        // Of this length there is surely an aligned place.
+        let sure = self.by_len.range((len.checked_add(step - 1)?, 0)..).next();
+        let &(pages, start) = self.by_len.range((len, 0)..).take(TRIES).find(fits).or(sure)?;
         self.by_len.remove(&(pages, start));
         self.by_start.remove(&start);
         let first = start.next_multiple_of(step);
         self.insert((start, first - start));
         self.insert((first + len, start + pages - first - len));
         Some(first)
+    }
+
+    /// Whether any have not been given up yet.
+    pub fn can_age(&self) -> bool {
+        !self.fresh.is_empty() || !self.stale.is_empty()
     }
 
     /// Pages that nobody uses any more; their contents are still there.

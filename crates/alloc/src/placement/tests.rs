@@ -143,6 +143,25 @@ fn misuse_is_harmless() {
     assert!(arena() != own && !destroy(own));
 }
 
+/// A cache in an arena, of which entries go at random.
+#[test]
+fn holes_in_an_arenas_pages_are_filled() {
+    let _alone = ALONE.lock();
+    let own = arena();
+    let mut random = 1u64;
+    let mut objects: Vec<usize> = (0..20_000).map(|_| object(Placement::Arena(own), 48)).collect();
+    let before = query(own).expect("it is there").pages;
+    for _ in 0..400_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let which = (random >> 33) as usize % objects.len();
+        terrace_placed_free(objects[which]);
+        objects[which] = object(Placement::Arena(own), 48);
+    }
+    let after = query(own).expect("it is there").pages;
+    assert!(after < before * 3 / 2, "{before} pages have become {after}");
+    assert!(destroy(own));
+}
+
 #[test]
 fn what_is_free_is_used_again() {
     let _alone = ALONE.lock();

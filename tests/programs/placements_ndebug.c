@@ -1,0 +1,3 @@
+/* placements.c as a release build. */
+#define NDEBUG
+#include "placements.c"
