@@ -17,6 +17,7 @@ mod metadata;
 mod objects;
 mod pages;
 mod picture;
+mod place;
 mod probe;
 mod results;
 mod servers;
@@ -107,6 +108,9 @@ enum What {
         keys: u64,
         /// 0: pages
         seconds: u64,
+        /// With placements
+        #[arg(long)]
+        placed: bool,
     },
     /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews, shares of memory
     Buckets(buckets::Options),
@@ -169,7 +173,10 @@ fn main() -> anyhow::Result<()> {
         Some(What::Huge(options)) => huge::run(&options),
         Some(What::Accuracy(options)) => accuracy::run(&options),
         Some(What::Objects(options)) => objects::run(&options),
-        Some(What::ObjectsProgram { kind, distribution, keys, seconds }) => objects::run_program(&kind, &distribution, keys, seconds),
+        Some(What::ObjectsProgram { kind, distribution, keys, seconds, placed }) => {
+            place::set(placed);
+            objects::run_program(&kind, &distribution, keys, seconds)
+        }
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),
         Some(What::Metadata) => metadata::run(),

@@ -1,6 +1,7 @@
 //! The measured program: fills the table, and says how fast it is, or what a lookup touches.
 
 use super::table::Table;
+use crate::place;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -52,7 +53,8 @@ fn mix(workload: char) -> anyhow::Result<(f64, f64, f64)> {
 }
 
 pub fn run(task: &Task) -> anyhow::Result<()> {
-    let mut table = Table::new((task.keys / task.chain).max(1) as usize, task.value, task.placed);
+    place::set(task.placed);
+    let mut table = Table::new((task.keys / task.chain).max(1) as usize, task.value);
     let mut order: Vec<u64> = (0..task.keys).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(3));
     let begun = Instant::now();

@@ -1,6 +1,7 @@
 //! M2T's hash table (§III-C): a fixed array of linked lists, whose nodes, keys and values are objects of their own.
 
-use terrace_api::{Arena, Placement, within};
+use crate::place::{self, next_to, place};
+use terrace_api::{Arena, Placement};
 
 struct Node {
     next: Option<Box<Node>>,
@@ -37,26 +38,13 @@ fn key_of(number: u64) -> [u8; 23] {
     key
 }
 
-/// Where something is to lie; for a table without placements wherever malloc puts it.
-fn place<R>(placement: Option<Placement>, f: impl FnOnce() -> R) -> R {
-    match placement {
-        // SAFETY: what is in a bucket's arena goes before it.
-        Some(placement) => unsafe { within(placement, f) },
-        None => f(),
-    }
-}
-
-fn next_to<T: ?Sized>(object: &T) -> Placement {
-    Placement::NextTo(std::ptr::from_ref(object).cast())
-}
-
 fn tell<T: ?Sized>(object: &T, touched: &mut impl FnMut(u64, usize)) {
     touched(std::ptr::from_ref(object).cast::<u8>() as u64, size_of_val(object));
 }
 
 impl Table {
-    pub fn new(buckets: usize, value_bytes: usize, placed: bool) -> Self {
-        let bucket = || Bucket { first: None, arena: placed.then(|| Arena::new(Placement::Default)) };
+    pub fn new(buckets: usize, value_bytes: usize) -> Self {
+        let bucket = || Bucket { first: None, arena: place::is_on().then(|| Arena::new(Placement::Default)) };
         Table { buckets: (0..buckets).map(|_| bucket()).collect(), value_bytes, keys: 0 }
     }
 
@@ -98,11 +86,10 @@ impl Table {
         let value = |table: &Table| table.value(number);
         let key = key_of(number);
         let index = self.bucket(&key);
-        let arena = self.buckets[index].arena.as_ref().map(|arena| Placement::Arena(arena.id()));
+        let arena = self.buckets[index].arena.as_ref().map_or(Placement::Default, |arena| Placement::Arena(arena.id()));
         let next = self.buckets[index].first.take();
         let mut node = place(arena, || Box::new(Node { next, key: Box::default(), value: Box::default() }));
-        let beside = arena.map(|_| next_to(&*node));
-        (node.key, node.value) = place(beside, || (Box::from(&key[..]), value(self)));
+        (node.key, node.value) = place(next_to(&*node), || (Box::from(&key[..]), value(self)));
         self.buckets[index].first = Some(node);
         self.keys += 1;
     }
@@ -113,13 +100,11 @@ impl Table {
         let key = key_of(number);
         let index = self.bucket(&key);
         let bucket = &mut self.buckets[index];
-        let placed = bucket.arena.is_some();
         let mut at = bucket.first.as_deref_mut();
         while let Some(node) = at {
             if *node.key == key {
-                let beside = placed.then(|| next_to(node));
                 // The same words, from another place on: it compresses as before.
-                let mut value = place(beside, || vec![0; value_bytes].into_boxed_slice());
+                let mut value = place(next_to(node), || vec![0; value_bytes].into_boxed_slice());
                 value.copy_from_slice(&node.value);
                 value.rotate_left(version as usize % 8);
                 node.value = value;

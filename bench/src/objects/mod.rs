@@ -53,11 +53,15 @@ enum Part {
 
 const PROGRAMS: [(&str, &str); 4] = [("tree", "uniform"), ("tree", "zipf"), ("store", "uniform"), ("store", "zipf")];
 
+/// By size, but for what the program places itself.
+const PLACED: &str = "placed";
+
 /// Whose allocator, and how it is told.
-const SIDES: [(&str, Option<&[&str]>); 4] = [
+const SIDES: [(&str, Option<&[&str]>); 5] = [
     ("glibc", None),
     ("jemalloc", None),
     ("size", Some(&["--allocator", "size", "--sampler", "none"])),
+    (PLACED, Some(&["--allocator", "size", "--sampler", "none"])),
     ("context", Some(&["--allocator", "context", "--sampler", "none"])),
 ];
 
@@ -79,7 +83,7 @@ fn program(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::R
 }
 
 fn command(side: &str, flags: Option<&[&str]>, words: &[String]) -> anyhow::Result<Command> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).chain((side == PLACED).then_some("--placed")).collect();
     let mut command = machine::pinned(flags, &words)?;
     if side == "jemalloc" {
         command.env("LD_PRELOAD", jemalloc().context("libjemalloc.so.2 is not installed")?);
@@ -92,7 +96,7 @@ fn pages(options: &Options) -> anyhow::Result<()> {
     println!("{:>6} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}", "what", "keys", "objects", "50 %", "80 %", "50 %", "80 %", "pages");
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
-        let mut by_size = f64::NAN;
+        let (mut by_size, mut placed) = (f64::NAN, f64::NAN);
         for (side, flags) in SIDES {
             let mut found: Vec<Value> = Vec::new();
             for _ in 0..options.repeats {
@@ -114,9 +118,13 @@ fn pages(options: &Options) -> anyhow::Result<()> {
             if side == "jemalloc" {
                 by_size = of("/pages_for_50");
             }
+            if side == PLACED {
+                placed = of("/pages_for_50");
+            }
             if side == "context" {
                 line("oracle", of("/oracle/pages_for_50"), of("/oracle/pages_for_80"), of("/oracle/pages"));
-                println!("{:>25} context / jemalloc at 50 %: {:.2}", "", of("/pages_for_50") / by_size);
+                let (context, oracle) = (of("/pages_for_50"), of("/oracle/pages_for_50"));
+                println!("{:>25} at 50 %: context / jemalloc {:.2}, placed / oracle {:.2}", "", context / by_size, placed / oracle);
             }
         }
     }
@@ -158,8 +166,8 @@ fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f
 }
 
 /// The same under Terrace.
-fn under(flags: &[&str], words: &[String]) -> anyhow::Result<f64> {
-    let mut command = command("terrace", Some(flags), words)?;
+fn under(side: &str, flags: &[&str], words: &[String]) -> anyhow::Result<f64> {
+    let mut command = command(side, Some(flags), words)?;
     command.stderr(Stdio::null());
     let (mut child, mut out) = start(command)?;
     drop(child.stdin.take());
@@ -179,7 +187,7 @@ fn speed(options: &Options) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
         let words = program(kind, distribution, options.keys, options.seconds)?;
-        let mut found: [Vec<f64>; 4] = Default::default();
+        let mut found: [Vec<f64>; 5] = Default::default();
         let mut memory = Vec::new();
         for _ in 0..options.repeats {
             interrupt::check()?;
@@ -189,22 +197,28 @@ fn speed(options: &Options) -> anyhow::Result<()> {
             let dram = (total as u64).to_string();
             found[0].push(per_s);
             memory.push(total);
-            for (side, flags) in
-                [(1, &["--allocator", "size"][..]), (2, &["--allocator", "context", "--sampler", "none"]), (3, &["--allocator", "context"])]
-            {
-                found[side].push(under(&[&["--dram", &dram], flags].concat(), &words)?);
+            let sides: [(&str, &[&str]); 4] = [
+                ("size", &["--allocator", "size"]),
+                ("context", &["--allocator", "context", "--sampler", "none"]),
+                ("sampled", &["--allocator", "context"]),
+                (PLACED, &["--allocator", "size"]),
+            ];
+            for ((side, flags), found) in sides.iter().zip(&mut found[1..]) {
+                found.push(under(side, &[&["--dram", &dram], *flags].concat(), &words)?);
             }
         }
-        let [zram, size, context, sampled] = found.each_ref().map(|found| median(found));
+        let [zram, size, context, sampled, placed] = found.each_ref().map(|found| median(found));
         println!(
-            "{kind:>6} {distribution:>8} {:>7.0} MiB: zram {zram:>9.0}, by size {size:>9.0} ({:.2}), by context {context:>9.0} ({:.2}; to size {:.2}), with samples {sampled:>9.0} ({:.2})",
+            "{kind:>6} {distribution:>8} {:>7.0} MiB: zram {zram:>9.0}, by size {size:>9.0} ({:.2}), by context {context:>9.0} ({:.2}; to size {:.2}), with samples {sampled:>9.0} ({:.2}), placed {placed:>9.0} ({:.2}; to size {:.2})",
             median(&memory) / f64::from(1 << 20),
             size / zram,
             context / zram,
             context / size,
-            sampled / zram
+            sampled / zram,
+            placed / zram,
+            placed / size
         );
-        rows.push(json!({ "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0], "size": found[1], "context": found[2], "context_sampled": found[3] }));
+        rows.push(json!({ "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0], "size": found[1], "context": found[2], "context_sampled": found[3], "placed": found[4] }));
     }
     println!();
     results::write(&format!("objects-speed-{}", options.resident), json!({ "keys": options.keys, "rows": rows }))

@@ -1,6 +1,8 @@
 //! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes that meet in the same classes.
 
 use super::Measured;
+use crate::place::place;
+use terrace_api::Placement;
 
 struct Entry {
     key: Box<[u8]>,
@@ -21,9 +23,10 @@ fn mixed(number: u64) -> u64 {
 fn make_key(number: u64) -> Box<[u8]> {
     // 16 to 55 bytes.
     let len = 16 + (mixed(number) >> 20) as usize % 40;
-    let mut key = vec![b'k'; len];
+    // With placements: hot, as lookups of other keys come by.
+    let mut key = place(Placement::Hot, || vec![b'k'; len].into_boxed_slice());
     key[..8].copy_from_slice(&number.to_le_bytes());
-    std::hint::black_box(key.into_boxed_slice())
+    std::hint::black_box(key)
 }
 
 #[inline(never)]
@@ -36,12 +39,13 @@ fn make_value(number: u64) -> Box<[u8]> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
     };
-    std::hint::black_box((0..len).map(&mut byte).collect())
+    // With placements: cold, as only those of its own key do.
+    std::hint::black_box(place(Placement::Cold, || (0..len).map(&mut byte).collect()))
 }
 
 #[inline(never)]
 fn make_entry(key: Box<[u8]>, value: Box<[u8]>, next: Option<Box<Entry>>) -> Box<Entry> {
-    std::hint::black_box(Box::new(Entry { key, value, next }))
+    std::hint::black_box(place(Placement::Hot, || Box::new(Entry { key, value, next })))
 }
 
 fn bytes(object: &[u8], touched: &mut impl FnMut(u64, usize)) {

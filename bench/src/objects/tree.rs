@@ -1,6 +1,8 @@
 //! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and records. Inner nodes and leaves are of one size.
 
 use super::Measured;
+use crate::place::{next_to, place};
+use terrace_api::Placement;
 
 /// Keys of a node, at most; one more child.
 const ORDER: usize = 4;
@@ -31,21 +33,25 @@ fn make_node(pointers: Pointers) -> Box<Node> {
     Box::new(Node { keys: Box::new([0; KEYS]), pointers, len: 0 })
 }
 
+/// With placements: its parts together.
 #[inline(never)]
 fn make_leaf() -> Box<Node> {
-    let leaf = make_node(Pointers::Leaf(Box::default()));
+    let pointers: Box<_> = place(Placement::NextTo(std::ptr::null()), Box::default);
+    let leaf = place(next_to(&*pointers), || make_node(Pointers::Leaf(pointers)));
     std::hint::black_box(leaf)
 }
 
+/// With placements: hot, as more lookups come by.
 #[inline(never)]
 fn make_inner() -> Box<Node> {
-    let inner = make_node(Pointers::Inner(Box::default()));
+    let inner = place(Placement::Hot, || make_node(Pointers::Inner(Box::default())));
     std::hint::black_box(inner)
 }
 
+/// With placements: cold, as one of some that a leaf has.
 #[inline(never)]
 fn make_record(key: u64) -> Box<Record> {
-    std::hint::black_box(Box::new(Record([key, key + 1, key / 3, 1])))
+    std::hint::black_box(place(Placement::Cold, || Box::new(Record([key, key + 1, key / 3, 1]))))
 }
 
 fn whole<T>(object: &T, touched: &mut impl FnMut(u64, usize)) {
@@ -53,7 +59,7 @@ fn whole<T>(object: &T, touched: &mut impl FnMut(u64, usize)) {
 }
 
 /// How many of the keys are at most this one.
-fn place(node: &Node, key: u64) -> usize {
+fn place_of(node: &Node, key: u64) -> usize {
     node.keys[..node.len].partition_point(|there| *there <= key)
 }
 
@@ -76,7 +82,7 @@ impl Tree {
 }
 
 fn insert(node: &mut Node, key: u64) -> Option<Split> {
-    let at = place(node, key);
+    let at = place_of(node, key);
     let full = node.len == KEYS;
     match &mut node.pointers {
         Pointers::Leaf(records) => {
@@ -139,7 +145,7 @@ impl Measured for Tree {
         loop {
             whole(node, touched);
             whole(&*node.keys, touched);
-            let at = place(node, key);
+            let at = place_of(node, key);
             match &node.pointers {
                 Pointers::Inner(children) => {
                     whole(&**children, touched);
