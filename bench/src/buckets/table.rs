@@ -52,7 +52,7 @@ impl Table {
         self.keys
     }
 
-    fn value(&self, version: u64) -> Box<[u8]> {
+    fn value(&self, version: u64) -> Vec<u8> {
         // Words: lz4 makes a third of them.
         const WORDS: [&[u8; 8]; 16] = [
             b"amber   ",
@@ -78,18 +78,18 @@ impl Table {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             value.extend_from_slice(WORDS[(state >> 60) as usize]);
         }
-        value[..self.value_bytes].into()
+        value
     }
 
     /// Puts a key in that is not there.
     pub fn insert(&mut self, number: u64) {
-        let value = |table: &Table| table.value(number);
+        let value = self.value(number);
         let key = key_of(number);
         let index = self.bucket(&key);
         let arena = self.buckets[index].arena.as_ref().map_or(Placement::Default, |arena| Placement::Arena(arena.id()));
         let next = self.buckets[index].first.take();
         let mut node = place(arena, || Box::new(Node { next, key: Box::default(), value: Box::default() }));
-        (node.key, node.value) = place(next_to(&*node), || (Box::from(&key[..]), value(self)));
+        (node.key, node.value) = place(next_to(&*node), || (Box::from(&key[..]), Box::from(&value[..self.value_bytes])));
         self.buckets[index].first = Some(node);
         self.keys += 1;
     }
