@@ -396,19 +396,15 @@ static void *move(void *p, void *to, size_t size) {
 static void *reallocate(void *p, size_t size, CALLER) {
     if (!p)
         return allocate(size, THE_CALLER);
+    if (unlikely(size == 0) && is_ours(p)) { /* as jemalloc and glibc */
+        terrace_free(p);
+        return NULL;
+    }
     if (is_grouped(p)) {
-        if (unlikely(size == 0)) { /* as jemalloc and glibc */
-            terrace_free(p);
-            return NULL;
-        }
         size_t old = terrace_grouped_usable(p);
         return size <= old && size > old / 2 ? p : move(p, allocate(size, THE_CALLER), size);
     }
     if (unlikely(is_placed(p))) {
-        if (size == 0) {
-            terrace_free(p);
-            return NULL;
-        }
         if (terrace_placed_resize(p, size))
             return p;
         void *to = terrace_placed_malloc(size, 16, NEXT_TO, (uintptr_t)p);
@@ -419,10 +415,6 @@ static void *reallocate(void *p, size_t size, CALLER) {
             return done(next.realloc(p, size));
         ready();
         return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
-    }
-    if (size == 0) {
-        terrace_unmanaged_free(p);
-        return NULL;
     }
     return move(p, allocate(size, THE_CALLER), size);
 }
@@ -500,29 +492,27 @@ void *terrace_pvalloc(size_t size, TWO_MORE, CALLER) {
 }
 
 /*
- * An executable may bring a malloc and free of its own, which come before ours: then what mnalloc returns has to be theirs. 1: it does; -1: it does not. Asked
+ * An executable may bring a malloc and free of its own, which come before ours: then what mnalloc returns has to be theirs, and there are no arenas. 1: it does; -1: it does not. Asked
  * without a lock in hand: the loader has its own.
  */
-static int brings_malloc(void) {
+int terrace_brings_malloc(void) {
     static int known;
     int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (unlikely(!is)) {
         Dl_info theirs, ours;
         void *their_free = dlsym(RTLD_DEFAULT, "free");
-        is = their_free && dladdr(their_free, &theirs) && dladdr((void *)brings_malloc, &ours) && theirs.dli_fbase != ours.dli_fbase ? 1 : -1;
+        is = their_free && dladdr(their_free, &theirs) && dladdr((void *)terrace_brings_malloc, &ours) && theirs.dli_fbase != ours.dli_fbase ? 1 : -1;
         __atomic_store_n(&known, is, __ATOMIC_RELAXED);
     }
     return is > 0;
 }
-/* For arenas, which there are none of then. */
-int terrace_brings_malloc(void) { return brings_malloc(); }
 
 /*
  * mnalloc of terrace.h. Where a placement means nothing (it is the default one, nothing that was placed is there, its arena is gone, memory is out), malloc
  * decides.
  */
 void *terrace_mnalloc(size_t size, uintptr_t kind, uintptr_t what, CALLER) {
-    if (unlikely(brings_malloc())) {
+    if (unlikely(terrace_brings_malloc())) {
         void *(*theirs)(size_t) = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "malloc");
         return theirs(size);
     }
@@ -535,7 +525,7 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
         errno = EINVAL;
         return NULL;
     }
-    if (unlikely(brings_malloc())) {
+    if (unlikely(terrace_brings_malloc())) {
         void *(*theirs)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_DEFAULT, "aligned_alloc");
         return theirs ? theirs(align, (size + align - 1) & ~(align - 1)) : NULL;
     }
@@ -560,6 +550,14 @@ void terrace_after_mapping(void) { done(NULL); }
     if (unlikely(passing) && next.name)  \
         return next.name(__VA_ARGS__)
 
+/* The same for an object, unless that is ours. */
+#define PASS_OBJECT(name, p, ...)                       \
+    if (unlikely(passing) && next.name && !is_ours(p)) \
+        return next.name(p, __VA_ARGS__)
+
+/* Whether an object is not jemalloc's. */
+static int is_foreign(const void *p) { return unlikely(passing || is_ours(p)); }
+
 void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     ready(); /* the first allocation of all decides */
     PASS(mallocx, size, flags);
@@ -573,12 +571,10 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     return done(_rjem_mallocx(size, flags));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
-    if (likely(!is_ours(p))) {
-        PASS(rallocx, p, size, flags);
-        ready();
-        if (!passing)
-            return done(_rjem_rallocx(p, size, flags));
-    }
+    PASS_OBJECT(rallocx, p, size, flags);
+    ready();
+    if (likely(!is_foreign(p)))
+        return done(_rjem_rallocx(p, size, flags));
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
@@ -586,35 +582,23 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
 }
 
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
-    if (is_ours(p))
-        return usable_size(p);
-    PASS(xallocx, p, size, extra, flags);
-    return passing ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
+    PASS_OBJECT(xallocx, p, size, extra, flags);
+    return is_foreign(p) ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
 }
 size_t terrace_sallocx(void *p, int flags) {
-    if (is_ours(p))
-        return usable_size(p);
-    PASS(sallocx, p, flags);
-    return passing ? usable_size(p) : _rjem_sallocx(p, flags);
+    PASS_OBJECT(sallocx, p, flags);
+    return is_foreign(p) ? usable_size(p) : _rjem_sallocx(p, flags);
 }
 void terrace_dallocx(void *p, int flags) {
-    if (is_ours(p)) {
-        terrace_free(p);
-        return;
-    }
-    PASS(dallocx, p, flags);
-    if (passing)
+    PASS_OBJECT(dallocx, p, flags);
+    if (is_foreign(p))
         terrace_free(p);
     else
         _rjem_dallocx(p, flags);
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
-    if (is_ours(p)) {
-        terrace_free(p);
-        return;
-    }
-    PASS(sdallocx, p, size, flags);
-    if (passing)
+    PASS_OBJECT(sdallocx, p, size, flags);
+    if (is_foreign(p))
         terrace_free(p);
     else
         _rjem_sdallocx(p, size, flags);

@@ -1,8 +1,7 @@
 //! Objects where the program wants them: `mnalloc(size, placement)` (M2T §III-A).
 //!
 //! Three zones hold them: for what was said to be hot, cold, or neither. An object takes 16-byte granules of a [`page`] and may lie beside others of any size. So an
-//! [`arena`] needs no page of its own: a new one moves in with others, on a page that is not so full that it could not grow there, and how full that
-//! is the shard learns from those that had to go elsewhere. One that has grown has pages to itself.
+//! [`arena`] needs no page of its own: a new one moves in with others, on a page that has room for it to grow. One that has grown has pages to itself.
 //!
 //! Each page, with its objects, belongs to one of a few *shards*, and so does each arena: behind a lock each. What is known of a page lies outside of it.
 
@@ -230,14 +229,19 @@ fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
     Some((SHARD.get(usize::from(shard))?.lock(), usize::from(shard), number))
 }
 
-/// The first page of the large object of which a page is part.
+/// What kind of object an address lies in, and whose; `None` if there is none.
 ///
 /// # Safety
-/// The lock of the page's shard is held.
-unsafe fn head_of(number: u32) -> u32 {
-    // SAFETY: the caller's promise.
-    let found = unsafe { page(number) };
-    if found.kind == Kind::LargeTail { found.first() } else { number }
+/// The lock of the shard of the address's page, by number, is held.
+unsafe fn object_at(address: usize, number: u32) -> Option<(Kind, Owner)> {
+    // SAFETY: the caller's promise; all pages of an object are one shard's.
+    let found = unsafe { if page(number).kind == Kind::LargeTail { page(page(number).first()) } else { page(number) } };
+    let owner = match found.kind {
+        Kind::Objects => found.owner_at(address % PAGE / GRANULE)?,
+        Kind::Large => found.large().1,
+        Kind::LargeTail | Kind::Free => return None,
+    };
+    Some((found.kind, owner))
 }
 
 /// What an allocation asks for.
@@ -265,9 +269,8 @@ impl Shard {
         if wish.bytes > PAGE || wish.align > PAGE {
             return self.allocate_large(wish);
         }
-        let near = wish.near.map(number_of);
-        if let (Some(number), Some(address)) = (near, wish.near)
-            && let Some(object) = self.place(number, wish, Some(address % PAGE / GRANULE))
+        if let Some(address) = wish.near
+            && let Some(object) = self.place(number_of(address), wish, Some(address % PAGE / GRANULE))
         {
             return Some(object);
         }
@@ -472,8 +475,7 @@ impl Shard {
                 self.end_large(number, len);
                 continue;
             }
-            let (_, granules) = found.remove_all(owner);
-            self.bytes -= granules * GRANULE;
+            self.bytes -= found.remove_all(owner) * GRANULE;
             self.has_less(number);
         }
         self.make_public(private);
@@ -601,23 +603,14 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
                 return None;
             };
             // SAFETY: the shard is locked.
-            let (head, found) = unsafe {
-                let head = head_of(number);
-                (head, page(head))
+            let Some((kind, owner)) = (unsafe { object_at(near, number) }) else {
+                drop(inside);
+                misuse(|| format!("mnalloc next to {near:#x}, where nothing is allocated"));
+                return None;
             };
-            let owner = match found.kind {
-                Kind::Objects => found.owner_at(near % PAGE / GRANULE),
-                Kind::Large | Kind::LargeTail => Some(found.large().1),
-                Kind::Free => None,
-            };
+            let generation = inside.arenas.at(owner).map_or(0, |arena| arena.generation);
             // Behind a large object comes what belongs to it, wherever there is room.
-            let near = (found.kind == Kind::Objects).then_some(near);
-            let generation = owner.and_then(|owner| inside.arenas.at(owner)).map_or(0, |arena| arena.generation);
-            drop(inside);
-            if owner.is_none() {
-                misuse(|| format!("mnalloc next to {:#x}, where nothing is allocated", address_of(number)));
-            }
-            Some((shard, wish(temperature_of(head), (owner?, generation), near)))
+            Some((shard, wish(temperature_of(number), (owner, generation), (kind == Kind::Objects).then_some(near))))
         }
         Placement::Arena(id) => {
             let Some((mut inside, shard, owner)) = alive(id) else {
@@ -789,12 +782,7 @@ pub fn arena_at(address: usize) -> ArenaId {
     let find = || {
         let (mut inside, shard, number) = shard_of(address)?;
         // SAFETY: the shard is locked.
-        let found = unsafe { page(head_of(number)) };
-        let owner = match found.kind {
-            Kind::Objects => found.owner_at(address % PAGE / GRANULE)?,
-            Kind::Large => found.large().1,
-            _ => return None,
-        };
+        let (_, owner) = unsafe { object_at(address, number) }?;
         let generation = inside.arenas.at(owner)?.generation;
         Some(arena_id(shard, owner, generation))
     };

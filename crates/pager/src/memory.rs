@@ -45,11 +45,10 @@ impl Pager {
     /// The program says how a range will be used. Of pages it is remembered for as long as they stay; of whole regions until it says otherwise.
     pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
         let (start, end) = whole_pages(start, len);
-        let returns = match expected {
-            None => None,
-            Some(Expectation::Hot) => Some(RETURNS_MAX),
-            Some(Expectation::Cold) => Some(0),
-        };
+        let returns = expected.map(|expected| match expected {
+            Expectation::Hot => RETURNS_MAX,
+            Expectation::Cold => 0,
+        });
         self.with_regions_as_they_are(start, end - start, |entries| {
             for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
                 for address in pages_within(entry, start, end) {

@@ -282,20 +282,19 @@ impl Page {
         Some(Removed { granules, owner, last })
     }
 
-    /// Takes off all objects of an owner: how many, and their granules.
-    pub fn remove_all(&mut self, owner: Owner) -> (usize, usize) {
-        let (mut objects, mut granules) = (0, 0);
+    /// Takes off all objects of an owner: so many granules.
+    pub fn remove_all(&mut self, owner: Owner) -> usize {
+        let mut granules = 0;
         let mut at = self.starts.next(0, true);
         while at < GRANULES {
             if self.owner_of(self.starts.below(at)) == owner
                 && let Some(removed) = self.remove(at)
             {
-                objects += 1;
                 granules += removed.granules;
             }
             at = self.starts.next(at + 1, true);
         }
-        (objects, granules)
+        granules
     }
 
     /// Makes the object that begins at a granule so many long, if there is room behind it. Returns how many it was before.
