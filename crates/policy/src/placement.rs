@@ -68,6 +68,15 @@ pub struct Room {
     pub moves_max: u32,
 }
 
+/// What a policy learns accesses from, besides samples. Each costs whoever provides it: a policy asks for what it uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Senses {
+    /// The first access to a unit that it armed, at once, by a fault ([`PlacementPolicy::arm`], [`PlacementPolicy::hinted`]).
+    pub hints: bool,
+    /// Which units were touched at all between two looks, by accessed bits ([`PlacementPolicy::referenced`]).
+    pub referenced: bool,
+}
+
 /// Decides which units are in the fast tier.
 pub trait PlacementPolicy: Send {
     /// The name that `--policy`, simulations and reports use.
@@ -78,6 +87,26 @@ pub trait PlacementPolicy: Send {
     fn gone(&mut self, unit: UnitId);
     /// It was met by a sample that stands for `weight` (1 of a source whose samples all count alike).
     fn sampled(&mut self, unit: UnitId, weight: u32);
+    /// As [`sampled`](PlacementPolicy::sampled), and the access was a write.
+    fn sampled_write(&mut self, unit: UnitId, weight: u32) {
+        self.sampled(unit, weight);
+    }
+    /// What it learns accesses from besides samples. Always the same.
+    fn senses(&self) -> Senses {
+        Senses::default()
+    }
+    /// It is so late, ns since the beginning; never less than before. What is told next happens then.
+    fn at(&mut self, _now_ns: u64) {}
+    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted).
+    fn arm(&mut self, units: &mut Vec<UnitId>) {
+        units.clear();
+    }
+    /// The first access to a unit that was armed. True if it is to be promoted before the access goes on, which is done if there is room.
+    fn hinted(&mut self, _unit: UnitId, _write: bool) -> bool {
+        false
+    }
+    /// Bit `unit % 64` of word `unit / 64` says whether the unit was touched since this was told last.
+    fn referenced(&mut self, _touched: &[u64]) {}
     /// Clears `moves` and fills it with what should move now, in this order. Those that fit are made at once, and told by
     /// [`moved`](PlacementPolicy::moved); others are forgotten.
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>);
