@@ -1,12 +1,12 @@
-//! An array of elements of 256 bytes, touched in one of the [`patterns`](super::patterns).
+//! An array of elements of 256 bytes, touched in one of the [`patterns`](terrace_sim::patterns).
 
-use super::patterns::{Kind, Pattern};
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
 use crate::args::MemoryArguments;
-use crate::load::values::mixed;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use terrace_sim::patterns::{Kind, Pattern};
+use terrace_sim::scattered::mixed;
 
 /// Bytes of an element, and its words: what it is, the next of its chain, how often it was written, and contents.
 pub const ELEMENT: usize = 256;
@@ -98,12 +98,12 @@ impl Program for Elements {
 
     fn way(&self, thread: usize, _threads: usize) -> Way {
         let thread = thread as u64;
-        let pattern = Pattern::new(self.kind, self.all.len() as u64, self.theta, self.change_every_s, self.seed, thread);
+        let pattern = Pattern::new(self.kind, self.all.len() as u64, self.theta, self.seed, thread);
         Way { pattern, link: 0, number: mixed(thread) }
     }
 
     fn at(&self, way: &mut Way, seconds: f64) -> bool {
-        way.pattern.at(seconds)
+        way.pattern.at(seconds / self.change_every_s)
     }
 
     fn batch(&self, way: &mut Way, watch: &mut impl Watch) -> Batch {
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::load::memory::tests::arguments;
 
-    const FEW: u64 = super::super::patterns::ELEMENTS_LEAST;
+    const FEW: u64 = terrace_sim::patterns::ELEMENTS_LEAST;
 
     fn few() -> Elements {
         Elements::fill(Kind::Chase, &arguments("chase", FEW * ELEMENT as u64))
