@@ -68,6 +68,15 @@ impl Kind {
     }
 }
 
+/// One chain through so many elements: behind each its next (Sattolo's algorithm).
+pub fn chain(elements: u64, seed: u64) -> Vec<u32> {
+    let mut links: Vec<u32> = (0..elements as u32).collect();
+    for i in (1..elements).rev() {
+        links.swap(i as usize, (mixed(seed ^ i) % i) as usize);
+    }
+    links
+}
+
 /// One thread's way through the elements.
 #[derive(Debug)]
 pub struct Pattern {
@@ -89,7 +98,7 @@ const HOT_OF_10: u32 = 9;
 const ROW: u64 = 512;
 
 impl Pattern {
-    /// Over so many elements, at least [`ELEMENTS_LEAST`], with a Zipf exponent of `theta`, at least 0. Threads of the same load have the same seed and different numbers.
+    /// Over so many elements, at least 16 (a stencil of less than [`ELEMENTS_LEAST`] meets its neighbours twice), with a Zipf exponent of `theta`, at least 0. Threads of the same load have the same seed and different numbers.
     pub fn new(kind: Kind, elements: u64, theta: f64, seed: u64, thread: u64) -> Pattern {
         let zipf_over = if kind == Kind::Scan { elements / 5 } else { elements };
         Pattern {

@@ -14,17 +14,17 @@ pub fn mixed(number: u64) -> u64 {
 pub struct Scattered {
     items: u64,
     half_bits: u32,
-    seed: u64,
+    keys: [u64; Scattered::ROUNDS],
 }
 
 impl Scattered {
-    const ROUNDS: u64 = 4;
+    const ROUNDS: usize = 4;
 
     /// Of the numbers below `items`, which is at least 1.
     pub fn new(items: u64, seed: u64) -> Self {
-        assert!((1..1 << 62).contains(&items), "checked with the arguments");
+        assert!((1..1 << 62).contains(&items), "a permutation of {items} numbers");
         let bits = u64::BITS - (items - 1).leading_zeros();
-        Scattered { items, half_bits: bits.div_ceil(2).max(1), seed }
+        Scattered { items, half_bits: bits.div_ceil(2).max(1), keys: std::array::from_fn(|round| mixed(seed.wrapping_add(round as u64))) }
     }
 
     /// Where `rank`, below `items`, is.
@@ -40,8 +40,8 @@ impl Scattered {
     fn shuffled(&self, number: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
         let (mut left, mut right) = (number >> self.half_bits, number & mask);
-        for round in 0..Self::ROUNDS {
-            let turned = mixed(right ^ mixed(self.seed.wrapping_add(round)));
+        for key in self.keys {
+            let turned = mixed(right ^ key);
             (left, right) = (right, left ^ (turned & mask));
         }
         left << self.half_bits | right

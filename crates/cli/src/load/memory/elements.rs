@@ -5,7 +5,7 @@ use super::truth::Watch;
 use crate::args::MemoryArguments;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use terrace_sim::patterns::{Kind, Pattern};
+use terrace_sim::patterns::{Kind, Pattern, chain};
 use terrace_sim::scattered::mixed;
 
 /// Bytes of an element, and its words: what it is, the next of its chain, how often it was written, and contents.
@@ -48,12 +48,7 @@ impl Elements {
     pub fn fill(kind: Kind, arguments: &MemoryArguments) -> Elements {
         let elements = arguments.size / ELEMENT as u64;
         let seed = arguments.seed;
-        // Sattolo's algorithm: one chain through all hot elements.
-        let hot = Pattern::hot(Kind::Chase, elements);
-        let mut links: Vec<u32> = (0..hot as u32).collect();
-        for i in (1..hot).rev() {
-            links.swap(i as usize, (mixed(seed ^ i) % i) as usize);
-        }
+        let links = chain(Pattern::hot(Kind::Chase, elements), seed);
         let word = |element: usize, part: usize| {
             AtomicU64::new(match part {
                 LINK => links.get(element).map_or(0, |link| u64::from(*link)),
