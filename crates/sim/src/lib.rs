@@ -10,6 +10,8 @@
 pub mod counts;
 pub mod generators;
 pub mod machine;
+pub mod objectier;
+pub mod objects;
 pub mod pass;
 pub mod patterns;
 pub mod quantity;
