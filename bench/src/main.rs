@@ -6,6 +6,7 @@
 mod accuracy;
 mod adapt;
 mod buckets;
+mod contexts;
 mod fault_steps;
 mod faulters;
 mod huge;
@@ -112,6 +113,8 @@ enum What {
         #[arg(long)]
         placed: bool,
     },
+    /// How well context numbers tell true calling contexts apart, on real programs
+    Contexts,
     /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews, shares of memory
     Buckets(buckets::Options),
     /// (internal) the measured program of `buckets`
@@ -177,6 +180,7 @@ fn main() -> anyhow::Result<()> {
             place::set(placed);
             objects::run_program(&kind, &distribution, keys, seconds)
         }
+        Some(What::Contexts) => contexts::run(),
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),
         Some(What::Metadata) => metadata::run(),

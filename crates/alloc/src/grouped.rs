@@ -1,15 +1,15 @@
 //! malloc and free of grouped objects, as `shim/malloc.c` calls them: context → zone → magazine.
 
 use crate::classes::{GROUPED_MAX, class_of, class_of_aligned, size_of_class};
-use crate::context::{self, Caller};
 use crate::magazines::Cache;
-use crate::{sites, slabs, unwind};
+use crate::{sites, slabs};
+use terrace_context::{self as context, Caller, unwind};
 use terrace_pager::sys;
 
-pub use crate::context::will_have_stack;
 pub use crate::sites::{forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites, unlock_watch_after_fork};
 pub use crate::slabs::map_bytes;
-pub use crate::unwind::forget as library_unloaded;
+pub use terrace_context::unwind::forget as library_unloaded;
+pub use terrace_context::will_have_stack;
 
 unsafe extern "C" {
     fn terrace_group_threads();

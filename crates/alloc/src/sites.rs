@@ -3,12 +3,11 @@
 //! At first a context's zone follows from its number; once samples say how hot its objects are, from that
 //! ([`terrace_policy::grouping`]). Looking a zone up reads one word of a table that all threads share.
 
-use crate::context::{self, Caller, ContextId, DEPTH_MAX, Stack};
 use crate::slabs;
-use crate::unwind;
 use crate::zone::{self, ZoneId};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use terrace_context::{Caller, ContextId, DEPTH_MAX, Stack, unwind};
 use terrace_pager::lock::Lock;
 use terrace_pager::stats::MAX_TIERS;
 use terrace_pager::{Pager, sys};
@@ -89,7 +88,7 @@ fn first_place(id: ContextId) -> usize {
 /// Zone and site of a call.
 #[inline]
 pub fn of(stack: &Stack, caller: Caller) -> (ZoneId, Site) {
-    let id = context::id(stack, caller);
+    let id = terrace_context::id(stack, caller);
     let word = TABLE[first_place(id)].load(Relaxed);
     if word & TAG_MASK == id & TAG_MASK && word != 0 { parts(word) } else { search(id, stack, caller) }
 }
@@ -120,7 +119,7 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
         Err(Some(_)) => {}
     }
     let mut frames = [0; DEPTH_MAX];
-    let len = context::frames(stack, caller, &mut frames);
+    let len = terrace_context::frames(stack, caller, &mut frames);
     // Where sites are watched, and before the lock: the loader's memory may be out.
     let mut objects: [Option<(usize, String)>; DEPTH_MAX] = Default::default();
     if slabs::are_tagged() {
