@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
-    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context")]
+    // Sampled: so objects are watched, small and large.
+    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context").and("--sampler=clock")]
 }
 
 fn from_c(ways: Vec<Terrace>) -> Cases {
