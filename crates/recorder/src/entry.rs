@@ -22,11 +22,16 @@ fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Opti
     if !ON.load(Relaxed) || own.inside.replace(true) {
         return None;
     }
+    // The program may be about to read it: a contended lock and the end of a recording change it.
+    // SAFETY: the thread's own.
+    let errno = unsafe { *libc::__errno_location() };
     let done = RECORDER.lock().ok().and_then(|mut recorder| recorder.as_mut().map(|recorder| what(recorder, own)));
     own.inside.set(false);
     if SIGNALS.load(Relaxed) > 0 {
         heed_signals();
     }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
     done
 }
 
