@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test sanitize soak bench bench-servers install clean
+.PHONY: help build demo test sanitize soak bench bench-servers bench-malloc install clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -20,6 +20,7 @@ help:
 	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
+	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local]'
 	@echo 'make clean'
 
@@ -54,14 +55,19 @@ soak:
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost -- --nocapture
 
 bench:
-	@scripts/setup.sh test
+	@scripts/setup.sh bench
 	$(CARGO) build --release --workspace
 	$(CARGO) run --release -p terrace-bench
 
 bench-servers:
-	@scripts/setup.sh test
+	@scripts/setup.sh bench
 	$(CARGO) build --release --workspace
 	$(CARGO) run --release -p terrace-bench -- zram-servers $(OPTIONS)
+
+bench-malloc:
+	@scripts/setup.sh bench
+	$(CARGO) build --release --workspace
+	$(CARGO) run --release -p terrace-bench -- malloc $(OPTIONS)
 
 install:
 	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build

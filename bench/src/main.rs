@@ -14,6 +14,7 @@ mod idle;
 mod interrupt;
 mod load;
 mod machine;
+mod malloc;
 mod metadata;
 mod objects;
 mod pages;
@@ -120,6 +121,26 @@ enum What {
     /// (internal) the measured program of `buckets`
     #[command(hide = true)]
     BucketsProgram(buckets::Task),
+    /// Allocators side by side: time and memory with glibc's, jemalloc, mimalloc, tcmalloc, and Terrace's by size and by context
+    Malloc(malloc::Options),
+    /// (internal) the measured program of `malloc`
+    #[command(hide = true)]
+    MallocProgram {
+        /// Which
+        test: malloc::Test,
+        /// How much of it
+        scale: f64,
+    },
+    /// (internal) starts and measures another program for `malloc`
+    #[command(hide = true)]
+    MallocLaunch {
+        /// What it reads
+        #[arg(long)]
+        input: Option<std::path::PathBuf>,
+        /// The program and its arguments
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -183,6 +204,9 @@ fn main() -> anyhow::Result<()> {
         Some(What::Contexts) => contexts::run(),
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),
+        Some(What::Malloc(options)) => malloc::run(&options),
+        Some(What::MallocProgram { test, scale }) => malloc::run_program(test, scale),
+        Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

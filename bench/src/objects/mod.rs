@@ -22,6 +22,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 pub use program::{Measured, run as run_program};
+pub use tree::Tree;
 
 /// What is measured.
 #[derive(clap::Args)]
