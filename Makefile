@@ -52,7 +52,7 @@ soak:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
-	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written -- --nocapture
 
 bench:
 	@scripts/setup.sh bench
