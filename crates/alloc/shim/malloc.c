@@ -62,6 +62,9 @@ void *terrace_grouped_malloc(size_t size, CALLER, struct cache *);
 void terrace_grouped_free(void *, struct cache *);
 size_t terrace_grouped_usable(const void *);
 size_t terrace_grouped_size(size_t size, size_t align);
+void terrace_large_born(void *, size_t bytes, CALLER, struct cache *);
+void terrace_large_lives(void *, size_t bytes, uint16_t site);
+uint16_t terrace_large_dies(void *);
 void *terrace_placed_malloc(size_t size, size_t align, uintptr_t kind, uintptr_t what);
 void terrace_placed_free(void *);
 void terrace_placed_misaligned(size_t align);
@@ -79,6 +82,8 @@ uintptr_t terrace_unmanaged_start;
 uintptr_t terrace_unmanaged_len;
 /* Set when terrace_poll has something to do. */
 int terrace_pending;
+/* Whether it is kept who allocated what is too large to be grouped. */
+int terrace_watching;
 
 /*
  * narenas:1               of its own; threads use ours, and each new one would have it make another
@@ -270,6 +275,29 @@ static inline void *grouped(size_t size, CALLER) {
     return size <= GROUPED_MAX && self.grouped ? terrace_grouped_malloc(size, THE_CALLER, self.grouped) : NULL;
 }
 
+/* jemalloc's object, which is not grouped. */
+static inline void *born(void *p, CALLER) {
+    if (unlikely(terrace_watching) && p && self.grouped)
+        terrace_large_born(p, _rjem_malloc_usable_size(p), THE_CALLER, self.grouped);
+    return p;
+}
+
+/* It is about to be freed or moved. Its site. */
+static inline uint16_t dies(void *p) { return unlikely(terrace_watching) ? terrace_large_dies(p) : 0; }
+
+/* It was not. */
+static inline void lives(void *p, uint16_t site) {
+    if (unlikely(site))
+        terrace_large_lives(p, _rjem_malloc_usable_size(p), site);
+}
+
+/* What became of `from`: it is at `to` now, or, if that is NULL, where it was. */
+static inline void *moved(void *from, void *to, uint16_t site, CALLER) {
+    if (!to)
+        lives(from, site);
+    return born(to, THE_CALLER);
+}
+
 static __attribute__((noinline)) void poll_slow(void) {
     if (self.depth)
         return;
@@ -323,9 +351,9 @@ static __attribute__((noinline)) void *malloc_slow(size_t size, CALLER) {
     if (!ready()) /* which may just have decided to pass on */
         return pass() ? next.malloc(size) : own(size, 16, 0);
     if (size >= LARGE)
-        return large(size, 0);
+        return born(large(size, 0), THE_CALLER);
     void *p = grouped(size, THE_CALLER);
-    return done(p ? p : _rjem_malloc(size));
+    return done(p ? p : born(_rjem_malloc(size), THE_CALLER));
 }
 
 /* What a small allocation gives reason for has time until the next one: so this is one jump. */
@@ -353,7 +381,7 @@ void *terrace_calloc(size_t count, size_t size, ONE_MORE, CALLER) {
     void *p = grouped(bytes, THE_CALLER);
     if (p)
         return done(memset(p, 0, bytes));
-    return unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size));
+    return born(unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size)), THE_CALLER);
 }
 
 void terrace_free(void *p) {
@@ -369,6 +397,7 @@ void terrace_free(void *p) {
             return;
         }
         ready();
+        dies(p);
         _rjem_free(p);
     }
 }
@@ -414,7 +443,9 @@ static void *reallocate(void *p, size_t size, CALLER) {
         if (unlikely(passing))
             return done(next.realloc(p, size));
         ready();
-        return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
+        uint16_t site = dies(p);
+        void *to = unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
+        return size ? moved(p, to, site, THE_CALLER) : to;
     }
     return move(p, allocate(size, THE_CALLER), size);
 }
@@ -450,6 +481,8 @@ int terrace_posix_memalign(void **p, size_t align, size_t size, CALLER) {
         } else
             error = _rjem_posix_memalign(p, align, size);
         done(NULL);
+        if (!error)
+            born(*p, THE_CALLER);
         return error;
     }
     if (pass()) {
@@ -568,13 +601,15 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
     if (p)
         return done(flags & ZERO ? memset(p, 0, usable_size(p)) : p); /* all of it: rallocx goes by that */
-    return done(_rjem_mallocx(size, flags));
+    return done(born(_rjem_mallocx(size, flags), THE_CALLER));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     PASS_OBJECT(rallocx, p, size, flags);
     ready();
-    if (likely(!is_foreign(p)))
-        return done(_rjem_rallocx(p, size, flags));
+    if (likely(!is_foreign(p))) {
+        uint16_t site = dies(p);
+        return done(moved(p, _rjem_rallocx(p, size, flags), site, THE_CALLER));
+    }
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
@@ -583,7 +618,12 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
 
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
     PASS_OBJECT(xallocx, p, size, extra, flags);
-    return is_foreign(p) ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
+    if (is_foreign(p))
+        return usable_size(p);
+    uint16_t site = dies(p);
+    size_t bytes = _rjem_xallocx(p, size, extra, flags);
+    lives(p, site);
+    return bytes;
 }
 size_t terrace_sallocx(void *p, int flags) {
     PASS_OBJECT(sallocx, p, flags);
@@ -593,15 +633,19 @@ void terrace_dallocx(void *p, int flags) {
     PASS_OBJECT(dallocx, p, flags);
     if (is_foreign(p))
         terrace_free(p);
-    else
+    else {
+        dies(p);
         _rjem_dallocx(p, flags);
+    }
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
     PASS_OBJECT(sdallocx, p, size, flags);
     if (is_foreign(p))
         terrace_free(p);
-    else
+    else {
+        dies(p);
         _rjem_sdallocx(p, size, flags);
+    }
 }
 size_t terrace_nallocx(size_t size, int flags) {
     PASS(nallocx, size, flags);

@@ -6,10 +6,10 @@
 //! whoever would exceed that gives everything back and begins anew.
 
 use crate::classes::{CLASSES, Class, size_of_class};
-use crate::context::Stack;
 use crate::slabs;
 use crate::zone::{GROUPS_MAX, ZoneId};
 use std::alloc::Layout;
+use terrace_context::Stack;
 
 /// Room of all magazines of a thread, in bytes of objects.
 const BYTES_MAX: usize = 512 << 10;

@@ -190,6 +190,10 @@ fn instrumented(header: &FileHeader64<Endianness>, file: &ReadCache<File>, endia
     };
     let (_, name) = by_library
         .or_else(|| RUNTIMES.iter().find(|(short, _)| defines(elf::SHT_DYNSYM, &|name| name == b"malloc") && defines_init(short)))?;
+    // Our own recorder in place of a sanitizer (crates/recorder), which passes malloc on.
+    if defines(elf::SHT_SYMTAB, &|name| name == b"terrace_record_start") {
+        return None;
+    }
     Some(OutOfReach { cause: format!("is built with {name}, which needs its own malloc"), remedy: "use a build without it" })
 }
 
@@ -294,6 +298,12 @@ mod tests {
         assert_eq!(built(&["-fsanitize=leak"]), with("LeakSanitizer"));
         assert_eq!(built(&["-fsanitize=address", "-static-libasan"]), with("AddressSanitizer"));
         assert_eq!(built(&["-fsanitize=undefined"]), None);
+        fs::write(&source, "void __tsan_init(void) {} void *malloc(unsigned long n) { (void)n; return 0; } int main(void) { return 0; }\n")
+            .unwrap();
+        assert_eq!(built(&["-fno-builtin", "-rdynamic"]), with("ThreadSanitizer"));
+        let recorder = "void __tsan_init(void) {} void *malloc(unsigned long n) { (void)n; return 0; } void terrace_record_start(void) {} int main(void) { return 0; }\n";
+        fs::write(&source, recorder).unwrap();
+        assert_eq!(built(&["-fno-builtin", "-rdynamic"]), None, "a program that our recorder is linked to");
         assert_eq!(built(&[]), None);
     }
 

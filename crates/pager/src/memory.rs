@@ -38,6 +38,12 @@ impl Pager {
             // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
+        if attributes.expected == Some(Expectation::Cold)
+            && let Some((_, node)) = self.far()
+        {
+            // Its first tier. Where that is refused it begins in DRAM, as all else does.
+            let _ = sys::prefer_node(start, len, node.number());
+        }
         self.ranges.lock().insert(start, start + len, Attributes { registered: false, ..attributes });
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }

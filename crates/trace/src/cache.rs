@@ -15,6 +15,8 @@ pub struct Cache {
 impl Cache {
     /// A server's, in all.
     pub const BYTES: usize = 32 << 20;
+    /// The least: two sets.
+    pub const BYTES_MIN: usize = 2 << 10;
     const WAYS: usize = 16;
 
     /// Empty, of the size of a server's.
@@ -32,10 +34,15 @@ impl Cache {
         let line = address / LINE;
         let bits = self.sets.len().ilog2();
         let set = &mut self.sets[(line.wrapping_mul(SPREAD) >> (u64::BITS - bits)) as usize];
-        let found = set.iter().position(|there| *there == line);
-        set[..=found.unwrap_or(Cache::WAYS - 1)].rotate_right(1);
-        set[0] = line;
-        found.is_some()
+        // The line goes to the front, and those before where it was one place back.
+        let mut moved = line;
+        for there in set.iter_mut() {
+            std::mem::swap(there, &mut moved);
+            if moved == line {
+                return true;
+            }
+        }
+        false
     }
 }
 

@@ -1,0 +1,235 @@
+//! Where the program's calls come in: the recorder behind its lock, its beginning and its end.
+
+use crate::calls::{Thread, thread};
+use crate::recorder::Recorder;
+use crate::settings::{DEPTH_MAX, Settings, Start};
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use terrace_trace::cache::LINE;
+
+/// Whether there is a recording: false before it begins, after its end, and in a forked child.
+static ON: AtomicBool = AtomicBool::new(false);
+/// Whether accesses to the line of a thread's last one are told of too.
+static ALL: AtomicBool = AtomicBool::new(false);
+/// Signals that came and were not heeded yet.
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+
+/// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no recording.
+fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Option<R> {
+    if !ON.load(Relaxed) || own.inside.replace(true) {
+        return None;
+    }
+    // The program may be about to read it: a contended lock and the end of a recording change it.
+    // SAFETY: the thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    let done = RECORDER.lock().ok().and_then(|mut recorder| recorder.as_mut().map(|recorder| what(recorder, own)));
+    own.inside.set(false);
+    if SIGNALS.load(Relaxed) > 0 {
+        heed_signals();
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    done
+}
+
+/// An access of the program's.
+#[inline(always)]
+pub fn access(address: usize, bytes: usize, write: bool) {
+    if ON.load(Relaxed) {
+        thread(|own| {
+            let (first, last) = (address as u64 / LINE, (address + bytes.max(1) - 1) as u64 / LINE);
+            if first == last && first == own.line.get() && !own.inside.get() {
+                own.pending.set(own.pending.get() + 1);
+            } else if bytes > 0 {
+                tell(own, address, bytes, write, last);
+            }
+        });
+    }
+}
+
+#[inline(never)]
+fn tell(own: &Thread, address: usize, bytes: usize, write: bool, last: u64) {
+    with(own, |recorder, own| {
+        recorder.access(address as u64, bytes as u64, write, own.pending.take());
+        own.line.set(if ALL.load(Relaxed) { u64::MAX } else { last });
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_reads(from: usize, bytes: usize) {
+    access(from, bytes, false);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_writes(to: usize, bytes: usize) {
+    access(to, bytes, true);
+}
+
+fn made(recorder: &mut Recorder, own: &Thread, object: usize, size: usize, usable: usize, return_address: usize) {
+    let (outer, count) = own.innermost::<DEPTH_MAX>();
+    let mut frames = [0; DEPTH_MAX + 1];
+    frames[0] = return_address;
+    frames[1..].copy_from_slice(&outer);
+    let context = recorder.context(&frames[..(count + 1).min(recorder.depth())]);
+    recorder.born(object as u64, size as u64, usable.max(size) as u64, context);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_born(object: usize, size: usize, usable: usize, return_address: usize) {
+    thread(|own| with(own, |recorder, own| made(recorder, own, object, size, usable, return_address)));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_dies(object: usize) {
+    thread(|own| with(own, |recorder, _| recorder.dies(object as u64)));
+}
+
+/// A realloc begins: another thread may be given the address before it ends. Its object's number and address are asked for again then.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
+    thread(|own| with(own, |recorder, _| recorder.leaves(object as u64))).map_or(0, u64::from)
+}
+
+/// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is gone.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize, size: usize, usable: usize, return_address: usize) {
+    thread(|own| {
+        with(own, |recorder, own| {
+            let id = leaver as u32;
+            if id != 0 && object == before {
+                recorder.stays(id, size as u64, usable.max(size) as u64);
+                return;
+            }
+            if id != 0 {
+                recorder.left(id);
+            }
+            if object != 0 {
+                made(recorder, own, object, size, usable, return_address);
+            }
+        })
+    });
+}
+
+/// The program says from when on to count.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_record_start() {
+    thread(|own| with(own, |recorder, _| recorder.start()));
+}
+
+/// The program says that what comes now does not belong to it: the recording is ended and written.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_record_stop() {
+    finish();
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_ends() {
+    finish();
+}
+
+/// Before the program's own constructors (shim/malloc.c).
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_begins() {
+    thread(|own| {
+        own.inside.set(true);
+        let begun = Settings::read(|name| std::env::var(name).ok()).and_then(|settings| match settings {
+            Some(settings) => {
+                begin(settings)?;
+                Ok(true)
+            }
+            None => Ok(false),
+        });
+        own.inside.set(false);
+        match begun {
+            Ok(begun) => ON.store(begun, Release),
+            Err(why) => {
+                let _ = writeln!(std::io::stderr(), "terrace: recorder: {why}");
+                // SAFETY: ends the process. What would run without its recording would only look as if it had worked.
+                unsafe { libc::_exit(125) }
+            }
+        }
+    });
+}
+
+fn begin(settings: Settings) -> Result<(), String> {
+    let (start, shown) = (settings.start, settings.file.display().to_string());
+    let recorder = Recorder::new(settings).map_err(|error| format!("{shown}: {error}"))?;
+    ALL.store(recorder.wants_all(), Relaxed);
+    if let Ok(mut slot) = RECORDER.lock() {
+        *slot = Some(recorder);
+    }
+    // SAFETY: plain registrations; the handlers are functions. What is removed from the environment was read, and there is one thread.
+    unsafe {
+        // Programs that this one executes would write over its recording.
+        libc::unsetenv(c"TERRACE_RECORD".as_ptr());
+        libc::atexit(finish);
+        libc::pthread_atfork(None, None, Some(in_child));
+        if start == Start::Signal {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = signalled as extern "C" fn(i32) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        }
+    }
+    Ok(())
+}
+
+/// The child shares the file with its parent: it records nothing.
+extern "C" fn in_child() {
+    ON.store(false, Relaxed);
+}
+
+extern "C" fn signalled(_: i32) {
+    SIGNALS.fetch_add(1, Relaxed);
+}
+
+/// The first begins counting, the next ends the recording.
+#[cold]
+fn heed_signals() {
+    static HEEDED: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..SIGNALS.swap(0, Relaxed) {
+        match HEEDED.fetch_add(1, Relaxed) {
+            0 => terrace_record_start(),
+            _ => finish(),
+        }
+    }
+}
+
+extern "C" fn finish() {
+    thread(|own| {
+        if own.inside.replace(true) {
+            return;
+        }
+        if ON.swap(false, Relaxed)
+            && let Ok(Some(recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
+            && let Err(error) = recorder.finish(resident, name_of)
+        {
+            let _ = writeln!(std::io::stderr(), "terrace: recorder: the recording cannot be written: {error}");
+        }
+        own.inside.set(false);
+    });
+}
+
+/// Whether a page is in memory.
+fn resident(address: u64) -> bool {
+    let mut there = 0u8;
+    // SAFETY: asks about one page; one that is not mapped is an error.
+    unsafe { libc::mincore(address as *mut _, 4096, &raw mut there) == 0 && there & 1 == 1 }
+}
+
+/// `program+0x1234`, or the nearest exported name: for addr2line.
+fn name_of(address: usize) -> String {
+    // SAFETY: fills in what it is given; the names live as long as their objects are loaded.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(address as *const _, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return format!("{address:#x}");
+        }
+        let file = CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned();
+        let file = file.rsplit('/').next().unwrap_or_default();
+        format!("{file}+{:#x}", address - info.dli_fbase as usize)
+    }
+}
