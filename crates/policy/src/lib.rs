@@ -14,6 +14,7 @@
 pub mod faults;
 pub mod gate;
 pub mod grouping;
+pub mod hemem;
 pub mod histogram;
 pub mod jenga;
 pub mod lists;
