@@ -11,6 +11,7 @@
 //! - [`live`]: all of them by their names.
 #![forbid(unsafe_code)]
 
+pub mod autonuma;
 pub mod faults;
 pub mod gate;
 pub mod grouping;
@@ -18,12 +19,15 @@ pub mod hemem;
 pub mod histogram;
 pub mod hybridtier;
 pub mod jenga;
+pub mod kernel;
 pub mod lists;
 pub mod live;
 pub mod memtis;
+pub mod nomad;
 pub mod placement;
 pub mod regions;
 pub mod settings;
 pub mod sketch;
 pub mod terrace;
+pub mod tpp;
 pub mod victims;
