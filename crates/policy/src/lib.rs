@@ -24,6 +24,7 @@ pub mod lists;
 pub mod live;
 pub mod memtis;
 pub mod nomad;
+pub mod oracle;
 pub mod placement;
 pub mod regions;
 pub mod settings;
