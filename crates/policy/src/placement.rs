@@ -117,7 +117,8 @@ pub trait PlacementPolicy: Send {
     }
     /// It is so late, ns since the beginning; never less than before. What is told next happens then.
     fn at(&mut self, _now_ns: u64) {}
-    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted).
+    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted). A unit that moves
+    /// is armed no more, as what is mapped anew is mapped plainly.
     fn arm(&mut self, units: &mut Vec<UnitId>) {
         units.clear();
     }
