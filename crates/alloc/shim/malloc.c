@@ -115,13 +115,14 @@ const char *_rjem_malloc_conf =
 #define GROUPED_MAX ((size_t)3584)
 
 struct thread {
-    unsigned char fast;  /* bound, depth == 0, and nothing is grouped */
+    unsigned char fast;  /* bound, depth == 0, and nothing is grouped; the exported malloc looks at it too */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
     unsigned short depth;
     struct cache *cache;
     struct cache *grouped; /* the cache while depth == 0 */
 };
-static __thread struct thread self __attribute__((tls_model("initial-exec")));
+__thread struct thread terrace_self __attribute__((tls_model("initial-exec")));
+#define self terrace_self
 /* Whether threads get caches, and the key by which a thread's is ended. */
 static int grouping;
 static pthread_key_t cache_key;
