@@ -27,6 +27,7 @@ mod run;
 mod run_dir;
 mod sampling;
 mod shares;
+mod sim;
 mod sites;
 mod tree;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
+        args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Sites(arguments) }) => sites::show(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),

@@ -52,6 +52,18 @@ impl Kind {
             Kind::Oracle => "oracle",
         }
     }
+
+    /// One line about it.
+    pub fn about(self) -> &'static str {
+        match self {
+            Kind::Time => "One after the other, as glibc's malloc",
+            Kind::Size => "By size, as jemalloc",
+            Kind::Context => "By calling context, then by size (Jenga)",
+            Kind::Near => "Beside the object that the program names (M2T)",
+            Kind::Consolidated => "By size, then hot ones moved together (ObjecTier)",
+            Kind::Oracle => "Sorted by how often they will be touched, which nobody knows",
+        }
+    }
 }
 
 /// The layout for a program.
