@@ -9,6 +9,7 @@
 //! `docs/simulator.md` says what is modelled and what is not.
 #![forbid(unsafe_code)]
 
+pub mod alias;
 pub mod counts;
 pub mod generators;
 pub mod machine;

@@ -185,8 +185,13 @@ impl Layout for Consolidated {
                 moved.push((number as ObjectId, address));
             }
         }
-        // What was emptied may be filled again from the next step on.
-        let ours: Vec<u64> = emptied.into_iter().filter(|segment| self.is_ours(*segment)).collect();
-        self.empty.extend(ours);
+        // What was emptied may be filled again from the next step on, by moved objects or by new ones.
+        let large: BTreeSet<u64> =
+            self.objects.iter().filter(|object| object.live && !object.is_movable()).map(|object| object.address / SEGMENT).collect();
+        for segment in emptied {
+            if self.is_ours(segment) || !large.contains(&segment) && self.first.release(segment * SEGMENT) {
+                self.empty.push(segment);
+            }
+        }
     }
 }

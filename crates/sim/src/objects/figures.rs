@@ -168,6 +168,8 @@ mod tests {
         let consolidated = share(&rows, Kind::Consolidated);
         assert!(consolidated.0 < 0.85 * size.0, "{consolidated:?}");
         assert!(rows.iter().all(|row| (row.moved_bytes > 0) == (row.layout == "consolidated")));
+        let pages = |layout: Kind| rows.iter().find(|row| row.layout == layout.name()).unwrap().pages;
+        assert!(pages(Kind::Consolidated) * 10 < pages(Kind::Size) * 11, "{rows:?}");
         assert_eq!(rows, jenga_figure_2(tree::Config { keys: 30_000, theta: 0.0, lookups: 100_000, seed: 3 }, 128 << 10).unwrap());
     }
 

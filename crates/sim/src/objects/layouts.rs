@@ -209,6 +209,20 @@ impl SizeClasses {
         at + (word as u64 * 64 + u64::from(bit)) * class
     }
 
+    /// Gives up a chunk in which nothing is live; false if it is still being filled.
+    pub(super) fn release(&mut self, chunk: u64) -> bool {
+        if self.chunk_left > 0 && self.chunk_end == chunk + self.chunk {
+            return false;
+        }
+        let slabs: Vec<u64> = self.slabs.range(chunk..chunk + self.chunk).map(|(at, _)| *at).collect();
+        for at in slabs {
+            if let Some(slab) = self.slabs.remove(&at) {
+                self.open.entry(slab.class).or_default().remove(&at);
+            }
+        }
+        true
+    }
+
     /// One of that size goes.
     pub(super) fn free_at(&mut self, bytes: u64, address: u64) {
         if class(bytes) > SMALL_MOST {
