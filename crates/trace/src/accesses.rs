@@ -461,8 +461,10 @@ pub(crate) mod tests {
 
     /// Of two processes, near and far, again and again.
     pub fn accesses(count: u64) -> Vec<(Page, bool)> {
-        let page =
-            |n: u64| Page { process: 100 + (n % 7 == 3) as u32, number: 0x7_f123_4567 + n * n % 97 * if n % 5 == 0 { 100_000 } else { 1 } };
+        let page = |n: u64| Page {
+            process: 100 + (n % 7 == 3) as u32,
+            number: 0x7_f123_4567 + n * n % 97 * if n.is_multiple_of(5) { 100_000 } else { 1 },
+        };
         (0..count).map(|n| (page(n), n % 3 == 0)).collect()
     }
 
