@@ -64,7 +64,8 @@ impl Recorder {
                 Sink::Pages
             }
             Mode::Trace => {
-                let header = accesses::Header { terrace, command, source, clock, period, rate_hz: 0, cache, page_bytes: PAGE };
+                let header =
+                    accesses::Header { terrace, command, source, clock, period, rate_hz: 0, writes: true, cache, page_bytes: PAGE };
                 Sink::Trace { writer: accesses::Writer::create(file, &header, limit)?, process }
             }
             Mode::Objects => {
@@ -257,8 +258,8 @@ impl Recorder {
     pub fn finish(mut self, resident: impl Fn(u64) -> bool) -> io::Result<()> {
         self.totals.accesses = if self.counting { self.clock - self.begun } else { 0 };
         match (self.sink, &self.heap) {
-            (Sink::Trace { writer, .. }, _) => writer.finish(self.clock),
-            (Sink::Objects(writer), _) => writer.finish(self.clock),
+            (Sink::Trace { writer, .. }, _) => writer.finish(self.clock).map(drop),
+            (Sink::Objects(writer), _) => writer.finish(self.clock).map(drop),
             (Sink::Pages, Some(heap)) if self.settings.mode == Mode::Pages => {
                 let mut summary = pages::summary(heap, &self.totals, resident);
                 summary["cache_bytes"] = json!(self.settings.cache_bytes);
