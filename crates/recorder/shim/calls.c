@@ -39,6 +39,12 @@ void __tsan_func_exit(void) {
         calls.depth--;
 }
 
+/* A call that is not instrumented was made from here: what lies below it on the stack is gone. */
+void terrace_recorder_called(uintptr_t stack) {
+    while (calls.depth && calls.depth <= FRAMES && calls.frames[calls.depth - 1].stack < stack)
+        calls.depth--;
+}
+
 /* The innermost return addresses, the innermost first; how many there are. */
 size_t terrace_recorder_calls(void **to, size_t most) {
     size_t depth = calls.depth < FRAMES ? calls.depth : FRAMES, count = depth < most ? depth : most;

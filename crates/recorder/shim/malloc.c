@@ -28,7 +28,9 @@ void terrace_recorder_release(void *);
 /* Before the constructors of the program itself, which have no priority or a later one. */
 __attribute__((constructor(101))) static void begin(void) { terrace_recorder_begins(); }
 
-#define CALLER __builtin_return_address(0)
+/* Where the call came from; what the program jumped out of before is forgotten. */
+void terrace_recorder_called(uintptr_t stack);
+#define CALLER (terrace_recorder_called((uintptr_t)__builtin_dwarf_cfa()), __builtin_return_address(0))
 
 /* Calls inside a call (operator new inside malloc, or the reverse) are the allocator's own affair. */
 static __thread int depth;
