@@ -21,12 +21,17 @@ struct node {
 
 static struct node *root;
 
-static struct node *new_node(int is_leaf) {
+/* Functions of their own, as there: who allocates tells leaves from the nodes above them. */
+__attribute__((noinline)) static struct node *new_node(void) {
     struct node *node = calloc(1, sizeof *node);
     node->keys = malloc(ORDER * sizeof *node->keys);
     node->pointers = malloc((ORDER + 1) * sizeof *node->pointers);
-    node->is_leaf = is_leaf;
     return node;
+}
+__attribute__((noinline)) static struct node *new_leaf(void) {
+    struct node *leaf = new_node();
+    leaf->is_leaf = 1;
+    return leaf;
 }
 
 /* The first place whose key is larger. */
@@ -39,7 +44,7 @@ static int place(const struct node *node, uint64_t key) {
 
 /* The right half becomes a node of its own; the key that tells them apart. */
 static struct node *split(struct node *node, uint64_t *between) {
-    struct node *right = new_node(node->is_leaf);
+    struct node *right = node->is_leaf ? new_leaf() : new_node();
     int left = node->count / 2, from = node->is_leaf ? left : left + 1;
     *between = node->keys[left];
     right->count = node->count - from;
@@ -87,7 +92,7 @@ static struct record *look_up(uint64_t key) {
 int main(int count, char **words) {
     uint64_t keys = argument(count, words, 1, 1000000), lookups = argument(count, words, 2, 4000000), state = argument(count, words, 3, 1);
     double skew = (double)argument(count, words, 4, 99) / 100;
-    root = new_node(1);
+    root = new_leaf();
     /* A walk through all keys in an order that looks like chance: a step that has no factor in common with their number. */
     uint64_t step = keys * 0.618;
     for (uint64_t a = step, b = keys; b;) {
@@ -102,7 +107,7 @@ int main(int count, char **words) {
         uint64_t between;
         struct node *beside = insert(root, key, record, &between);
         if (beside) {
-            struct node *above = new_node(0);
+            struct node *above = new_node();
             above->keys[0] = between;
             above->pointers[0] = root;
             above->pointers[1] = beside;
