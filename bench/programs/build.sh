@@ -20,8 +20,8 @@ own='btree graph cg lookup logistic'
 target=${CARGO_TARGET_DIR:-$root/target}
 archive=$(CDPATH='' cd -- "$target/release" && pwd)/libterrace_recorder.a
 
-# What the compiler would make of memcpy and its kin itself would not be seen. No debug assertions of the programs' own.
-compile="-O2 -g -fsanitize=thread -fno-omit-frame-pointer -fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset -fno-builtin-memcmp"
+# What the compiler would make of memcpy and its kin itself would not be seen.
+compile="-O2 -g -fsanitize=thread -fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset -fno-builtin-memcmp"
 # All of the archive: it defines malloc, and what the program may call by a weak name.
 link="@$root/crates/recorder/link.flags -Wl,--whole-archive $archive -Wl,--no-whole-archive -lm -lpthread -ldl"
 

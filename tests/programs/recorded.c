@@ -72,7 +72,9 @@ static atomic_long total;
 static __int128 wide;
 static void *adds(void *objects) {
     for (int at = 0; at < 10000; at++) {
+        errno = at;
         atomic_fetch_add(&total, 1);
+        MUST(errno == at);
         char **object = (char **)objects + at % 16;
         char *mine = malloc(24);
         mine[0] = 1;

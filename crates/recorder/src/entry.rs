@@ -18,24 +18,38 @@ static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
 /// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no recording.
-fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Option<R> {
+fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
     if !ON.load(Relaxed) || own.inside.replace(true) {
         return None;
     }
+    // What the program looks at next may be what its last call left there.
+    let errno = errno();
     let done = RECORDER.lock().ok().and_then(|mut recorder| {
         let recorder = recorder.as_mut()?;
-        let done = what(recorder, own);
+        recorder.passed(own.pending.take());
+        let done = what(recorder);
         if let Some(error) = recorder.broken() {
             ON.store(false, Relaxed);
             say(&format!("the recording ends here, it cannot be written: {error}"));
         }
         Some(done)
     });
+    set_errno(errno);
     own.inside.set(false);
     if SIGNALS.load(Relaxed) > 0 {
         heed_signals();
     }
     done
+}
+
+fn errno() -> i32 {
+    // SAFETY: the thread's own number.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(number: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = number }
 }
 
 /// On standard error. Nobody is there to hear if that is closed.
@@ -66,8 +80,8 @@ pub fn access(address: usize, bytes: usize, write: bool) {
 
 #[inline(never)]
 fn tell(own: &Thread, address: usize, bytes: usize, write: bool, last: u64) {
-    with(own, |recorder, own| {
-        recorder.access(address as u64, bytes as u64, write, own.pending.take());
+    with(own, |recorder| {
+        recorder.access(address as u64, bytes as u64, write);
         own.line.set(if ALL.load(Relaxed) { u64::MAX } else { last });
     });
 }
@@ -90,25 +104,25 @@ fn made(recorder: &mut Recorder, object: usize, size: usize, usable: usize, retu
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_born(object: usize, size: usize, usable: usize, return_address: usize) {
-    thread(|own| with(own, |recorder, _| made(recorder, object, size, usable, return_address)));
+    thread(|own| with(own, |recorder| made(recorder, object, size, usable, return_address)));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_dies(object: usize) {
-    thread(|own| with(own, |recorder, _| recorder.dies(object as u64)));
+    thread(|own| with(own, |recorder| recorder.dies(object as u64)));
 }
 
 /// A realloc begins: another thread may be given the address before it ends. Its object's number and address are asked for again then.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
-    thread(|own| with(own, |recorder, _| recorder.leaves(object as u64))).map_or(0, u64::from)
+    thread(|own| with(own, |recorder| recorder.leaves(object as u64))).map_or(0, u64::from)
 }
 
 /// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is gone.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize, size: usize, usable: usize, return_address: usize) {
     thread(|own| {
-        with(own, |recorder, _| {
+        with(own, |recorder| {
             let id = leaver as u32;
             if id != 0 && object == before {
                 recorder.stays(id, size as u64, usable.max(size) as u64);
@@ -127,7 +141,7 @@ extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize
 /// The program says from when on to count.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_record_start() {
-    thread(|own| with(own, |recorder, _| recorder.start()));
+    thread(|own| with(own, |recorder| recorder.start()));
 }
 
 /// The program says that what comes now does not belong to it: the recording is ended and written.
@@ -217,12 +231,16 @@ extern "C" fn finish() {
         if own.inside.replace(true) {
             return;
         }
+        let errno = errno();
         if ON.swap(false, Relaxed)
-            && let Ok(Some(recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
-            && let Err(error) = recorder.finish(resident)
+            && let Ok(Some(mut recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
         {
-            say(&format!("the recording cannot be written: {error}"));
+            recorder.passed(own.pending.take());
+            if let Err(error) = recorder.finish(resident) {
+                say(&format!("the recording cannot be written: {error}"));
+            }
         }
+        set_errno(errno);
         own.inside.set(false);
     });
 }

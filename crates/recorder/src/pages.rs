@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_oracle_puts_the_most_missed_side_by_side() {
-        let mut heap = Heap::new().unwrap();
+        let mut heap = Heap::default();
         let context = heap.context(&[1]);
         // One object on each of 32 pages; every second one is missed, each eight times.
         for number in 0..32u64 {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn large_and_dead_objects_are_packed_too() {
-        let mut heap = Heap::new().unwrap();
+        let mut heap = Heap::default();
         let (large, dead) = (heap.context(&[1]), heap.context(&[2]));
         let address = 0x40_0000;
         heap.born(address, 3 * PAGE + 100, 3 * PAGE + 104, large);

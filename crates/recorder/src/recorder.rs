@@ -75,7 +75,7 @@ impl Recorder {
         };
         let heap = match settings.mode {
             Mode::Trace => None,
-            Mode::Pages | Mode::Objects => Some(Heap::new().ok_or(io::ErrorKind::OutOfMemory)?),
+            Mode::Pages | Mode::Objects => Some(Heap::default()),
         };
         let mut recorder = Recorder {
             cache: (settings.cache_bytes > 0).then(|| Cache::of(settings.cache_bytes)),
@@ -138,9 +138,14 @@ impl Recorder {
         }
     }
 
-    /// An access; `met`: those before it to the line of the one before.
-    pub fn access(&mut self, address: u64, bytes: u64, written: bool, met: u64) {
-        self.clock += met + 1;
+    /// So many accesses went to the line of the one before, which is met in the cache.
+    pub fn passed(&mut self, accesses: u64) {
+        self.clock += accesses;
+    }
+
+    /// An access.
+    pub fn access(&mut self, address: u64, bytes: u64, written: bool) {
+        self.clock += 1;
         if let Start::After(accesses) = self.settings.start
             && self.clock > accesses
         {
