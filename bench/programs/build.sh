@@ -69,17 +69,21 @@ for program; do
     redis)
         redis_source
         # The libraries that it brings (Lua, hiredis) are built as always. Not linked with -fsanitize: that would bring libtsan.
+        # Linked anew in any case: the recorder may be another one.
+        rm -f "$dir/redis/src/redis-server"
         make -C "$dir/redis/src" -s -j2 redis-server MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O2 \
             REDIS_CFLAGS="$compile -w" REDIS_LDFLAGS="$link"
         cp "$dir/redis/src/redis-server" "$dir/redis-server"
         gcc -O2 "$here/redis_client.c" -lm -o "$dir/redis_client"
         ;;
     *)
-        source=$(ls "$here/$program".c "$here/$program".cpp 2>/dev/null) || { echo "there is no program $program" >&2; exit 2; }
+        source=$here/$program.c compiler=gcc
+        [ -e "$source" ] || source=$here/$program.cpp compiler=g++
+        [ -e "$source" ] || { echo "there is no program $program" >&2; exit 2; }
         # shellcheck disable=SC2086
-        g++ $compile -x "$(case $source in *.c) echo c ;; *) echo c++ ;; esac)" -c "$source" -o "$dir/$program.o"
+        $compiler $compile -c "$source" -o "$dir/$program.o"
         # shellcheck disable=SC2086
-        g++ "$dir/$program.o" $link -o "$dir/$program"
+        $compiler "$dir/$program.o" $link -o "$dir/$program"
         ;;
     esac
 done

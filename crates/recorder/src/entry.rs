@@ -1,8 +1,8 @@
 //! Where the program's calls come in: the recorder behind its lock, its beginning and its end.
 
-use crate::calls::{Thread, thread};
+use crate::calls::{Thread, context_of, thread};
 use crate::recorder::Recorder;
-use crate::settings::{DEPTH_MAX, Settings, Start};
+use crate::settings::{Settings, Start};
 use std::ffi::CStr;
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -25,7 +25,15 @@ fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Opti
     // The program may be about to read it: a contended lock and the end of a recording change it.
     // SAFETY: the thread's own.
     let errno = unsafe { *libc::__errno_location() };
-    let done = RECORDER.lock().ok().and_then(|mut recorder| recorder.as_mut().map(|recorder| what(recorder, own)));
+    let done = RECORDER.lock().ok().and_then(|mut recorder| {
+        let recorder = recorder.as_mut()?;
+        let done = what(recorder, own);
+        if let Some(error) = recorder.broken() {
+            ON.store(false, Relaxed);
+            say(&format!("the recording ends here, it cannot be written: {error}"));
+        }
+        Some(done)
+    });
     own.inside.set(false);
     if SIGNALS.load(Relaxed) > 0 {
         heed_signals();
@@ -33,6 +41,17 @@ fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Opti
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     done
+}
+
+/// On standard error. Nobody is there to hear if that is closed.
+fn say(what: &str) {
+    let _ = writeln!(std::io::stderr(), "terrace: recorder: {what}");
+}
+
+/// Whether the recorder is at work on this thread.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_inside() -> bool {
+    thread(|own| own.inside.get())
 }
 
 /// An access of the program's.
@@ -68,18 +87,15 @@ extern "C" fn terrace_recorder_writes(to: usize, bytes: usize) {
     access(to, bytes, true);
 }
 
-fn made(recorder: &mut Recorder, own: &Thread, object: usize, size: usize, usable: usize, return_address: usize) {
-    let (outer, count) = own.innermost::<DEPTH_MAX>();
-    let mut frames = [0; DEPTH_MAX + 1];
-    frames[0] = return_address;
-    frames[1..].copy_from_slice(&outer);
-    let context = recorder.context(&frames[..(count + 1).min(recorder.depth())]);
-    recorder.born(object as u64, size as u64, usable.max(size) as u64, context);
+fn made(recorder: &mut Recorder, object: usize, size: usize, usable: usize, return_address: usize) {
+    let Some(depth) = recorder.depth() else { return };
+    let (frames, count) = context_of(return_address, depth);
+    recorder.born(object as u64, size as u64, usable.max(size) as u64, &frames[..count]);
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_born(object: usize, size: usize, usable: usize, return_address: usize) {
-    thread(|own| with(own, |recorder, own| made(recorder, own, object, size, usable, return_address)));
+    thread(|own| with(own, |recorder, _| made(recorder, object, size, usable, return_address)));
 }
 
 #[unsafe(no_mangle)]
@@ -97,7 +113,7 @@ extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize, size: usize, usable: usize, return_address: usize) {
     thread(|own| {
-        with(own, |recorder, own| {
+        with(own, |recorder, _| {
             let id = leaver as u32;
             if id != 0 && object == before {
                 recorder.stays(id, size as u64, usable.max(size) as u64);
@@ -107,7 +123,7 @@ extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize
                 recorder.left(id);
             }
             if object != 0 {
-                made(recorder, own, object, size, usable, return_address);
+                made(recorder, object, size, usable, return_address);
             }
         })
     });
@@ -146,7 +162,7 @@ extern "C" fn terrace_recorder_begins() {
         match begun {
             Ok(begun) => ON.store(begun, Release),
             Err(why) => {
-                let _ = writeln!(std::io::stderr(), "terrace: recorder: {why}");
+                say(&why);
                 // SAFETY: ends the process. What would run without its recording would only look as if it had worked.
                 unsafe { libc::_exit(125) }
             }
@@ -156,7 +172,10 @@ extern "C" fn terrace_recorder_begins() {
 
 fn begin(settings: Settings) -> Result<(), String> {
     let (start, shown) = (settings.start, settings.file.display().to_string());
-    let recorder = Recorder::new(settings).map_err(|error| format!("{shown}: {error}"))?;
+    let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let command = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let command: Vec<String> = command.collect::<Vec<_>>().into_iter().rev().skip(1).rev().collect();
+    let recorder = Recorder::new(settings, std::process::id(), command, name_of).map_err(|error| format!("{shown}: {error}"))?;
     ALL.store(recorder.wants_all(), Relaxed);
     if let Ok(mut slot) = RECORDER.lock() {
         *slot = Some(recorder);
@@ -205,9 +224,9 @@ extern "C" fn finish() {
         }
         if ON.swap(false, Relaxed)
             && let Ok(Some(recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
-            && let Err(error) = recorder.finish(resident, name_of)
+            && let Err(error) = recorder.finish(resident)
         {
-            let _ = writeln!(std::io::stderr(), "terrace: recorder: the recording cannot be written: {error}");
+            say(&format!("the recording cannot be written: {error}"));
         }
         own.inside.set(false);
     });
@@ -220,16 +239,41 @@ fn resident(address: u64) -> bool {
     unsafe { libc::mincore(address as *mut _, 4096, &raw mut there) == 0 && there & 1 == 1 }
 }
 
-/// `program+0x1234`, or the nearest exported name: for addr2line.
+/// What the loader knows of an address, as far as it matters here (glibc's `struct dl_find_object`).
+#[repr(C)]
+struct Found {
+    flags: u64,
+    map_start: usize,
+    map_end: usize,
+    link_map: *const LinkMap,
+    /// The rest of it, on any architecture.
+    more: [usize; 16],
+}
+
+/// The public part of glibc's.
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const libc::c_char,
+}
+
+unsafe extern "C" {
+    /// Without a lock, unlike dladdr: another thread may hold the loader's while it waits for ours.
+    fn _dl_find_object(address: usize, found: *mut Found) -> i32;
+}
+
+/// `file+0x1234`, as addr2line takes it.
 fn name_of(address: usize) -> String {
-    // SAFETY: fills in what it is given; the names live as long as their objects are loaded.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(address as *const _, &raw mut info) == 0 || info.dli_fname.is_null() {
+    // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as it is loaded, and it has just called.
+    let (base, path) = unsafe {
+        let mut found: Found = std::mem::zeroed();
+        if _dl_find_object(address, &raw mut found) != 0 || found.link_map.is_null() {
             return format!("{address:#x}");
         }
-        let file = CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        format!("{file}+{:#x}", address - info.dli_fbase as usize)
-    }
+        let map = &*found.link_map;
+        (map.address, if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) }.to_string_lossy().into_owned())
+    };
+    // The program itself has no name there.
+    let path = if path.is_empty() { std::fs::read_link("/proc/self/exe").unwrap_or_default() } else { path.into() };
+    format!("{}+{:#x}", path.file_name().unwrap_or_default().to_string_lossy(), address.wrapping_sub(base))
 }

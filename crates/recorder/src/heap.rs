@@ -34,6 +34,8 @@ pub struct Object {
     pub usable: u64,
     /// Who made it.
     pub context: ContextId,
+    /// Its number in a trace of objects.
+    pub traced: u32,
     /// Misses in it that counted.
     pub misses: u64,
     /// Of an object larger than a page: those of each 4 KiB from its beginning.
@@ -133,7 +135,7 @@ impl Heap {
 
     /// The number of the context with these return addresses.
     pub fn context(&mut self, frames: &[usize]) -> ContextId {
-        debug_assert!(frames.len() <= DEPTH_MAX + 1);
+        debug_assert!(frames.len() <= DEPTH_MAX);
         // FNV-1a, word by word.
         let hash = frames.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, frame| (hash ^ *frame as u64).wrapping_mul(0x100_0000_01B3));
         let contexts = &mut self.contexts;
@@ -143,15 +145,10 @@ impl Heap {
         })
     }
 
-    /// An object came into being; its number.
+    /// An object came into being; its number, or 0 where no program's memory is.
     pub fn born(&mut self, address: u64, bytes: u64, usable: u64, context: ContextId) -> ObjectId {
         if address == 0 || address.saturating_add(usable) >> ADDRESS_BITS != 0 {
             return 0;
-        }
-        // What still lies here went without our being told.
-        let stale = self.find(address);
-        if stale != 0 {
-            self.dies(self.objects[stale as usize].address);
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.objects.push(Object::default());
@@ -250,6 +247,11 @@ impl Heap {
         &self.objects[id as usize]
     }
 
+    /// Gives it a number in a trace.
+    pub fn trace_as(&mut self, id: ObjectId, number: u32) {
+        self.objects[id as usize].traced = number;
+    }
+
     /// A miss that counts.
     pub fn missed(&mut self, address: u64) -> Missed {
         let id = self.find(address);
@@ -263,15 +265,16 @@ impl Heap {
             return Missed::Between;
         }
         let object = &mut self.objects[id as usize];
+        let offset = address.saturating_sub(object.address);
         object.misses += 1;
         if object.bytes > PAGE {
-            let part = (address.saturating_sub(object.address) / PAGE) as usize;
+            let part = (offset / PAGE) as usize;
             if part >= object.parts.len() {
                 object.parts.resize(part.max(object.bytes.div_ceil(PAGE) as usize - 1) + 1, 0);
             }
             object.parts[part] += 1;
         }
-        Missed::Object
+        Missed::Object { id, offset }
     }
 
     /// The live objects.
@@ -298,7 +301,12 @@ impl Heap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// In a live object.
-    Object,
+    Object {
+        /// Which one.
+        id: ObjectId,
+        /// Bytes from its beginning.
+        offset: u64,
+    },
     /// On a page of the heap, but in no object.
     Between,
     /// On a stack, in a variable of the program's, in memory that it mapped itself.
@@ -320,9 +328,11 @@ mod tests {
         heap.born(0x10068, 8, 8, context);
         // Over two pages.
         let large = heap.born(0x10ff0, 5000, 5000, 1);
-        assert_eq!((heap.missed(0x10064), heap.missed(0x10068), heap.missed(0x10070)), (Missed::Object, Missed::Object, Missed::Between));
+        let in_object = |missed, offset| matches!(missed, Missed::Object { offset: at, .. } if at == offset);
+        assert!(in_object(heap.missed(0x10064), 100) && in_object(heap.missed(0x10069), 1));
+        assert_eq!(heap.missed(0x10070), Missed::Between);
         assert_eq!((heap.missed(0x9000), heap.missed(u64::MAX)), (Missed::Elsewhere, Missed::Elsewhere));
-        (0..3).for_each(|_| assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object));
+        (0..3).for_each(|_| assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object { id: large, offset: 4096 }));
         assert_eq!((heap.object(large).misses, &heap.object(large).parts[..]), (3, &[0, 3][..]));
         let pages: Vec<(u64, u64)> = heap.pages().map(|(at, page)| (at, page.misses)).collect();
         assert_eq!(pages, [(0x10000, 3), (0x11000, 3), (0x12000, 0)]);
