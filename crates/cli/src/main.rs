@@ -28,6 +28,7 @@ mod run;
 mod run_dir;
 mod sampling;
 mod shares;
+mod sim;
 mod sites;
 mod tree;
 
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
+        args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
