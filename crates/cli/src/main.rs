@@ -1,4 +1,5 @@
-//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, and loads servers.
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, loads servers, and
+//! reproduces papers' figures.
 //!
 //! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
@@ -23,6 +24,7 @@ mod record;
 mod report;
 mod report_file;
 mod report_text;
+mod reproduce;
 mod run;
 mod run_dir;
 mod sampling;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Sites(arguments) }) => sites::show(&arguments),
         args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),
+        args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
     };
