@@ -24,6 +24,7 @@ mod probe;
 mod results;
 mod servers;
 mod side;
+mod sim;
 mod threads;
 mod victims;
 mod zram;
@@ -141,6 +142,8 @@ enum What {
         #[arg(last = true)]
         words: Vec<String>,
     },
+    /// The simulator's speed, against a bare loop that counts accesses
+    Sim(sim::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -207,6 +210,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Malloc(options)) => malloc::run(&options),
         Some(What::MallocProgram { test, scale }) => malloc::run_program(test, scale),
         Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
+        Some(What::Sim(options)) => sim::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

@@ -1,7 +1,7 @@
 //! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes that meet in the same classes.
 
 use super::Measured;
-use crate::place::{place, with_kind};
+use crate::place::place;
 use terrace_api::Placement;
 
 struct Entry {
@@ -39,8 +39,8 @@ fn make_value(number: u64) -> Box<[u8]> {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
     };
-    // With placements: cold, as only those of its own key do; and by length, as all of a value is read, however short.
-    std::hint::black_box(place(with_kind(len / 64, Placement::Cold), || (0..len).map(&mut byte).collect()))
+    // With placements: cold, as only those of its own key do.
+    std::hint::black_box(place(Placement::Cold, || (0..len).map(&mut byte).collect()))
 }
 
 #[inline(never)]

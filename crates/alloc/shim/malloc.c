@@ -71,6 +71,9 @@ void terrace_placed_misaligned(size_t align);
 size_t terrace_placed_usable(const void *);
 _Bool terrace_placed_resize(void *, size_t);
 
+/* Zone 0, in which all but the odd one of jemalloc's objects lie; set before the first of them is handed out. */
+uintptr_t terrace_heap_start;
+uintptr_t terrace_heap_len;
 /* The zones of groups; set before the first object of theirs is handed out. All that lies there is a grouped object. */
 uintptr_t terrace_grouped_start;
 uintptr_t terrace_grouped_len;
@@ -112,13 +115,14 @@ const char *_rjem_malloc_conf =
 #define GROUPED_MAX ((size_t)3584)
 
 struct thread {
-    unsigned char fast;  /* bound, depth == 0, and nothing is grouped */
+    unsigned char fast;  /* bound, depth == 0, and nothing is grouped; the exported malloc looks at it too */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
     unsigned short depth;
     struct cache *cache;
     struct cache *grouped; /* the cache while depth == 0 */
 };
-static __thread struct thread self __attribute__((tls_model("initial-exec")));
+__thread struct thread terrace_self __attribute__((tls_model("initial-exec")));
+#define self terrace_self
 /* Whether threads get caches, and the key by which a thread's is ended. */
 static int grouping;
 static pthread_key_t cache_key;
@@ -356,16 +360,14 @@ static __attribute__((noinline)) void *malloc_slow(size_t size, CALLER) {
     return done(p ? p : born(_rjem_malloc(size), THE_CALLER));
 }
 
-/* What a small allocation gives reason for has time until the next one: so this is one jump. */
+static __attribute__((noinline)) void *grouped_or_slow(size_t size, CALLER) {
+    void *p = likely(!terrace_pending) ? grouped(size, THE_CALLER) : NULL;
+    return likely(p != NULL) ? p : malloc_slow(size, THE_CALLER);
+}
+
+/* What a small allocation gives reason for has time until the next one: so this is one jump, and nothing is saved for what comes after it. */
 static inline void *allocate(size_t size, CALLER) {
-    if (likely(!terrace_pending)) {
-        if (likely(size < SMALL && self.fast))
-            return _rjem_malloc(size);
-        void *p = grouped(size, THE_CALLER);
-        if (likely(p != NULL))
-            return p;
-    }
-    return malloc_slow(size, THE_CALLER);
+    return likely(!terrace_pending && size < SMALL && self.fast) ? _rjem_malloc(size) : grouped_or_slow(size, THE_CALLER);
 }
 
 void *terrace_malloc(size_t size, TWO_MORE, CALLER) { return allocate(size, THE_CALLER); }
@@ -384,7 +386,7 @@ void *terrace_calloc(size_t count, size_t size, ONE_MORE, CALLER) {
     return born(unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size)), THE_CALLER);
 }
 
-void terrace_free(void *p) {
+static __attribute__((noinline)) void free_slow(void *p) {
     if (unlikely(unmanaged(p)))
         terrace_unmanaged_free(p);
     else if (is_grouped(p))
@@ -400,6 +402,16 @@ void terrace_free(void *p) {
         dies(p);
         _rjem_free(p);
     }
+}
+
+void terrace_free(void *p) {
+    /* Where nothing is grouped, nothing of jemalloc's is watched either. */
+    if (likely((uintptr_t)p - terrace_heap_start < terrace_heap_len && self.fast))
+        _rjem_free(p);
+    else if (is_grouped(p))
+        terrace_grouped_free(p, self.grouped);
+    else
+        free_slow(p);
 }
 
 static size_t usable_size(void *p) {

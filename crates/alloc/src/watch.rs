@@ -138,12 +138,12 @@ struct Watch {
     /// Samples that met none of their objects.
     elsewhere: f64,
     decayed_ns: u64,
-    /// The look under way, looks done, when the last slice was and how long it took.
+    /// The look under way, looks done, when the last one was; since when time is counted for them, and the CPU time that they took.
     look: Look,
     looks: u64,
-    slice_ended_ns: u64,
-    slice_ns: u64,
     look_ended_ns: u64,
+    began_ns: u64,
+    spent_ns: u64,
 }
 
 impl Watch {
@@ -154,9 +154,9 @@ impl Watch {
         decayed_ns: 0,
         look: Look::BEGIN,
         looks: 0,
-        slice_ended_ns: 0,
-        slice_ns: 0,
         look_ended_ns: 0,
+        began_ns: 0,
+        spent_ns: 0,
     };
 }
 
@@ -166,9 +166,10 @@ static FORK_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// Hotness halves in so long.
 const HALF_LIFE_S: f64 = 10.0;
-/// All objects are looked at so often at most, and for this share (1/n) of a CPU.
+/// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much time at the beginning.
 const LOOK_EVERY_NS: u64 = 500_000_000;
 const LOOK_SHARE: u64 = 200;
+const FIRST_NS: u64 = 30_000_000;
 /// Then so many in one piece: some milliseconds, in which the mover does nothing else.
 const OBJECTS_A_SLICE: usize = 1 << 17;
 /// And so often at the end.
@@ -253,7 +254,7 @@ pub fn look(now_ns: u64) {
     let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
     let Some(mut watch) = WATCH.try_lock() else { return };
     if watch.decayed_ns == 0 {
-        (watch.decayed_ns, watch.look_ended_ns) = (now_ns, now_ns);
+        (watch.decayed_ns, watch.look_ended_ns, watch.began_ns) = (now_ns, now_ns, now_ns);
     }
     let seconds = (now_ns - watch.decayed_ns) as f64 / 1e9;
     if seconds >= 1.0 {
@@ -262,7 +263,8 @@ pub fn look(now_ns: u64) {
         watch.watched().for_each(|watched| watched.hotness *= factor);
     }
     let is_new = matches!(watch.look.stage, Stage::Grouped(0));
-    if now_ns - watch.slice_ended_ns < watch.slice_ns * LOOK_SHARE || is_new && now_ns - watch.look_ended_ns < LOOK_EVERY_NS {
+    let is_spent = watch.spent_ns > FIRST_NS + (now_ns - watch.began_ns) / LOOK_SHARE;
+    if is_spent || is_new && now_ns - watch.look_ended_ns < LOOK_EVERY_NS {
         return;
     }
     let begun_ns = sys::thread_cpu_ns();
@@ -271,8 +273,7 @@ pub fn look(now_ns: u64) {
         sites::regroup(|site| watch.sites.get(site as usize).map_or((0, 0.0), |watched| (watched.bytes as u64, watched.hotness)));
         publish(pager, &watch.text(pager));
     }
-    watch.slice_ended_ns = now_ns;
-    watch.slice_ns = sys::thread_cpu_ns() - begun_ns;
+    watch.spent_ns += sys::thread_cpu_ns() - begun_ns;
 }
 
 /// Tells of all at the end. By then the program may have freed everything: so not how it is now, unless nobody has looked before.

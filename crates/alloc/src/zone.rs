@@ -58,6 +58,11 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Acquire).as_ref() }
 }
 
+unsafe extern "C" {
+    static mut terrace_heap_start: usize;
+    static mut terrace_heap_len: usize;
+}
+
 /// All zones that there may be, but for those of groups that there are not; with their numbers.
 fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)> {
     ZONE.iter().enumerate().map(|(id, zone)| (id as ZoneId, zone)).filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
@@ -93,6 +98,11 @@ pub fn open() -> bool {
         if let Ok(start) = sys::reserve_without_access(len) {
             // Aligned, so that regions and extents of the zone coincide.
             zone.start.store(start.next_multiple_of(REGION), Relaxed);
+            // SAFETY: written once, before any pointer into the zone exists; readers compare addresses only.
+            unsafe {
+                terrace_heap_start = start.next_multiple_of(REGION);
+                terrace_heap_len = len - REGION;
+            }
             zone.len.store(len - REGION, Release);
             return true;
         }

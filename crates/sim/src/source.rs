@@ -2,29 +2,28 @@
 
 use std::fmt;
 
-/// One access to a unit of placement, in 32 bits.
+/// One access to a unit of placement, in 32 bits: twice the unit, and one more if it is changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Access(u32);
 
 impl Access {
-    const WRITE: u32 = 1 << 31;
     /// Numbers of units are below this.
-    pub const UNITS_MOST: u32 = Access::WRITE;
+    pub const UNITS_MOST: u32 = 1 << 31;
 
     /// To a unit below [`UNITS_MOST`](Access::UNITS_MOST).
     pub fn new(unit: u32, write: bool) -> Access {
         debug_assert!(unit < Access::UNITS_MOST);
-        Access(unit | u32::from(write) << 31)
+        Access(unit << 1 | u32::from(write))
     }
 
     /// What is touched.
     pub fn unit(self) -> u32 {
-        self.0 & !Access::WRITE
+        self.0 >> 1
     }
 
     /// Whether it is changed.
     pub fn is_write(self) -> bool {
-        self.0 & Access::WRITE != 0
+        self.0 & 1 != 0
     }
 }
 

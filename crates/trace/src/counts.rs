@@ -1,12 +1,12 @@
 //! Region × time counts: small enough to record for hours, enough for a heatmap.
 //!
-//! A file is a magic number and then blocks. A block is its kind (u8), its length (u32), the CRC-32 of both and of its contents (u32), and its
-//! contents; all numbers little-endian. The first is the header (JSON); then come windows, in the order of time, and at the end of a
-//! recording that was finished an end. So whatever is cut off or overwritten, the windows before it can be read.
+//! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON); then come windows, in the order of time, and at the end
+//! of a recording that was finished an end. So whatever is cut off or overwritten, the windows before it can be read.
 //!
 //! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows become one and it is written anew. (What one
 //! window with every region in it takes, it takes at least.)
 
+use crate::framing::{ReadError, block, check_magic, next_block, put, take};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,8 +20,6 @@ const END: u8 = 3;
 /// The largest region, and the longest time, that a reader takes for real.
 const REGION_MAX: u64 = 1 << 40;
 const TIME_MAX_MS: u64 = 1 << 48;
-/// Kind, length, checksum.
-const BLOCK_HEAD: usize = 9;
 /// The parts of a sample that are counted: one sample is so many.
 pub const PARTS: f32 = 16.0;
 
@@ -114,49 +112,6 @@ impl Window {
         }
         bytes.is_empty().then_some(window)
     }
-}
-
-/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
-fn put(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        let bits = u64::from(byte & 0x7F);
-        if bits << shift >> shift != bits {
-            return None;
-        }
-        number |= bits << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
-}
-
-fn block(kind: u8, contents: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(BLOCK_HEAD + contents.len());
-    out.push(kind);
-    out.extend((contents.len() as u32).to_le_bytes());
-    out.extend(checksum(&out, contents).to_le_bytes());
-    out.extend(contents);
-    out
-}
-
-/// Of a block's kind and length, and of its contents.
-fn checksum(head: &[u8], contents: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(head);
-    hasher.update(contents);
-    hasher.finalize()
 }
 
 /// Writes a recording while it grows.
@@ -279,23 +234,6 @@ pub struct Recording {
     pub incomplete: Option<String>,
 }
 
-/// Why a file is no recording.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// Of the file.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// It begins otherwise.
-    #[error("is not a recording of Terrace's (it does not begin with TERRCNT): `terrace record -o FILE -- CMD` makes one")]
-    Magic,
-    /// A version that this Terrace does not know.
-    #[error("is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it")]
-    Version(u8),
-    /// Nothing can be read without it.
-    #[error("has a damaged header ({0}), without which nothing in it can be understood")]
-    Header(String),
-}
-
 impl Recording {
     /// Reads a file.
     ///
@@ -310,14 +248,8 @@ impl Recording {
     /// # Errors
     /// As [`Recording::read`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
-        let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(ReadError::Magic)?;
-        if magic[..7] != MAGIC[..7] {
-            return Err(ReadError::Magic);
-        }
-        if magic[7] != MAGIC[7] {
-            return Err(ReadError::Version(magic[7]));
-        }
-        let mut rest = rest;
+        check_magic(bytes, &MAGIC)?;
+        let mut rest = &bytes[MAGIC.len()..];
         let (kind, contents) =
             next_block(&mut rest).map_err(ReadError::Header)?.ok_or_else(|| ReadError::Header("it is missing".into()))?;
         if kind != HEADER {
@@ -352,22 +284,6 @@ impl Recording {
         };
         Ok(recording)
     }
-}
-
-/// Kind and contents of the next block; `None` at the end.
-fn next_block<'a>(bytes: &mut &'a [u8]) -> Result<Option<(u8, &'a [u8])>, String> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    let cut_off = || "a block is cut off".to_owned();
-    let (head, rest) = bytes.split_first_chunk::<BLOCK_HEAD>().ok_or_else(cut_off)?;
-    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let contents = rest.get(..number(1) as usize).ok_or_else(cut_off)?;
-    if checksum(&head[..5], contents) != number(5) {
-        return Err("a block's checksum is wrong".into());
-    }
-    *bytes = &rest[contents.len()..];
-    Ok(Some((head[0], contents)))
 }
 
 #[cfg(test)]
@@ -418,7 +334,7 @@ mod tests {
                     most = recording.windows.len();
                     assert_eq!(recording.windows, (0..most as u64).map(window).collect::<Vec<_>>());
                 }
-                Err(ReadError::Magic | ReadError::Header(_)) => assert_eq!(most, 0),
+                Err(ReadError::Magic(_) | ReadError::Header(_)) => assert_eq!(most, 0),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -440,8 +356,8 @@ mod tests {
         let mut newer = written(1, 1 << 20);
         newer[7] = 9;
         assert!(matches!(Recording::from_bytes(&newer), Err(ReadError::Version(9))));
-        assert!(matches!(Recording::from_bytes(b"#!/bin/sh\nexit"), Err(ReadError::Magic)));
-        assert!(matches!(Recording::from_bytes(b""), Err(ReadError::Magic)));
+        assert!(matches!(Recording::from_bytes(b"#!/bin/sh\nexit"), Err(ReadError::Magic(_))));
+        assert!(matches!(Recording::from_bytes(b""), Err(ReadError::Magic(_))));
         let mut damaged = written(1, 1 << 20);
         damaged[20] ^= 1;
         assert!(matches!(Recording::from_bytes(&damaged), Err(ReadError::Header(_))));
@@ -458,15 +374,6 @@ mod tests {
                 let count = recording.windows.len() as u64;
                 prop_assert_eq!(recording.windows, (0..count).map(window).collect::<Vec<_>>());
             }
-        }
-
-        #[test]
-        fn numbers_survive(numbers: Vec<u64>) {
-            let mut bytes = Vec::new();
-            numbers.iter().for_each(|number| put(&mut bytes, *number));
-            let mut rest = &bytes[..];
-            let back: Vec<u64> = std::iter::from_fn(|| take(&mut rest)).collect();
-            prop_assert_eq!(back, numbers);
         }
 
         #[test]

@@ -1,0 +1,163 @@
+//! What all formats here are made of: a magic number and then blocks, and in them numbers of seven bits a byte.
+//!
+//! A block is its kind (u8), its length (u32), the CRC-32 of both and of its contents (u32), and its contents; all numbers little-endian. So whatever is cut
+//! off or overwritten is noticed, and what comes before it can be read.
+
+use std::io;
+
+/// Kind, length, checksum.
+pub const BLOCK_HEAD: usize = 9;
+
+/// Why a file cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Of the file.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It begins otherwise.
+    #[error("is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one")]
+    Magic(String),
+    /// A version that this Terrace does not know.
+    #[error("is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it")]
+    Version(u8),
+    /// Nothing can be read without it.
+    #[error("has a damaged header ({0}), without which nothing in it can be understood")]
+    Header(String),
+}
+
+/// What a file that begins so is to be read as: seven letters and the version.
+///
+/// # Errors
+/// If it begins otherwise.
+pub fn check_magic(found: &[u8], magic: &[u8; 8]) -> Result<(), ReadError> {
+    if found.len() < 8 || found[..7] != magic[..7] {
+        return Err(ReadError::Magic(String::from_utf8_lossy(&magic[..7]).into_owned()));
+    }
+    if found[7] != magic[7] {
+        return Err(ReadError::Version(found[7]));
+    }
+    Ok(())
+}
+
+/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
+#[inline]
+pub fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// The next number, and what is behind it; `None` if there is none.
+#[inline]
+pub fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7F);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Small for numbers near zero on either side: 0, -1, 1, -2 … become 0, 1, 2, 3 …
+#[inline]
+pub fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+/// The number of which this is the [`zigzag`].
+#[inline]
+pub fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+/// A block with these contents.
+pub fn block(kind: u8, contents: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK_HEAD + contents.len());
+    out.push(kind);
+    out.extend((contents.len() as u32).to_le_bytes());
+    out.extend(checksum(&out, contents).to_le_bytes());
+    out.extend(contents);
+    out
+}
+
+/// Of a block's kind and length, and of its contents.
+fn checksum(head: &[u8], contents: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(contents);
+    hasher.finalize()
+}
+
+/// The four bytes at a place as a number.
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The eight bytes at a place as a number.
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// A block's kind, and how long its contents are.
+pub fn head(bytes: &[u8; BLOCK_HEAD]) -> (u8, u32) {
+    (bytes[0], u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
+}
+
+/// Whether these are the contents that the head was written for.
+pub fn is_intact(head: &[u8; BLOCK_HEAD], contents: &[u8]) -> bool {
+    checksum(&head[..5], contents).to_le_bytes() == head[5..]
+}
+
+/// Kind and contents of the next block; `None` at the end.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn next_block<'a>(bytes: &mut &'a [u8]) -> Result<Option<(u8, &'a [u8])>, String> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let cut_off = || "a block is cut off".to_owned();
+    let (first, rest) = bytes.split_first_chunk::<BLOCK_HEAD>().ok_or_else(cut_off)?;
+    let (kind, len) = head(first);
+    let contents = rest.get(..len as usize).ok_or_else(cut_off)?;
+    if !is_intact(first, contents) {
+        return Err("a block's checksum is wrong".into());
+    }
+    *bytes = &rest[contents.len()..];
+    Ok(Some((kind, contents)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_survive(numbers: Vec<i64>) {
+            let mut bytes = Vec::new();
+            numbers.iter().for_each(|number| put(&mut bytes, zigzag(*number)));
+            let mut rest = &bytes[..];
+            let back: Vec<i64> = std::iter::from_fn(|| take(&mut rest)).map(unzigzag).collect();
+            prop_assert_eq!(back, numbers);
+        }
+    }
+
+    #[test]
+    fn numbers_near_zero_are_short() {
+        assert_eq!([0, -1, 1, -64, 64].map(zigzag), [0, 1, 2, 127, 128]);
+        let mut bytes = Vec::new();
+        [0, 127, 128, 300].into_iter().for_each(|number| put(&mut bytes, number));
+        assert_eq!(bytes, [0, 0x7f, 0x80, 1, 0xac, 2]);
+    }
+}
