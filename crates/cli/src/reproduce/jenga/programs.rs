@@ -5,10 +5,10 @@ use crate::reproduce::study::{Done, Kept, Memory, Run, kept};
 use anyhow::{Context, Result};
 use terrace_sim::generators::Generator;
 use terrace_sim::machine::{Machine, PAGE};
-use terrace_sim::objects::layouts::Kind;
+use terrace_sim::objects::layouts::{Kind, layout};
 use terrace_sim::objects::store::{self, Store};
 use terrace_sim::objects::tree::{self, Tree};
-use terrace_sim::objects::{Filter, HeapSource, ObjectSource};
+use terrace_sim::objects::{Event, Filter, Heap, HeapSource, MakeSource, ObjectSource, for_each};
 use terrace_sim::source::{Access, Source};
 
 /// An application.
@@ -106,8 +106,6 @@ pub fn program(name: &str) -> &'static Program {
 
 /// Real accesses of a run at full size: some two minutes.
 const REAL_ACCESSES: f64 = 12e9;
-/// Each access of a generator's stream stands for so many.
-const STANDS_FOR: f64 = 100.0;
 /// Records at full size.
 const TREE_RECORDS: f64 = 200e6;
 const STORE_RECORDS: f64 = 70e6;
@@ -116,6 +114,8 @@ const STORE_RECORDS: f64 = 70e6;
 pub struct Size {
     /// See [`crate::reproduce::study`].
     pub scale: f64,
+    /// Each access of a generator's stream stands for so many.
+    pub stands_for: f64,
     /// Records of the tree and of the store, and lookups of each.
     pub tree: [u64; 2],
     /// See there.
@@ -127,9 +127,10 @@ pub struct Size {
 /// By option.
 pub fn size(options: &Options) -> Size {
     if options.quick {
-        Size { scale: 0.02, tree: [6_000, 20_000], store: [3_000, 40_000], cache_bytes: 4 << 10 }
+        // Two moves a tick: who swaps needs as many.
+        Size { scale: 0.04, stands_for: 250.0, tree: [12_000, 20_000], store: [5_000, 40_000], cache_bytes: 4 << 10 }
     } else {
-        Size { scale: 0.2, tree: [100_000, 1_000_000], store: [40_000, 1_500_000], cache_bytes: 32 << 10 }
+        Size { scale: 0.2, stands_for: 100.0, tree: [100_000, 1_000_000], store: [40_000, 1_500_000], cache_bytes: 32 << 10 }
     }
 }
 
@@ -163,8 +164,8 @@ impl Program {
         let (make, full_scale): (Box<dyn Fn() -> Box<dyn ObjectSource> + Send + Sync>, f64) = match self.stream {
             Stream::Units(gb, text) => {
                 let units = (gb * 512.0 * size.scale).round() as u32;
-                let accesses = (REAL_ACCESSES * size.scale / STANDS_FOR) as u64;
-                let memory = Memory { machine, scale: size.scale, units, stands_for: STANDS_FOR, accesses, seed };
+                let accesses = (REAL_ACCESSES * size.scale / size.stands_for) as u64;
+                let memory = Memory { machine, scale: size.scale, units, stands_for: size.stands_for, accesses, seed };
                 return Ok((memory, Accesses::Generated(Generator::parse(text, units, accesses)?, seed)));
             }
             Stream::Tree => {
@@ -178,14 +179,16 @@ impl Program {
                 (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
             }
         };
-        let of = |kind| HeapSource::new(&make, kind, &Filter::Misses(size.cache_bytes), PAGE);
-        let by_time = kept(&mut of(Kind::Time)?)?;
         // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many bytes here, and so many of those pages.
         let scale = (1u64 << 30) as f64 / full_scale / PAGE as f64 / 512.0;
+        let mut by_time = kept(&mut HeapSource::new(&make, Kind::Time, &Filter::Misses(size.cache_bytes), PAGE)?)?;
         let stands_for = (REAL_ACCESSES * scale / by_time.len() as f64).max(1.0);
-        let mut source = of(if by_context { Kind::Context } else { Kind::Time })?;
-        let units = source.units();
-        let all = if by_context { kept(&mut source)? } else { by_time };
+        let kind = if by_context { Kind::Context } else { Kind::Time };
+        let mut all = match kind {
+            Kind::Time => std::mem::take(&mut by_time),
+            _ => kept(&mut HeapSource::new(&make, kind, &Filter::Misses(size.cache_bytes), PAGE)?)?,
+        };
+        let units = without_holes(&mut all, &make, kind)?;
         let memory = Memory { machine, scale, units, stands_for, accesses: all.len() as u64, seed };
         Ok((memory, Accesses::Kept(units, all)))
     }
@@ -198,6 +201,23 @@ impl Program {
         let (memory, accesses) = self.prepare(by_context, options)?;
         memory.run(accesses.source().as_mut(), runs)
     }
+}
+
+/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one unit of the paper's and many of the pages that play one, of which the
+/// most would be empty. So many there are.
+fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Result<u32> {
+    let mut heap = Heap::new(layout(kind, make)?);
+    for_each(make().as_mut(), |event| {
+        if let Event::Allocated(_) = event {
+            heap.follow(event, &mut |_, _| ());
+        }
+    })?;
+    let pages: Vec<u64> = heap.pages().collect();
+    for access in all {
+        let page = pages.binary_search(&u64::from(access.unit())).expect("what is touched is an object's");
+        *access = Access::new(page as u32, access.is_write());
+    }
+    Ok(pages.len() as u32)
 }
 
 /// A program's heatmap, from the lowest address up, over accesses; and its working set by the paper's definition (§3.1): the units touched in 50 ms at
