@@ -176,9 +176,11 @@ fn figure_3(options: &Options) -> Result<Figure> {
             axes: ["Zipf θ", "×"],
             drawing: Drawing::Lines(lines),
         }],
-        note: "What a model of memory carries is the direction: a bucket's parts on one page are fewer pages and lines. The factors it cannot carry: the paper's \
-               store waits for its own first caches, TLB walks and 32 threads on one machine, and how long its chains are is not said (here two keys to a bucket; \
-               longer chains gain more). Entries, keys and values are each read in full by both layouts, and large values cost the same lines in either."
+        note: "A bucket's parts on one page are fewer pages to look up, and somewhat fewer lines; that much a model of memory shows. The factors it does not: the \
+               paper's store waits for its own first caches, for TLB walks and for 32 threads that share lines, none of which is here; and three times fewer \
+               last-level misses say that its layouts differ in lines far more than these do. How long its chains and how large its values are it does not say; here \
+               two keys share a bucket, and both layouts read each entry, key and value in full. By heat, NextTo's pages differ less: hot and cold records of a \
+               bucket share them, so that a policy that finds the hot pages of the standard layout can be the faster one."
             .into(),
     })
 }
@@ -241,9 +243,9 @@ fn figure_5(options: &Options) -> Result<Figure> {
             drawing: Drawing::Bars(vec!["promoted".into(), "demoted".into()], bars),
         }],
         note: format!(
-            "TPP moves what faults twice on a hint; a layout that touches fewer pages gives it fewer faults, so the direction is to be expected (hit rates {} and {}). \
-             The paper's factor of 200 is more than that: it says itself that fewer cache and TLB misses leave M2T's accessed bits unset, which a model of pages \
-             without a processor's TLB cannot show. Migration rates in bytes a second (Figure 6) follow the same counts.",
+            "Here TPP moves about as much under either layout (hit rates {} and {}): what it moves follows how hot pages are, and NextTo does not make fewer of \
+             them hot. The paper explains its factor by fewer cache and TLB misses, which leave M2T's accessed bits unset; a model of pages without a \
+             processor's TLB cannot show that: it sees every access to a page. Migration rates in bytes a second (Figure 6) follow the same counts.",
             percent(standard[0].hit_rate),
             percent(near[0].hit_rate)
         ),

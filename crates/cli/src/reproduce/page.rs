@@ -17,7 +17,7 @@ blockquote{margin:.5em 0;padding:.1em 0 .1em .9em;border-left:3px solid var(--li
 svg{width:100%;height:auto;display:block}figure{margin:.8em 0;padding:.5em;background:var(--card);border-radius:6px}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem;margin:.6em 0}
 th,td{text-align:left;vertical-align:top;padding:.3em .6em;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:600}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.id{white-space:nowrap}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .reproduced{color:var(--good)}.not{color:var(--bad)}.cannot{color:var(--open)}.ours{color:var(--soft)}
 .verdict{font-weight:600;white-space:nowrap}details{margin:.4em 0}code{font-size:.95em}";
 
@@ -89,7 +89,7 @@ pub fn page(papers: &[(&Paper, Vec<Figure>)], options: &Options) -> Result<Strin
             let [good, bad, open] = counts(figure.rows.iter());
             let _ = writeln!(
                 out,
-                "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"reproduced\">{good}</td><td class=\"not\">{bad}</td><td class=\"cannot\">{open}</td></tr>",
+                "<tr><td class=\"id\"><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"reproduced\">{good}</td><td class=\"not\">{bad}</td><td class=\"cannot\">{open}</td></tr>",
                 figure.id,
                 escaped(figure.title)
             );

@@ -98,7 +98,7 @@ impl Memory {
 
     fn simulation(&self, run: &Run) -> Result<Simulation> {
         let settings = Settings {
-            capacity: self.units_of(run.fast_gb).min(self.units),
+            capacity: self.units_of(run.fast_gb),
             tick_ns: TICK_NS * self.scale,
             stands_for: self.stands_for,
             sample_period: SAMPLE_PERIOD,
