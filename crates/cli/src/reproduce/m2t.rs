@@ -222,8 +222,10 @@ fn figure_5(options: &Options) -> Result<Figure> {
         format!("layout {}×, moving pages {tiering:+.1} %", short(layout)),
         layout - 1.0 > tiering / 100.0,
     );
-    rows.ours("hit rate of TPP, standard layout", "%", standard[0].hit_rate * 100.0);
-    rows.ours("hit rate of TPP, NextTo", "%", near[0].hit_rate * 100.0);
+    for (done, layout) in [(&standard, "standard layout"), (&near, "NextTo")] {
+        rows.ours(format!("hit rate of TPP, {layout}"), "%", done[0].hit_rate * 100.0);
+        rows.ours(format!("hit rate of first touch, {layout}"), "%", done[1].hit_rate * 100.0);
+    }
     let bars = vec![("TPP".to_owned(), vec![up, down]), ("M2T".to_owned(), vec![near_up, near_down])];
     Ok(Figure {
         id,

@@ -393,6 +393,8 @@ fn figure_7(results: &Results, options: &Options) -> Figure {
     for system in OTHERS {
         rows.ours(format!("{system} over Jenga on average, fast tier = WSS"), "×", overall(results, system, false));
         rows.ours(format!("{system} over Jenga on average, 16 GB"), "×", overall(results, system, true));
+        let alike = geomean(large().map(|program| results.speed(program, system, program.wss_gb)));
+        rows.ours(format!("{system} over Jenga, the eight without small objects, fast tier = WSS"), "×", alike);
     }
     let groups: Vec<String> = ALL.iter().map(|program| program.name.replace("GAPBS-", "").replace("_s", "")).collect();
     let bars = |large: bool| -> Vec<(String, Vec<f64>)> {
