@@ -15,11 +15,13 @@ use terrace_sim::objects::{Filter, HeapSource, ObjectSource};
 pub const PAPER: Paper = Paper {
     name: "m2t",
     title: "M2T: Improving Performance on Tiered Memory with Semantic Data Placement",
-    cited: "Aboytes, Mehra. Figures 3 and 5, with what Table I and Figure 4 say of the same runs, as far as a model of pages can carry them.",
-    about: "A store of chained buckets; key, value and entry of each record are objects of their own. `standard` has them in the order of time, as glibc's \
-            malloc; `NextTo` has those of a bucket beside one another, as the paper's key-value store asks for. Modelled are lines and pages, a cache of \
-            lines, a TLB, two tiers, and the policies. Not modelled are the processor's first two caches, the cost of a walk of page tables, false sharing \
-            between 32 threads, TCP, and the time of instructions: the paper's factors of throughput are those of all of that on one machine.",
+    cited: "Aboytes, Mehra. Figures 3 and 5, with what Table I and Figure 4 say of the same runs, as far as a model of pages can carry \
+            them.",
+    about: "A store of chained buckets; key, value and entry of each record are objects of their own. `standard` has them in the order \
+            of time, as glibc's malloc; `NextTo` has those of a bucket beside one another, as the paper's key-value store asks for. \
+            Modelled are lines and pages, a cache of lines, a TLB, two tiers, and the policies. Not modelled are the processor's first \
+            two caches, the cost of a walk of page tables, false sharing between 32 threads, TCP, and the time of instructions: the \
+            paper's factors of throughput are those of all of that on one machine.",
     figures: &["m2t-fig3", "m2t-fig5"],
     run,
 };
@@ -35,8 +37,9 @@ struct Size {
 
 const FOOTPRINT_GB: f64 = 109.0;
 const FAST_GB: f64 = 64.0;
-/// Lookups at full size: 12·10⁹ accesses to memory as in Jenga's figures, of which one costs about eight. The paper has 170 million, which as accesses to memory
-/// alone would be over before TPP had looked at a tenth of the memory; its run took longer, for network and threads, how long it does not say.
+/// Lookups at full size: 12·10⁹ accesses to memory as in Jenga's figures, of which one costs about eight. The paper has 170 million, which as
+/// accesses to memory alone would be over before TPP had looked at a tenth of the memory; its run took longer, for network and threads, how long
+/// it does not say.
 const REAL_LOOKUPS: f64 = 12e9 / 8.0;
 
 fn size(options: &Options) -> Size {
@@ -56,8 +59,8 @@ fn make(theta: f64, options: &Options) -> impl Fn() -> Box<dyn ObjectSource> + S
 fn about(options: &Options) -> String {
     let Size { keys, lookups, cache_bytes } = size(options);
     format!(
-        "{keys} records (paper: 85 million, 109 GB), two keys to a bucket, {lookups} lookups by Zipf after them (YCSB-C), a cache of {} KiB of 16 ways, a TLB of 2048 \
-         entries, pages of 4 KiB; 64/109 of the memory fast; 84.6 and 156 ns, 176 and 55 GB/s (M2T §IV-A).",
+        "{keys} records (paper: 85 million, 109 GB), two keys to a bucket, {lookups} lookups by Zipf after them (YCSB-C), a cache of {} \
+         KiB of 16 ways, a TLB of 2048 entries, pages of 4 KiB; 64/109 of the memory fast; 84.6 and 156 ns, 176 and 55 GB/s (M2T §IV-A).",
         cache_bytes >> 10
     )
 }
@@ -167,8 +170,13 @@ fn figure_3(options: &Options) -> Result<Figure> {
     Ok(Figure {
         id,
         title: "YCSB-C with varying skew",
-        claim: "M2T is 3.52–3.87 times as fast as other systems at low skew and 2.36–2.65 times at high skew; the benefit falls as skew rises, but stays above 2.",
-        run_with: format!("{} Throughput: lookups over the time that their accesses to memory take, 16 on their way at a time, with the policy's moves and faults.", about(options)),
+        claim: "M2T is 3.52–3.87 times as fast as other systems at low skew and 2.36–2.65 times at high skew; the benefit falls as skew \
+                rises, but stays above 2.",
+        run_with: format!(
+            "{} Throughput: lookups over the time that their accesses to memory take, 16 on their way at a time, with the policy's moves \
+             and faults.",
+            about(options)
+        ),
         rows: rows.done(),
         plots: vec![Plot {
             name: id.into(),
@@ -176,11 +184,12 @@ fn figure_3(options: &Options) -> Result<Figure> {
             axes: ["Zipf θ", "×"],
             drawing: Drawing::Lines(lines),
         }],
-        note: "A bucket's parts on one page are fewer pages to look up, and somewhat fewer lines; that much a model of memory shows. The factors it does not: the \
-               paper's store waits for its own first caches, for TLB walks and for 32 threads that share lines, none of which is here; and three times fewer \
-               last-level misses say that its layouts differ in lines far more than these do. How long its chains and how large its values are it does not say; here \
-               two keys share a bucket, and both layouts read each entry, key and value in full. By heat, NextTo's pages differ less: hot and cold records of a \
-               bucket share them, so that a policy that finds the hot pages of the standard layout can be the faster one."
+        note: "A bucket's parts on one page are fewer pages to look up, and somewhat fewer lines; that much a model of memory shows. The \
+               factors it does not: the paper's store waits for its own first caches, for TLB walks and for 32 threads that share lines, \
+               none of which is here; and three times fewer last-level misses say that its layouts differ in lines far more than these \
+               do. How long its chains and how large its values are it does not say; here two keys share a bucket, and both layouts read \
+               each entry, key and value in full. By heat, NextTo's pages differ less: hot and cold records of a bucket share them, so \
+               that a policy that finds the hot pages of the standard layout can be the faster one."
             .into(),
     })
 }
@@ -230,10 +239,12 @@ fn figure_5(options: &Options) -> Result<Figure> {
     Ok(Figure {
         id,
         title: "Promotions and demotions of TPP and M2T",
-        claim: "M2T's tiering, which is TPP under another layout, promotes 244 times and demotes 211 times less. Most of the benefit is the allocator's (Figure 4).",
+        claim: "M2T's tiering, which is TPP under another layout, promotes 244 times and demotes 211 times less. Most of the benefit is \
+                the allocator's (Figure 4).",
         run_with: format!(
-            "{} θ = {theta}. A page of 4 KiB plays a unit of 2 MiB of the footprint. The whole of the memory is there at first, the part that was made first in the fast \
-             tier. Each access stands for {} real ones, 1.5·10⁹ lookups in all: with the paper's 170 million, memory alone would take some seconds.",
+            "{} θ = {theta}. A page of 4 KiB plays a unit of 2 MiB of the footprint. The whole of the memory is there at first, the part \
+             that was made first in the fast tier. Each access stands for {} real ones, 1.5·10⁹ lookups in all: with the paper's 170 \
+             million, memory alone would take some seconds.",
             about(options),
             short(scale.1)
         ),
@@ -245,9 +256,10 @@ fn figure_5(options: &Options) -> Result<Figure> {
             drawing: Drawing::Bars(vec!["promoted".into(), "demoted".into()], bars),
         }],
         note: format!(
-            "Here TPP moves about as much under either layout (hit rates {} and {}): what it moves follows how hot pages are, and NextTo does not make fewer of \
-             them hot. The paper explains its factor by fewer cache and TLB misses, which leave M2T's accessed bits unset; a model of pages without a \
-             processor's TLB cannot show that: it sees every access to a page. Migration rates in bytes a second (Figure 6) follow the same counts.",
+            "Here TPP moves about as much under either layout (hit rates {} and {}): what it moves follows how hot pages are, and NextTo \
+             does not make fewer of them hot. The paper explains its factor by fewer cache and TLB misses, which leave M2T's accessed \
+             bits unset; a model of pages without a processor's TLB cannot show that: it sees every access to a page. Migration rates in \
+             bytes a second (Figure 6) follow the same counts.",
             percent(standard[0].hit_rate),
             percent(near[0].hit_rate)
         ),

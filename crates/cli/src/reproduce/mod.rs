@@ -1,7 +1,8 @@
-//! `terrace reproduce`: the papers' figures, from the simulator: each number beside ours, with a plot, as JSON and as a page that needs no network.
+//! `terrace reproduce`: the papers' figures, from the simulator: each number beside ours, with a plot, as JSON and as a page that needs no
+//! network.
 //!
-//! One file per paper, which lists its figures; [`figure`] is what each is made of, [`plot`] draws, [`page`] writes. [`study`] has policies run on what is
-//! smaller than what the papers ran. `docs/reproduce.md` says what each figure is run with.
+//! One file per paper, which lists its figures; [`figure`] is what each is made of, [`plot`] draws, [`page`] writes. [`study`] has policies run
+//! on what is smaller than what the papers ran. `docs/reproduce.md` says what each figure is run with.
 
 mod figure;
 mod jenga;

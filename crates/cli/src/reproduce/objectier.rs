@@ -11,9 +11,9 @@ pub const PAPER: Paper = Paper {
     name: "objectier",
     title: "ObjecTier: Non-Invasively Boosting Memory Tiering Performance",
     cited: "Pawar, Bhardwaj, Stutsman, ICPE Companion 2025. All figures of §2, which are simulations there too.",
-    about: "Lookups by Zipf in an array of 256 GB of objects of 128 bytes; the fifth of the pages that is hottest is in the fast tier. At full size here: \
-            2^31 objects are not made one by one, but drawn (pages) and summed (ranks). The paper does not name the slow tier's latency; 295 ns is the one \
-            that agrees with all four of its averages, and it is the only number that was inferred.",
+    about: "Lookups by Zipf in an array of 256 GB of objects of 128 bytes; the fifth of the pages that is hottest is in the fast tier. \
+            At full size here: 2^31 objects are not made one by one, but drawn (pages) and summed (ranks). The paper does not name the \
+            slow tier's latency; 295 ns is the one that agrees with all four of its averages, and it is the only number that was inferred.",
     figures: &["objectier-fig2a", "objectier-fig2b", "objectier-fig3"],
     run,
 };
@@ -77,8 +77,8 @@ fn figure_2a(options: &Options) -> Figure {
     Figure {
         id,
         title: "How much of a page is ever accessed",
-        claim: "Even in the hottest pages, which are in the fast tier, about half of the data is never accessed if hot objects are scattered; \
-                consolidated, those pages are used by 70 to 100 %.",
+        claim: "Even in the hottest pages, which are in the fast tier, about half of the data is never accessed if hot objects are \
+                scattered; consolidated, those pages are used by 70 to 100 %.",
         run_with: parameters(),
         rows: rows.done(),
         plots: vec![Plot {
@@ -87,9 +87,10 @@ fn figure_2a(options: &Options) -> Figure {
             axes: ["% of the pages", "% of the page's bytes accessed"],
             drawing: Drawing::Lines(lines),
         }],
-        note: "The order is the paper's, the levels are not: with its own numbers less is touched than it says. By hand: of the object that ends the hottest \
-               fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59 accesses are to be expected, so that 1 − e^−0.59 = 45 % of such objects are ever met; \
-               70 % would take twice as many accesses. Its simulation must have differed from its text here."
+        note: "The order is the paper's, the levels are not: with its own numbers less is touched than it says. By hand: of the object \
+               that ends the hottest fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59 accesses are to be expected, so that 1 − e^−0.59 = \
+               45 % of such objects are ever met; 70 % would take twice as many accesses. Its simulation must have differed from its \
+               text here."
             .into(),
     }
 }
@@ -123,7 +124,8 @@ fn figure_2b(options: &Options) -> Figure {
         title: "Average memory access time, scattered and consolidated",
         claim: "AMAT drops from 167 to 87 ns when hot data is consolidated in pages of 2 MB; with pages of 4 KB from 114 to 88 ns.",
         run_with: format!(
-            "{} By expected value: pages are chosen by the sum of their objects' chances; by sampling: by how often they came in 5·10⁹ accesses.",
+            "{} By expected value: pages are chosen by the sum of their objects' chances; by sampling: by how often they came in 5·10⁹ \
+             accesses.",
             parameters()
         ),
         rows: rows.done(),
@@ -164,7 +166,8 @@ fn figure_3(options: &Options) -> Figure {
     Figure {
         id,
         title: "Consolidation's benefit by skew",
-        claim: "Without skew consolidation becomes fruitless; modest skew like θ = 0.5 already makes memory accesses 1.3 times as slow where objects are scattered.",
+        claim: "Without skew consolidation becomes fruitless; modest skew like θ = 0.5 already makes memory accesses 1.3 times as slow \
+                where objects are scattered.",
         run_with: format!("{} θ as drawn, by expected value.", parameters()),
         rows: rows.done(),
         plots: vec![Plot {
@@ -173,8 +176,8 @@ fn figure_3(options: &Options) -> Figure {
             axes: ["Zipf θ", "×"],
             drawing: Drawing::Lines(vec![("2 MB pages".into(), huge), ("4 KB pages".into(), small)]),
         }],
-        note: "The curve's other points cannot be compared: the text gives only these. Beyond θ ≈ 1 the gain falls again, as few objects then have nearly all \
-               accesses, and scattered pages that hold one of them fit into the fast tier too."
+        note: "The curve's other points cannot be compared: the text gives only these. Beyond θ ≈ 1 the gain falls again, as few objects \
+               then have nearly all accesses, and scattered pages that hold one of them fit into the fast tier too."
             .into(),
     }
 }

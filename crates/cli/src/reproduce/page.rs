@@ -7,8 +7,10 @@ use anyhow::Result;
 use std::fmt::Write as _;
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c2024;--soft:#5a6472;--back:#fff;--card:#f6f7f9;--line:#d9dde2;--good:#176b3a;--bad:#a42222;--open:#7a5a00;--link:#1a5fb4}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#a3acb7;--back:#15181b;--card:#1e2226;--line:#363c43;--good:#6fd39a;--bad:#ff8f8a;--open:#e5bf62;--link:#7db7ff}}
+:root{color-scheme:light dark;--ink:#1c2024;--soft:#5a6472;--back:#fff;--card:#f6f7f9;--line:#d9dde2;
+--good:#176b3a;--bad:#a42222;--open:#7a5a00;--link:#1a5fb4}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#a3acb7;--back:#15181b;--card:#1e2226;--line:#363c43;
+--good:#6fd39a;--bad:#ff8f8a;--open:#e5bf62;--link:#7db7ff}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:62rem;padding:1.5rem 1rem 4rem;background:var(--back);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.7rem;margin:.2em 0}h2{margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}h3{margin:2.2rem 0 .3rem;font-size:1.1rem}
@@ -60,8 +62,10 @@ pub fn page(papers: &[(&Paper, Vec<Figure>)], options: &Options) -> Result<Strin
     let mut out = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(
         out,
-        "<meta name=\"viewport\" content=\"width=device-width\"><title>Terrace: the papers, reproduced</title><style>\n{STYLE}\n</style></head><body>\n\
-         <h1>The papers, reproduced</h1>\n<p>For each figure or headline: what the paper says, what Terrace's simulator makes of it, and what came of it. \
+        "<meta name=\"viewport\" content=\"width=device-width\"><title>Terrace: the papers, reproduced</title>\
+         <style>\n{STYLE}\n</style></head><body>\n\
+         <h1>The papers, reproduced</h1>\n<p>For each figure or headline: what the paper says, what Terrace's simulator makes of it, and what came of \
+         it. \
          The policies are those that run in live programs; parameters are the papers', nothing was adjusted to meet a number. \
          What does not come out stands here as well, with what is known about why.</p>\n\
          <p class=\"soft\">Made by <code>terrace reproduce</code> {}, seed {}{}.</p>\n",
@@ -73,7 +77,10 @@ pub fn page(papers: &[(&Paper, Vec<Figure>)], options: &Options) -> Result<Strin
             ""
         },
     );
-    out.push_str("<div class=\"wide\"><table><caption>Claims by figure</caption><tr><th>figure</th><th></th><th>reproduced</th><th>not</th><th>cannot be judged here</th></tr>\n");
+    out.push_str(
+        "<div class=\"wide\"><table><caption>Claims by figure</caption><tr><th>figure</th><th></th><th>reproduced</th>\
+         <th>not</th><th>cannot be judged here</th></tr>\n",
+    );
     for (paper, figures) in papers {
         let all = counts(figures.iter().flat_map(|figure| &figure.rows));
         let _ = writeln!(
@@ -89,7 +96,8 @@ pub fn page(papers: &[(&Paper, Vec<Figure>)], options: &Options) -> Result<Strin
             let [good, bad, open] = counts(figure.rows.iter());
             let _ = writeln!(
                 out,
-                "<tr><td class=\"id\"><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"reproduced\">{good}</td><td class=\"not\">{bad}</td><td class=\"cannot\">{open}</td></tr>",
+                "<tr><td class=\"id\"><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"reproduced\">{good}</td>\
+                 <td class=\"not\">{bad}</td><td class=\"cannot\">{open}</td></tr>",
                 figure.id,
                 escaped(figure.title)
             );

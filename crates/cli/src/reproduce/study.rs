@@ -1,8 +1,9 @@
 //! Policies on accesses, at a smaller scale than the papers'.
 //!
-//! With a scale of s there are s times as many units, s times as many accesses, ticks s times as long, and policies' samples and times are s times theirs. A unit
-//! stays what it is: it is moved for what moving 2 MiB costs. So per unit, per tick and per cooling period everything happens as often as at full size,
-//! and only sums over all units are smaller. Where objects are small, a page of 4 KiB plays a unit, as otherwise there would be too many of them.
+//! With a scale of s there are s times as many units, s times as many accesses, ticks s times as long, and policies' samples and times are s
+//! times theirs. A unit stays what it is: it is moved for what moving 2 MiB costs. So per unit, per tick and per cooling period everything
+//! happens as often as at full size, and only sums over all units are smaller. Where objects are small, a page of 4 KiB plays a unit, as
+//! otherwise there would be too many of them.
 
 use anyhow::{Context, Result};
 use terrace_policy::published::{self, Parameters};

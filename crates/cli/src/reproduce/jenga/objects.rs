@@ -1,4 +1,5 @@
-//! Figures of objects and counters: 2 (pages for half of the accesses), 5 (popularity by context), 6 (smooth and sawtooth), 12 (depth of the backtrace).
+//! Figures of objects and counters: 2 (pages for half of the accesses), 5 (popularity by context), 6 (smooth and sawtooth), 12 (depth of the
+//! backtrace).
 
 use crate::reproduce::figure::{Figure, Rows, percent, short};
 use crate::reproduce::plot::{Drawing, Plot};
@@ -41,9 +42,9 @@ fn tree(options: &Options) -> (Config, usize) {
 fn about(options: &Options) -> String {
     let (Config { keys, lookups, .. }, cache) = tree(options);
     format!(
-        "A B+-tree of order 4 in which nodes, their keys, their pointers and records are objects: {keys} keys in an order of chance (paper: 200 million), then {lookups} \
-         uniform lookups, of which the second half is counted; what misses a cache of {} KiB (16 ways), about the share of memory that the paper's processor has in all \
-         its caches. Pages of 4 KiB.",
+        "A B+-tree of order 4 in which nodes, their keys, their pointers and records are objects: {keys} keys in an order of chance \
+         (paper: 200 million), then {lookups} uniform lookups, of which the second half is counted; what misses a cache of {} KiB (16 \
+         ways), about the share of memory that the paper's processor has in all its caches. Pages of 4 KiB.",
         cache >> 10
     )
 }
@@ -89,8 +90,8 @@ fn figure_2(options: &Options) -> Result<Figure> {
     Ok(Figure {
         id,
         title: "How many pages have half of the accesses, by allocator",
-        claim: "For a read-only Btree, glibc and jemalloc need ∼60 % and ∼30 % of the pages in the fast tier for 50 % of the accesses, an allocator that sorts by \
-                popularity ∼5 %; context-based grouping comes next to that.",
+        claim: "For a read-only Btree, glibc and jemalloc need ∼60 % and ∼30 % of the pages in the fast tier for 50 % of the accesses, \
+                an allocator that sorts by popularity ∼5 %; context-based grouping comes next to that.",
         run_with: format!("{} And with a cache {LARGER} times as large.", about(options)),
         rows: rows.done(),
         plots: vec![Plot {
@@ -99,11 +100,13 @@ fn figure_2(options: &Options) -> Result<Figure> {
             axes: ["allocator", "% of all pages"],
             drawing: Drawing::Bars(groups, bars),
         }],
-        note: "That grouping by context needs about half as many pages as by size, and popularity fewer still, is what the paper says. The levels are not, and cannot all be: taken from the \
-               hottest page on, half of the accesses are in half of the pages at most, so ∼60 % must have been counted in another way. Levels depend on what the caches \
-               hold back: the larger they are, the more of what is left goes to leaves and records, which are all alike under uniform lookups. By size does not come out \
-               better than by time here: all of this tree's objects have two sizes. With real glibc and jemalloc under the same tree (terrace-bench objects, a million keys, 4 MiB \
-               of cache) it is 31 and 37 %. Counting every access, cached or not, half of them are in a few pages under any allocator."
+        note: "That grouping by context needs about half as many pages as by size, and popularity fewer still, is what the paper says. \
+               The levels are not, and cannot all be: taken from the hottest page on, half of the accesses are in half of the pages at \
+               most, so ∼60 % must have been counted in another way. Levels depend on what the caches hold back: the larger they are, \
+               the more of what is left goes to leaves and records, which are all alike under uniform lookups. By size does not come out \
+               better than by time here: all of this tree's objects have two sizes. With real glibc and jemalloc under the same tree \
+               (terrace-bench objects, a million keys, 4 MiB of cache) it is 31 and 37 %. Counting every access, cached or not, half of \
+               them are in a few pages under any allocator."
             .into(),
     })
 }
@@ -156,7 +159,8 @@ fn figure_5(options: &Options) -> Result<Figure> {
     Ok(Figure {
         id,
         title: "Popularity of objects of the same size, by calling context",
-        claim: "Objects with the same calling context and size have similar access patterns, compared to objects of the same size from other contexts.",
+        claim: "Objects with the same calling context and size have similar access patterns, compared to objects of the same size from \
+                other contexts.",
         run_with: format!("{} Here all touches of objects are counted, in the cache or not.", about(options)),
         rows: rows.done(),
         plots: vec![Plot {
@@ -165,8 +169,8 @@ fn figure_5(options: &Options) -> Result<Figure> {
             axes: ["% of the context's objects, the least popular first", "log2 (1 + accesses)"],
             drawing: Drawing::Lines(lines),
         }],
-        note: "The paper shows some objects of three contexts, without numbers. Here contexts separate inner nodes from leaves and records; within inner nodes there is \
-               the height in the tree besides, which no context knows."
+        note: "The paper shows some objects of three contexts, without numbers. Here contexts separate inner nodes from leaves and \
+               records; within inner nodes there is the height in the tree besides, which no context knows."
             .into(),
     })
 }
@@ -188,7 +192,8 @@ const PERIODS: u64 = 20;
 /// The counter is looked at so often in a period.
 const LOOKS: u64 = 100;
 
-/// A page's counter through `PERIODS` cooling periods, after as many in which it settles. It is met by `A_PERIOD` samples of each, evenly or by chance.
+/// A page's counter through `PERIODS` cooling periods, after as many in which it settles. It is met by `A_PERIOD` samples of each, evenly or by
+/// chance.
 fn counters(config: Counters, by_chance: bool, seed: u64) -> Vec<(f64, f64)> {
     let period = jenga::COOLING_SAMPLES;
     let mut hotness = Hotness::new(Counters { begins_hot: false, cooling_samples: period, adapt_samples: u64::MAX, ..config });
@@ -255,18 +260,29 @@ fn figure_6(options: &Options) -> Figure {
     Figure {
         id,
         title: "Smooth against sawtooth hotness",
-        claim: "Halving counters at the end of each cooling period gives a sawtooth; Jenga's counter decays a little at every access and does not.",
-        run_with: format!("The policies' own counters: a page with {A_PERIOD} samples in each cooling period of {} samples, evenly; and by chance for the changes of bin, one seed.", jenga::COOLING_SAMPLES),
+        claim: "Halving counters at the end of each cooling period gives a sawtooth; Jenga's counter decays a little at every access and \
+                does not.",
+        run_with: format!(
+            "The policies' own counters: a page with {A_PERIOD} samples in each cooling period of {} samples, evenly; and by chance for \
+             the changes of bin, one seed.",
+            jenga::COOLING_SAMPLES
+        ),
         rows: rows.done(),
-        plots: vec![Plot { name: id.into(), title: "A page's counter under a steady rate".into(), axes: ["cooling periods", "counter"], drawing: Drawing::Lines(lines) }],
-        note: "The formula that the paper prints, ½ · x · AC + ½ · cpaccesses, is 0 at each period's beginning. The policy here has the one form with the paper's ½ of \
-               cpaccesses that is continuous, steady under a steady rate, and equal to AC at each period's end, as the paper asks: (1 − x/2) · AC + ½ · cpaccesses."
+        plots: vec![Plot {
+            name: id.into(),
+            title: "A page's counter under a steady rate".into(),
+            axes: ["cooling periods", "counter"],
+            drawing: Drawing::Lines(lines),
+        }],
+        note: "The formula that the paper prints, ½ · x · AC + ½ · cpaccesses, is 0 at each period's beginning. The policy here has the \
+               one form with the paper's ½ of cpaccesses that is continuous, steady under a steady rate, and equal to AC at each \
+               period's end, as the paper asks: (1 − x/2) · AC + ½ · cpaccesses."
             .into(),
     }
 }
 
-/// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions come first, the same for everyone; then where in `make_node` or
-/// `make_record` it was called; then who called that, which alone tells leaves from inner nodes.
+/// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions come first, the same for everyone; then where
+/// in `make_node` or `make_record` it was called; then who called that, which alone tells leaves from inner nodes.
 struct Shallow {
     tree: Tree,
     /// Frames behind the wrappers.
@@ -333,8 +349,8 @@ fn figure_12(options: &Options) -> Result<Figure> {
         title: "Depth of the backtrace",
         claim: "Depths of 1 to 3 are not able to group objects effectively, which costs performance; from 4 to 14 it makes no difference.",
         run_with: format!(
-            "{} Contexts are cut to so many frames; with 0 or 2 wrappers of malloc in the program. Performance: time of all accesses to memory at 80 and 300 ns, the hottest \
-             fifth of the pages fast, over that of the full context.",
+            "{} Contexts are cut to so many frames; with 0 or 2 wrappers of malloc in the program. Performance: time of all accesses to \
+             memory at 80 and 300 ns, the hottest fifth of the pages fast, over that of the full context.",
             about(options)
         ),
         rows: rows.done(),
@@ -344,8 +360,8 @@ fn figure_12(options: &Options) -> Result<Figure> {
             axes: ["frames", ""],
             drawing: Drawing::Lines(vec![("no wrapper".into(), line(0)), ("two wrappers".into(), line(2))]),
         }],
-        note: "Where the step is depends on the program, not on the allocator: this tree's is at 2 frames, and each wrapper moves it by one. The paper's at 4 would be a \
-               program with two, or an allocator that counts two frames of its own."
+        note: "Where the step is depends on the program, not on the allocator: this tree's is at 2 frames, and each wrapper moves it by \
+               one. The paper's at 4 would be a program with two, or an allocator that counts two frames of its own."
             .into(),
     })
 }

@@ -63,7 +63,8 @@ pub const ALL: [Program; 10] = [
     },
     Program {
         name: "FlexKVS",
-        about: "As the paper describes it: reads only, 90 % of them to a contiguous fifth (4 GB), another fifth from the middle of the run on.",
+        about: "As the paper describes it: reads only, 90 % of them to a contiguous fifth (4 GB), another fifth from the middle of the \
+                run on.",
         wss_gb: 4.0,
         stream: Stream::Units(20.0, "jump:changes=1,writes=0"),
     },
@@ -203,8 +204,8 @@ impl Program {
     }
 }
 
-/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one unit of the paper's and many of the pages that play one, of which the
-/// most would be empty. So many there are.
+/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one unit of the paper's and many of the pages that
+/// play one, of which the most would be empty. So many there are.
 fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Result<u32> {
     let mut heap = Heap::new(layout(kind, make)?);
     for_each(make().as_mut(), |event| {
@@ -220,8 +221,8 @@ fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Resul
     Ok(pages.len() as u32)
 }
 
-/// A program's heatmap, from the lowest address up, over accesses; and its working set by the paper's definition (§3.1): the units touched in 50 ms at
-/// the speed of the fast tier, on average, in GB.
+/// A program's heatmap, from the lowest address up, over accesses; and its working set by the paper's definition (§3.1): the units touched in 50
+/// ms at the speed of the fast tier, on average, in GB.
 pub fn heatmap(memory: &Memory, source: &mut dyn Source, rows: usize, columns: usize) -> Result<(Vec<Vec<f64>>, f64)> {
     let mut cells = vec![vec![0.0; columns]; rows];
     let period = memory.accesses_a_tick().max(1.0);

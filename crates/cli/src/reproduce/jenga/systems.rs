@@ -143,9 +143,10 @@ pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>
 fn about(options: &Options) -> String {
     let size = size(options);
     format!(
-        "Stand-ins of Figure 1 at {} of the paper's size (small objects: {} and {} records, whose pages of 4 KiB play units of 2 MiB), 12·10⁹ accesses at full size, each of the \
-         stream standing for 100 or so; one sample in {SAMPLE_PERIOD}; policies' parameters as published, in samples and time at the same scale. Jenga groups small \
-         objects by context; all others, and ours, have them by time as with glibc. All memory is there at first, the lower addresses in the fast tier.",
+        "Stand-ins of Figure 1 at {} of the paper's size (small objects: {} and {} records, whose pages of 4 KiB play units of 2 MiB), \
+         12·10⁹ accesses at full size, each of the stream standing for 100 or so; one sample in {SAMPLE_PERIOD}; policies' parameters as \
+         published, in samples and time at the same scale. Jenga groups small objects by context; all others, and ours, have them by \
+         time as with glibc. All memory is there at first, the lower addresses in the fast tier.",
         percent(size.scale),
         size.tree[0],
         size.store[0]
@@ -179,20 +180,31 @@ fn figure_1(options: &Options) -> Result<Figure> {
     rows.unjudged(
         "which applications change their working set",
         "BC, PR, FlexKVS, Liblinear, 654.roms_s (Table 1)",
-        "the stand-ins were made so; Figure 1's caption counts Graph500 among those that change and 654.roms_s among the stable ones, against Table 1 and §7.1.6",
+        "the stand-ins were made so; Figure 1's caption counts Graph500 among those that change and 654.roms_s among the stable ones, \
+         against Table 1 and §7.1.6",
     );
     let stand_ins: Vec<String> = ALL.iter().map(|program| format!("{}: {}", program.name, program.about)).collect();
     Ok(Figure {
         id,
         title: "The applications, and what stands for them here",
-        claim: "Btree and Silo have small objects; GAPBS-BC, GAPBS-PR, FlexKVS, 654.roms_s and Liblinear change what is hot. Working sets are 8 GB (Btree, Silo) and 4 GB (others).",
-        run_with: format!("{} Units of 2 MiB at full size. Btree and Silo are drawn with objects by context, as in the paper.", stand_ins.join(" ")),
+        claim: "Btree and Silo have small objects; GAPBS-BC, GAPBS-PR, FlexKVS, 654.roms_s and Liblinear change what is hot. Working \
+                sets are 8 GB (Btree, Silo) and 4 GB (others).",
+        run_with: format!(
+            "{} Units of 2 MiB at full size. Btree and Silo are drawn with objects by context, as in the paper.",
+            stand_ins.join(" ")
+        ),
         rows: rows.done(),
-        plots: vec![Plot { name: id.into(), title: "Address (up) × time, stronger: more accesses".into(), axes: ["", ""], drawing: Drawing::Heat(maps) }],
-        note: "The fast tier of the figures below holds the paper's 8 and 4 GB, as a part of what is modelled, not what this definition gives here. In units of 2 MiB, and at the \
-               speed of memory, 50 ms touch nearly all that is ever touched: of FlexKVS' accesses, as the paper describes them, a tenth goes anywhere, which are about \
-               a million lines in 50 ms, so that by its own definition the working set would be far above the 4 GB that it names. The paper's must be what was \
-               sampled, or what a slower program touches."
+        plots: vec![Plot {
+            name: id.into(),
+            title: "Address (up) × time, stronger: more accesses".into(),
+            axes: ["", ""],
+            drawing: Drawing::Heat(maps),
+        }],
+        note: "The fast tier of the figures below holds the paper's 8 and 4 GB, as a part of what is modelled, not what this definition \
+               gives here. In units of 2 MiB, and at the speed of memory, 50 ms touch nearly all that is ever touched: of FlexKVS' \
+               accesses, as the paper describes them, a tenth goes anywhere, which are about a million lines in 50 ms, so that by its \
+               own definition the working set would be far above the 4 GB that it names. The paper's must be what was sampled, or what a \
+               slower program touches."
             .into(),
     })
 }
@@ -285,13 +297,19 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
     Figure {
         id,
         title: "FlexKVS through a change of its hot set",
-        claim: "No previous system achieves both high performance in a stable phase and timely adaptation: Memtis never adapts, Memtis-QC is unstable, HybridTier poor in both, \
-                TPP and Nomad slow throughout.",
+        claim: "No previous system achieves both high performance in a stable phase and timely adaptation: Memtis never adapts, \
+                Memtis-QC is unstable, HybridTier poor in both, TPP and Nomad slow throughout.",
         run_with: about(options),
         rows: rows.done(),
-        plots: vec![Plot { name: id.into(), title: "Throughput; the hot set changes in the middle of the run's accesses".into(), axes: ["s (at full size)", "M accesses/s"], drawing: Drawing::Lines(lines) }],
-        note: "Each run has the same accesses, so a slower system's change comes later. Stable: the second quarter of the accesses; after: the last. hemem, first-touch, terrace (ours) and \
-               oracle (which is told what comes, and does not ask what moves cost) are not in the paper."
+        plots: vec![Plot {
+            name: id.into(),
+            title: "Throughput; the hot set changes in the middle of the run's accesses".into(),
+            axes: ["s (at full size)", "M accesses/s"],
+            drawing: Drawing::Lines(lines),
+        }],
+        note: "Each run has the same accesses, so a slower system's change comes later. Stable: the second quarter of the accesses; \
+               after: the last. hemem, first-touch, terrace (ours) and oracle (which is told what comes, and does not ask what moves \
+               cost) are not in the paper."
             .into(),
     }
 }
@@ -411,15 +429,19 @@ fn figure_7(results: &Results, options: &Options) -> Figure {
     Figure {
         id,
         title: "Performance of all systems",
-        claim: "Jenga outperforms the second best system by ∼28 % when the fast tier is the working set (8 GB for Btree and Silo, else 4 GB) and by ∼15 % at 16 GB; it underperforms by \
-                5 to 7 % on 654.roms_s and XSBench.",
+        claim: "Jenga outperforms the second best system by ∼28 % when the fast tier is the working set (8 GB for Btree and Silo, else 4 \
+                GB) and by ∼15 % at 16 GB; it underperforms by 5 to 7 % on 654.roms_s and XSBench.",
         run_with: about(options),
         rows: rows.done(),
-        plots: vec![plot(id, "Speed over Jenga's, fast tier = WSS", false), plot("jenga-fig7-16g", "Speed over Jenga's, fast tier 16 GB", true)],
-        note: "The averages are geometric, over the ten stand-ins; \"next best\" is the one other system with the best average. Where a stand-in's hot set neither moves nor has small \
-               objects, sampling policies are close to each other: the paper's gains there come from what this does not model, or from how unstable its Memtis-QC is, which adapts \
-               its thresholds each 100,000 samples here (the paper does not say) and keeps its module's one-way rule. A stand-in is not its application: what is said of an \
-               application is at most that the mechanism would explain it."
+        plots: vec![
+            plot(id, "Speed over Jenga's, fast tier = WSS", false),
+            plot("jenga-fig7-16g", "Speed over Jenga's, fast tier 16 GB", true),
+        ],
+        note: "The averages are geometric, over the ten stand-ins; \"next best\" is the one other system with the best average. Where a \
+               stand-in's hot set neither moves nor has small objects, sampling policies are close to each other: the paper's gains \
+               there come from what this does not model, or from how unstable its Memtis-QC is, which adapts its thresholds each 100,000 \
+               samples here (the paper does not say) and keeps its module's one-way rule. A stand-in is not its application: what is \
+               said of an application is at most that the mechanism would explain it."
             .into(),
     }
 }
@@ -467,9 +489,15 @@ fn figure_8(results: &Results, options: &Options) -> Figure {
         claim: "Jenga has the highest hit rate of all systems; Memtis-QC has the second highest, with ∼8× more migrations.",
         run_with: about(options),
         rows: rows.done(),
-        plots: vec![Plot { name: id.into(), title: "Averages over the ten stand-ins, fast tier = WSS".into(), axes: ["moves over Jenga's", "hit rate, %"], drawing: Drawing::Points(points) }],
-        note: "Arithmetic means over the ten. How much Memtis-QC moves depends on when its thresholds adapt: with the module's rule (the first adaptation after a cooling may only lower \
-               the hot threshold) and cooling each 120,000 samples the threshold rarely rises, which holds moves down. Jenga's own moves follow what its stand-ins change."
+        plots: vec![Plot {
+            name: id.into(),
+            title: "Averages over the ten stand-ins, fast tier = WSS".into(),
+            axes: ["moves over Jenga's", "hit rate, %"],
+            drawing: Drawing::Points(points),
+        }],
+        note: "Arithmetic means over the ten. How much Memtis-QC moves depends on when its thresholds adapt: with the module's rule (the \
+               first adaptation after a cooling may only lower the hot threshold) and cooling each 120,000 samples the threshold rarely \
+               rises, which holds moves down. Jenga's own moves follow what its stand-ins change."
             .into(),
     }
 }
@@ -514,12 +542,14 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
     Figure {
         id,
         title: "Memory savings",
-        claim: "With a fast tier of the working set Jenga matches others with 2.5 times as much on Btree, 4 times on Silo, and almost 2 times on FlexKVS.",
+        claim: "With a fast tier of the working set Jenga matches others with 2.5 times as much on Btree, 4 times on Silo, and almost 2 \
+                times on FlexKVS.",
         run_with: format!("{} Other systems at {} times the working set.", about(options), MULTIPLES.map(short).join(", ")),
         rows: rows.done(),
         plots,
-        note: "What grouping by context saves depends on how much of the memory the hot part of the index is (Figure 2). Silo's stand-in gains less than Silo: contexts tell its keys and entries, \
-               which every search reads, from its values, but not popular records from others."
+        note: "What grouping by context saves depends on how much of the memory the hot part of the index is (Figure 2). Silo's stand-in \
+               gains less than Silo: contexts tell its keys and entries, which every search reads, from its values, but not popular \
+               records from others."
             .into(),
     }
 }
@@ -572,15 +602,26 @@ fn figure_10(results: &Results, options: &Options) -> Figure {
     Figure {
         id,
         title: "Ablation",
-        claim: "Smooth hotness tracking significantly reduces migrations for FlexKVS and GAPBS-PR; context-based allocation on top improves Btree significantly and reduces migrations further.",
+        claim: "Smooth hotness tracking significantly reduces migrations for FlexKVS and GAPBS-PR; context-based allocation on top \
+                improves Btree significantly and reduces migrations further.",
         run_with: about(options),
         rows: rows.done(),
         plots: vec![
-            Plot { name: id.into(), title: "Speed over Memtis-QC's".into(), axes: ["", ""], drawing: Drawing::Bars(groups.clone(), bars(&speed)) },
-            Plot { name: "jenga-fig10-moves".into(), title: "Moves over Memtis-QC's".into(), axes: ["", ""], drawing: Drawing::Bars(groups, bars(&moves)) },
+            Plot {
+                name: id.into(),
+                title: "Speed over Memtis-QC's".into(),
+                axes: ["", ""],
+                drawing: Drawing::Bars(groups.clone(), bars(&speed)),
+            },
+            Plot {
+                name: "jenga-fig10-moves".into(),
+                title: "Moves over Memtis-QC's".into(),
+                axes: ["", ""],
+                drawing: Drawing::Bars(groups, bars(&moves)),
+            },
         ],
-        note: "Memtis-QC here keeps its module's rule by which the first adaptation after a cooling may only lower the hot threshold; Jenga is run without that rule, which the paper's \
-               text does not have. So \"+ smooth\" is more than the decay alone."
+        note: "Memtis-QC here keeps its module's rule by which the first adaptation after a cooling may only lower the hot threshold; \
+               Jenga is run without that rule, which the paper's text does not have. So \"+ smooth\" is more than the decay alone."
             .into(),
     }
 }
@@ -617,11 +658,22 @@ fn figure_11(results: &Results, options: &Options) -> Figure {
     Figure {
         id,
         title: "Sensitivity to the cooling interval",
-        claim: "Memtis is significantly more sensitive to the cooling interval: 4× the migrations at small intervals, and up to 2× at its default of 2M samples, where Jenga outperforms it too.",
-        run_with: format!("{} The eight stand-ins without small objects, fast tier = WSS; moves are arithmetic means, slowdowns geometric.", about(options)),
+        claim: "Memtis is significantly more sensitive to the cooling interval: 4× the migrations at small intervals, and up to 2× at \
+                its default of 2M samples, where Jenga outperforms it too.",
+        run_with: format!(
+            "{} The eight stand-ins without small objects, fast tier = WSS; moves are arithmetic means, slowdowns geometric.",
+            about(options)
+        ),
         rows: rows.done(),
-        plots: vec![Plot { name: id.into(), title: "Memtis over Jenga with the same interval".into(), axes: ["samples in a cooling period", "×"], drawing: Drawing::Bars(groups, bars) }],
-        note: "The paper does not say on which applications it varied the interval. Thresholds adapt each 100,000 samples in both, whatever the interval.".into(),
+        plots: vec![Plot {
+            name: id.into(),
+            title: "Memtis over Jenga with the same interval".into(),
+            axes: ["samples in a cooling period", "×"],
+            drawing: Drawing::Bars(groups, bars),
+        }],
+        note: "The paper does not say on which applications it varied the interval. Thresholds adapt each 100,000 samples in both, \
+               whatever the interval."
+            .into(),
     }
 }
 
