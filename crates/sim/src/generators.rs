@@ -4,9 +4,9 @@
 //! over elements, of which a unit holds some.
 
 use crate::patterns::{Kind, Pattern, chain};
-use crate::quantity::count;
 use crate::scattered::{Scattered, mixed};
 use crate::source::{Access, BLOCK, Source, SourceError};
+use crate::spec::{Parameter, SpecError, split};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
@@ -52,39 +52,6 @@ pub struct Generator {
     writes: f64,
 }
 
-/// What is wrong with a generator's text.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GeneratorError {
-    /// No such name.
-    #[error("there is no generator `{name}`; there are {}", list(names().map(|(name, _)| name)))]
-    Name {
-        /// What was written.
-        name: String,
-    },
-    /// No such parameter.
-    #[error("`{name}` has no parameter `{key}`; it has {}", list(KEYS.iter().copied()))]
-    Key {
-        /// The generator.
-        name: String,
-        /// What was written.
-        key: String,
-    },
-    /// Not a possible value.
-    #[error("`{key}={value}`: {expected}")]
-    Value {
-        /// The parameter.
-        key: String,
-        /// What was written.
-        value: String,
-        /// What may be.
-        expected: &'static str,
-    },
-}
-
-fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    words.collect::<Vec<_>>().join(", ")
-}
-
 /// Names of the parameters.
 pub const KEYS: [&str; 7] = ["units", "accesses", "theta", "changes", "elements", "shift", "writes"];
 
@@ -93,15 +60,15 @@ const UNITS_LEAST: u32 = 16;
 
 impl Generator {
     /// As it is written. `units` and `accesses` are those where the text says nothing of them.
-    pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Generator, GeneratorError> {
-        let (written, parameters) = text.split_once(':').unwrap_or((text, ""));
+    pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Generator, SpecError> {
+        let (written, parameters) = split(text);
         let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written, |(_, name)| name);
         let known = Kind::ALL.into_iter().map(|kind| (kind.name(), Name::Pattern(kind))).chain(OTHERS.map(|(name, what, _)| (name, what)));
         let name = known
             .into_iter()
             .find(|(known, _)| *known == name)
             .map(|(_, name)| name)
-            .ok_or_else(|| GeneratorError::Name { name: written.to_owned() })?;
+            .ok_or_else(|| SpecError::Name { name: written.to_owned(), valid: names().map(|(name, _)| name).collect() })?;
         let mut generator = Generator {
             name,
             units,
@@ -119,31 +86,22 @@ impl Generator {
             shift: 0.5,
             writes: 0.1,
         };
-        for parameter in parameters.split(',').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            generator.set(written, key, value)?;
+        for parameter in parameters {
+            generator.set(written, parameter)?;
         }
         Ok(generator)
     }
 
-    fn set(&mut self, name: &str, key: &str, value: &str) -> Result<(), GeneratorError> {
-        let wrong = |expected| GeneratorError::Value { key: key.to_owned(), value: value.to_owned(), expected };
-        let number = |least: f64, most: f64, expected| {
-            value.parse::<f64>().ok().filter(|number| (least..=most).contains(number)).ok_or_else(|| wrong(expected))
-        };
-        let whole =
-            |least: u64, most: u64, expected| count(value).filter(|number| (least..=most).contains(number)).ok_or_else(|| wrong(expected));
-        match key {
-            "units" => {
-                self.units = whole(u64::from(UNITS_LEAST), 1 << 28, "write a whole number from 16 to 268435456 (10K is 10000)")? as u32
-            }
-            "accesses" => self.accesses = whole(1, 1 << 50, "write a whole number from 1 (120M is 120000000)")?,
-            "theta" => self.theta = number(0.0, 10.0, "write a number from 0 to 10")?,
-            "changes" => self.changes = number(0.0, 1e6, "write a number from 0 to 1000000")?,
-            "elements" => self.elements = whole(1, 1 << 15, "write a whole number from 1 to 32768")? as u32,
-            "shift" => self.shift = number(0.0, 1.0, "write a number from 0 to 1")?,
-            "writes" => self.writes = number(0.0, 1.0, "write a share from 0 to 1")?,
-            _ => return Err(GeneratorError::Key { name: name.to_owned(), key: key.to_owned() }),
+    fn set(&mut self, name: &str, parameter: Parameter<'_>) -> Result<(), SpecError> {
+        match parameter.key {
+            "units" => self.units = parameter.whole(u64::from(UNITS_LEAST), 1 << 28)? as u32,
+            "accesses" => self.accesses = parameter.whole(1, 1 << 50)?,
+            "theta" => self.theta = parameter.number(0.0, 10.0)?,
+            "changes" => self.changes = parameter.number(0.0, 1e6)?,
+            "elements" => self.elements = parameter.whole(1, 1 << 15)? as u32,
+            "shift" => self.shift = parameter.number(0.0, 1.0)?,
+            "writes" => self.writes = parameter.number(0.0, 1.0)?,
+            _ => return Err(parameter.unknown(name, &KEYS)),
         }
         Ok(())
     }
@@ -362,10 +320,6 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_what_is_possible() {
         let wrong = |text: &str| Generator::parse(text, 100, 100).unwrap_err().to_string();
-        assert_eq!(
-            wrong("jmp"),
-            "there is no generator `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, btree"
-        );
         assert!(wrong("zipf:alpha=1").starts_with("`zipf` has no parameter `alpha`; it has units, accesses, theta"));
         assert_eq!(wrong("zipf:theta=-1"), "`theta=-1`: write a number from 0 to 10");
         assert_eq!(wrong("zipf:theta"), "`theta=`: write a number from 0 to 10");

@@ -22,7 +22,7 @@ const STEP_SHARE: f64 = 0.125;
 #[derive(Clone, Copy, Debug)]
 struct Object {
     address: u64,
-    bytes: u32,
+    bytes: u64,
     count: u8,
     hot: bool,
     live: bool,
@@ -30,7 +30,7 @@ struct Object {
 
 impl Object {
     fn is_movable(self) -> bool {
-        self.live && u64::from(self.bytes) <= SEGMENT / 4
+        self.live && self.bytes <= SEGMENT / 4
     }
 }
 
@@ -90,7 +90,7 @@ impl Consolidated {
     fn classify(&mut self) -> u64 {
         let mut by_count = [0u64; 256];
         for object in self.objects.iter().filter(|object| object.is_movable()) {
-            by_count[usize::from(object.count)] += u64::from(object.bytes);
+            by_count[usize::from(object.count)] += object.bytes;
         }
         let all: u64 = by_count.iter().sum();
         let (mut least, mut hot) = (by_count.len(), 0);
@@ -124,9 +124,13 @@ impl Consolidated {
 }
 
 impl Layout for Consolidated {
-    fn allocate(&mut self, _object: ObjectId, request: Request) -> u64 {
+    fn allocate(&mut self, object: ObjectId, request: Request) -> u64 {
         let address = self.first.allocate_from(request.bytes, &mut self.end);
-        self.objects.push(Object { address, bytes: request.bytes.max(1), count: 0, hot: false, live: true });
+        let placed = Object { address, bytes: request.bytes.max(1), count: 0, hot: false, live: true };
+        match self.objects.get_mut(object as usize) {
+            Some(before) => *before = placed,
+            None => self.objects.push(placed),
+        }
         address
     }
 
@@ -151,7 +155,7 @@ impl Layout for Consolidated {
         let mut segments: BTreeMap<u64, Bytes> = BTreeMap::new();
         for object in self.objects.iter().filter(|object| object.is_movable()) {
             let bytes = segments.entry(object.address / SEGMENT).or_default();
-            *if object.hot { &mut bytes.hot } else { &mut bytes.cold } += u64::from(object.bytes);
+            *if object.hot { &mut bytes.hot } else { &mut bytes.cold } += object.bytes;
         }
         let open = [self.open[0].0, self.open[1].0];
         let mut mixed: Vec<(f64, u64, u64)> = segments
@@ -173,7 +177,7 @@ impl Layout for Consolidated {
             let object = self.objects[number];
             let from = object.address / SEGMENT;
             if object.is_movable() && emptied.contains(&from) {
-                let address = self.room(object.hot, u64::from(object.bytes).next_multiple_of(16));
+                let address = self.room(object.hot, object.bytes.next_multiple_of(16));
                 if !self.is_ours(from) {
                     self.first.free_at(object.bytes, object.address);
                 }

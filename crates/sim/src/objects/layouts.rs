@@ -8,7 +8,7 @@ use terrace_trace::cache::LINE;
 
 /// Gives objects their addresses, from 0 on.
 pub trait Layout: Send {
-    /// The next object is made: its address.
+    /// The next object is made, or one that has just gone once more with another size: its address.
     fn allocate(&mut self, object: ObjectId, request: Request) -> u64;
     /// An object goes.
     fn free(&mut self, object: ObjectId, request: Request, address: u64);
@@ -77,8 +77,8 @@ pub struct TimeOrder {
 impl TimeOrder {
     const HEADER: u64 = 8;
 
-    fn chunk(bytes: u32) -> u64 {
-        (u64::from(bytes) + Self::HEADER).next_multiple_of(16).max(32)
+    fn chunk(bytes: u64) -> u64 {
+        (bytes + Self::HEADER).next_multiple_of(16).max(32)
     }
 
     fn give(&mut self, size: u64, address: u64) {
@@ -111,8 +111,8 @@ impl Layout for TimeOrder {
 }
 
 /// jemalloc's classes: multiples of 16 to 128, then four to each doubling.
-pub fn class(bytes: u32) -> u64 {
-    let bytes = u64::from(bytes.max(1));
+pub fn class(bytes: u64) -> u64 {
+    let bytes = bytes.max(1);
     match bytes {
         ..=8 => 8,
         9..=128 => bytes.next_multiple_of(16),
@@ -168,7 +168,7 @@ impl SizeClasses {
     }
 
     /// An object's address, where memory ends at `end`.
-    pub(super) fn allocate_from(&mut self, bytes: u32, end: &mut u64) -> u64 {
+    pub(super) fn allocate_from(&mut self, bytes: u64, end: &mut u64) -> u64 {
         let class = class(bytes);
         if class > SMALL_MOST {
             return self.take(class.next_multiple_of(PAGE), end);
@@ -198,7 +198,7 @@ impl SizeClasses {
     }
 
     /// One of that size goes.
-    pub(super) fn free_at(&mut self, bytes: u32, address: u64) {
+    pub(super) fn free_at(&mut self, bytes: u64, address: u64) {
         if class(bytes) > SMALL_MOST {
             // Its pages go back to the system.
             return;
@@ -309,8 +309,8 @@ impl Near {
 }
 
 impl Layout for Near {
-    fn allocate(&mut self, _object: ObjectId, request: Request) -> u64 {
-        let bytes = u64::from(request.bytes.max(1)).next_multiple_of(16);
+    fn allocate(&mut self, object: ObjectId, request: Request) -> u64 {
+        let bytes = request.bytes.max(1).next_multiple_of(16);
         let address = if bytes > PAGE {
             self.end += bytes.next_multiple_of(PAGE);
             self.end - bytes.next_multiple_of(PAGE)
@@ -324,7 +324,10 @@ impl Layout for Near {
             *used += bytes;
             page * PAGE + *used - bytes
         };
-        self.addresses.push(address);
+        match self.addresses.get_mut(object as usize) {
+            Some(before) => *before = address,
+            None => self.addresses.push(address),
+        }
         address
     }
 
@@ -341,21 +344,22 @@ impl Oracle {
     /// Counts what the program will touch. All touches, not misses of a cache: which those are depends on where objects lie.
     pub fn of(make: &MakeSource<'_>) -> Result<Oracle, SourceError> {
         // Bytes, and lines that are touched.
-        let mut objects: Vec<(u32, u64)> = Vec::new();
+        let mut objects: Vec<(u64, u64)> = Vec::new();
         for_each(make().as_mut(), |event| match event {
             Event::Allocated(request) => objects.push((request.bytes, 0)),
             Event::Touched { object, bytes, .. } => objects[object as usize].1 += u64::from(bytes).div_ceil(LINE),
+            Event::Resized { object, bytes } => objects[object as usize].0 = bytes.max(objects[object as usize].0),
             Event::Freed(_) => {}
         })?;
         let mut order: Vec<ObjectId> = (0..objects.len() as ObjectId).collect();
         order.sort_by(|a, b| {
             let ((bytes, touches), (other_bytes, others)) = (objects[*a as usize], objects[*b as usize]);
-            (others * u64::from(bytes)).cmp(&(touches * u64::from(other_bytes)))
+            (u128::from(others) * u128::from(bytes)).cmp(&(u128::from(touches) * u128::from(other_bytes)))
         });
         let mut addresses = vec![0; objects.len()];
         let mut end = 0;
         for object in order {
-            let bytes = u64::from(objects[object as usize].0.max(1)).next_multiple_of(8);
+            let bytes = objects[object as usize].0.max(1).next_multiple_of(8);
             // One that fits into a page does not lie in two.
             if bytes <= PAGE && end % PAGE + bytes > PAGE {
                 end = u64::next_multiple_of(end, PAGE);
@@ -381,7 +385,7 @@ mod tests {
     use crate::objects::store::{Config, Store};
     use proptest::prelude::*;
 
-    fn request(bytes: u32) -> Request {
+    fn request(bytes: u64) -> Request {
         Request { bytes, context: 0, near: None }
     }
 
@@ -464,7 +468,7 @@ mod tests {
     proptest! {
         /// Whatever comes and goes, and is touched: live objects never share a byte.
         #[test]
-        fn objects_do_not_overlap(steps in prop::collection::vec((1u32..40_000, 0u32..3, 0usize..400, 0u8..4), 1..400), which in 0usize..5) {
+        fn objects_do_not_overlap(steps in prop::collection::vec((1u64..40_000, 0u32..3, 0usize..400, 0u8..5), 1..400), which in 0usize..5) {
             let kind = Kind::ALL[which];
             let nothing = || -> Box<dyn crate::objects::ObjectSource> { unreachable!("the program is not run") };
             let mut heap = Heap::new(layout(kind, &nothing).unwrap());
@@ -473,6 +477,7 @@ mod tests {
             for (bytes, context, which, what) in steps {
                 match what {
                     0 if !live.is_empty() => heap.follow(Event::Freed(live.swap_remove(which % live.len())), &mut |_, _| ()),
+                    4 if !live.is_empty() => heap.follow(Event::Resized { object: live[which % live.len()], bytes }, &mut |_, _| ()),
                     1 if !live.is_empty() => {
                         // Enough for some steps of consolidation.
                         let object = live[which % live.len()];

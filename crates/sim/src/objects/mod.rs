@@ -5,12 +5,13 @@
 //! there. So the same program can be had with its objects by time, by size, by context, sorted by how hot they are, …
 //!
 //! - [`layouts`]: the allocators; [`consolidation`]: ObjecTier's, which moves objects;
-//! - [`tree`], [`store`]: programs of many small objects;
+//! - [`tree`], [`store`]: programs of many small objects; [`programs`]: by their names;
 //! - [`figures`]: Jenga's Figure 2, M2T's Figure 3.
 
 pub mod consolidation;
 pub mod figures;
 pub mod layouts;
+pub mod programs;
 pub mod store;
 pub mod tree;
 
@@ -28,7 +29,7 @@ pub type ObjectId = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// How large it is.
-    pub bytes: u32,
+    pub bytes: u64,
     /// Who asks: a number for each calling context.
     pub context: u32,
     /// An object that it should lie beside (M2T's `NextTo`), if the program says so.
@@ -42,12 +43,19 @@ pub enum Event {
     Allocated(Request),
     /// One goes.
     Freed(ObjectId),
+    /// One has another size, and may lie elsewhere from now on.
+    Resized {
+        /// Which.
+        object: ObjectId,
+        /// How large it is now.
+        bytes: u64,
+    },
     /// Bytes of one are read or written.
     Touched {
         /// Which.
         object: ObjectId,
         /// From here on.
-        offset: u32,
+        offset: u64,
         /// So many, at least 1.
         bytes: u32,
         /// Whether they are changed.
@@ -100,14 +108,22 @@ impl Heap {
                 let object = self.objects.len() as ObjectId;
                 let address = self.layout.allocate(object, request);
                 self.objects.push(Placed { address, request });
-                self.end = self.end.max(address + u64::from(request.bytes));
+                self.end = self.end.max(address + request.bytes);
             }
             Event::Freed(object) => {
                 let Placed { address, request } = self.objects[object as usize];
                 self.layout.free(object, request, address);
             }
+            Event::Resized { object, bytes } => {
+                let Placed { address, request } = self.objects[object as usize];
+                let resized = Request { bytes, ..request };
+                self.layout.free(object, request, address);
+                let address = self.layout.allocate(object, resized);
+                self.objects[object as usize] = Placed { address, request: resized };
+                self.end = self.end.max(address + bytes);
+            }
             Event::Touched { object, offset, bytes, write } => {
-                let first = self.objects[object as usize].address + u64::from(offset);
+                let first = self.objects[object as usize].address + offset;
                 for number in first / LINE..=(first + u64::from(bytes) - 1) / LINE {
                     line(number * LINE, write);
                 }
@@ -116,8 +132,8 @@ impl Heap {
                     for (object, address) in self.moved.drain(..) {
                         let placed = &mut self.objects[object as usize];
                         placed.address = address;
-                        self.moved_bytes += u64::from(placed.request.bytes);
-                        self.end = self.end.max(address + u64::from(placed.request.bytes));
+                        self.moved_bytes += placed.request.bytes;
+                        self.end = self.end.max(address + placed.request.bytes);
                     }
                 }
             }
@@ -127,7 +143,7 @@ impl Heap {
     /// An object's first address, and the one behind it.
     pub fn range(&self, object: ObjectId) -> (u64, u64) {
         let Placed { address, request } = self.objects[object as usize];
-        (address, address + u64::from(request.bytes))
+        (address, address + request.bytes)
     }
 
     /// All addresses are below this.
@@ -145,7 +161,7 @@ impl Heap {
         let mut pages: Vec<u64> = self
             .objects
             .iter()
-            .flat_map(|placed| placed.address / PAGE..=(placed.address + u64::from(placed.request.bytes.max(1)) - 1) / PAGE)
+            .flat_map(|placed| placed.address / PAGE..=(placed.address + placed.request.bytes.max(1) - 1) / PAGE)
             .collect();
         pages.sort_unstable();
         pages.dedup();
@@ -156,7 +172,7 @@ impl Heap {
 const PAGE: u64 = crate::machine::PAGE;
 
 /// What of a program's accesses goes to memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
     /// All lines that are touched.
     All,
@@ -165,10 +181,10 @@ pub enum Filter {
 }
 
 impl Filter {
-    fn cache(&self) -> Option<Cache> {
+    fn cache(self) -> Option<Cache> {
         match self {
             Filter::All => None,
-            Filter::Misses(bytes) => Some(Cache::of(*bytes)),
+            Filter::Misses(bytes) => Some(Cache::of(bytes)),
         }
     }
 }
@@ -180,15 +196,19 @@ pub struct HeapSource {
     cache: Option<Cache>,
     unit_bytes: u64,
     units: u32,
+    accesses: u64,
     events: Vec<Event>,
     next: usize,
 }
 
 impl HeapSource {
-    /// With its objects in this layout, in units of so many bytes. Runs the program once before, to know how much memory it will have.
-    pub fn new(make: &MakeSource<'_>, layout: layouts::Kind, filter: &Filter, unit_bytes: u64) -> Result<HeapSource, SourceError> {
+    /// With its objects in this layout, in units of so many bytes. Runs the program once before, to know how much memory it will have and how many accesses.
+    pub fn new(make: &MakeSource<'_>, layout: layouts::Kind, filter: Filter, unit_bytes: u64) -> Result<HeapSource, SourceError> {
         let mut heap = Heap::new(layouts::layout(layout, make)?);
-        for_each(make().as_mut(), |event| heap.follow(event, &mut |_, _| ()))?;
+        let (mut cache, mut accesses) = (filter.cache(), 0);
+        for_each(make().as_mut(), |event| {
+            heap.follow(event, &mut |address, _| accesses += u64::from(!cache.as_mut().is_some_and(|cache| cache.touch(address))));
+        })?;
         let units = heap.end().div_ceil(unit_bytes).max(1);
         if units >= u64::from(Access::UNITS_MOST) {
             return Err(SourceError(format!("{units} units of {unit_bytes} bytes are too many: take larger ones").into()));
@@ -199,6 +219,7 @@ impl HeapSource {
             cache: filter.cache(),
             unit_bytes,
             units: units as u32,
+            accesses,
             events: Vec::new(),
             next: 0,
         })
@@ -211,7 +232,7 @@ impl Source for HeapSource {
     }
 
     fn accesses(&self) -> Option<u64> {
-        None
+        Some(self.accesses)
     }
 
     fn next_block(&mut self, block: &mut Vec<Access>) -> Result<(), SourceError> {

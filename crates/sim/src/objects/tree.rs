@@ -73,7 +73,7 @@ impl Tree {
     }
 
     fn make(&mut self, bytes: u32, context: u32, near: Option<ObjectId>, events: &mut Vec<Event>) -> ObjectId {
-        events.push(Event::Allocated(Request { bytes, context, near }));
+        events.push(Event::Allocated(Request { bytes: u64::from(bytes), context, near }));
         self.objects += 1;
         self.objects - 1
     }
@@ -194,7 +194,7 @@ mod tests {
                 assert!(object < objects);
                 reads += 1;
             }
-            Event::Freed(_) => panic!("nothing is freed"),
+            _ => panic!("nothing is freed"),
         })
         .unwrap();
         assert_eq!((records, objects), (5000, 5000 + 3 * nodes));
