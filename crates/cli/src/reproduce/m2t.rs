@@ -80,7 +80,7 @@ fn machine() -> Result<Machine> {
 /// The other layout's scale is that of the standard one, so that tiers, ticks and lookups are the same.
 fn policies(layout: Kind, theta: f64, runs: &[Run], standard: Option<(f64, f64)>, options: &Options) -> Result<(Vec<Done>, (f64, f64))> {
     let make = make(theta, options);
-    let mut source = HeapSource::new(&make, layout, &Filter::Misses(size(options).cache_bytes), PAGE)?;
+    let mut source = HeapSource::new(&make, layout, Filter::Misses(size(options).cache_bytes), PAGE)?;
     let units = terrace_sim::source::Source::units(&source);
     let all = kept(&mut source)?;
     let (scale, stands_for) = standard.unwrap_or_else(|| {

@@ -124,7 +124,7 @@ fn figure_5(options: &Options) -> Result<Figure> {
             counts.push(0);
         }
         Event::Touched { object, .. } => counts[object as usize] += 1,
-        Event::Freed(_) => {}
+        _ => {}
     })?;
     let of = |context: u32| -> Vec<f64> {
         let mut counts: Vec<f64> =

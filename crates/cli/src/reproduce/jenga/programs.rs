@@ -182,12 +182,12 @@ impl Program {
         };
         // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many bytes here, and so many of those pages.
         let scale = (1u64 << 30) as f64 / full_scale / PAGE as f64 / 512.0;
-        let mut by_time = kept(&mut HeapSource::new(&make, Kind::Time, &Filter::Misses(size.cache_bytes), PAGE)?)?;
+        let mut by_time = kept(&mut HeapSource::new(&make, Kind::Time, Filter::Misses(size.cache_bytes), PAGE)?)?;
         let stands_for = (REAL_ACCESSES * scale / by_time.len() as f64).max(1.0);
         let kind = if by_context { Kind::Context } else { Kind::Time };
         let mut all = match kind {
             Kind::Time => std::mem::take(&mut by_time),
-            _ => kept(&mut HeapSource::new(&make, kind, &Filter::Misses(size.cache_bytes), PAGE)?)?,
+            _ => kept(&mut HeapSource::new(&make, kind, Filter::Misses(size.cache_bytes), PAGE)?)?,
         };
         let units = without_holes(&mut all, &make, kind)?;
         let memory = Memory { machine, scale, units, stands_for, accesses: all.len() as u64, seed };
