@@ -586,9 +586,9 @@ fn figure_10(results: &Results, options: &Options) -> Figure {
         moves("Btree", 3) < moves("Btree", 1),
     );
     for name in ABLATION {
-        for step in 1..4 {
-            rows.ours(format!("{name}, {}: speed over Memtis-QC's", steps[step].0), "×", speed(name, step));
-            rows.ours(format!("{name}, {}: moves over Memtis-QC's", steps[step].0), "×", moves(name, step));
+        for (step, (label, ..)) in steps.iter().enumerate().skip(1) {
+            rows.ours(format!("{name}, {label}: speed over Memtis-QC's"), "×", speed(name, step));
+            rows.ours(format!("{name}, {label}: moves over Memtis-QC's"), "×", moves(name, step));
         }
     }
     let groups: Vec<String> = ABLATION.map(str::to_owned).to_vec();
