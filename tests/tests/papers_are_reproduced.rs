@@ -8,7 +8,7 @@ use std::process::Command;
 use terrace_tests::terrace_command;
 
 fn reproduce() -> Command {
-    let mut command = terrace_command();
+    let mut command = Command::new(terrace_command());
     command.arg("reproduce");
     command
 }
