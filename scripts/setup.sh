@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing for one job, and nothing if nothing is:
 #
-#     scripts/setup.sh build | demo | test | ci
+#     scripts/setup.sh build | demo | test | bench | ci
 #
 # As root on Debian it installs packages. Elsewhere it lists what is missing, once, and exits with status 1.
 set -eu
@@ -33,8 +33,9 @@ can_compile() {
     has cc && echo '#include <stdlib.h>' | cc -x c -fsyntax-only - 2>/dev/null
 }
 
-# `packages`: what Debian calls it. `names`: what it is, for everybody else. `services`: packages that bring a service.
-packages='' names='' services='' needs_rust=
+# `packages`: what Debian calls it. `names`: what it is, for everybody else. `services`: packages that bring a service. `peers`: packages that are
+# installed where that is possible, and done without elsewhere.
+packages='' names='' services='' peers='' needs_rust=
 missing() {
     packages="$packages $1"
     names="$names
@@ -49,19 +50,22 @@ missing() {
 can_compile || missing 'gcc libc6-dev' 'a C compiler with the C library headers (gcc, libc6-dev)'
 has make || missing make 'GNU make'
 has_certificates || missing ca-certificates 'CA certificates (ca-certificates)'
-case $job in build) ;; demo | test | ci)
+case $job in build) ;; demo | test | bench | ci)
     has python3 || missing python3 'Python 3.8 or newer (python3)'
     ;;
 *)
-    echo "terrace: setup: what is \`$job\`? Write build, demo, test or ci" >&2
+    echo "terrace: setup: what is \`$job\`? Write build, demo, test, bench or ci" >&2
     exit 2
+    ;;
+esac
+case $job in test | bench | ci)
+    has redis-server redis-cli redis-benchmark || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
+    has memcached || { missing memcached 'memcached'; services="$services memcached"; }
+    has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
     ;;
 esac
 case $job in test | ci)
     has g++ || missing g++ 'a C++ compiler (g++)'
-    has redis-server redis-cli || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
-    has memcached || { missing memcached 'memcached'; services="$services memcached"; }
-    has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
     # For guests with an older kernel, and with far memory.
     if [ "$(uname -m)" = x86_64 ]; then
         has qemu-system-x86_64 || missing qemu-system-x86 'QEMU for x86_64 (qemu-system-x86)'
@@ -76,6 +80,23 @@ case $job in test | ci)
     has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
     ;;
 esac
+id=$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null | tr -d '"') || true
+# Other allocators. A benchmark says which it leaves out.
+has_library() {
+    for file in /usr/lib/*/"$1" /usr/lib64/"$1" /usr/lib/"$1"; do
+        [ ! -e "$file" ] || return 0
+    done
+    return 1
+}
+if [ "$job" = bench ] && [ "$id" = debian ] && [ "$(id -u)" = 0 ]; then
+    has_library libjemalloc.so.2 || peers="$peers libjemalloc2"
+    has_library libmimalloc.so.2 || peers="$peers libmimalloc2.0"
+    has_library libtcmalloc_minimal.so.4 || peers="$peers libtcmalloc-minimal4"
+    for peer in $peers; do
+        names="$names
+  - for comparison: $peer"
+    done
+fi
 if [ "$job" = ci ] && [ -z "$needs_rust" ]; then
     with_toolchain cargo fmt --version || missing rustfmt-web 'rustfmt of the same toolchain (rustup component add rustfmt)'
     with_toolchain cargo clippy --version || missing rust-web-clippy 'clippy of the same toolchain (rustup component add clippy)'
@@ -92,7 +113,6 @@ say_and_stop() {
     echo "terrace: $1. Missing for \`$job\`:$names" >&2
     exit 1
 }
-id=$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null | tr -d '"') || true
 [ "$id" = debian ] && has apt-get dpkg || say_and_stop 'packages are installed on Debian only; please install them yourself'
 [ "$(id -u)" = 0 ] || say_and_stop 'packages can be installed as root only; run this as root once, or install them yourself'
 
@@ -132,9 +152,15 @@ if [ -n "$needs_rust" ]; then
     [ -z "$needs_rust" ] || say_and_stop "this Debian has no Rust $rust; please install one with rustup"
 fi
 
+# This release may not have all of them.
+for peer in $peers; do
+    candidate=$(apt-cache policy "$peer" | sed -n 's/^ *Candidate: //p')
+    case $candidate in '' | '(none)') echo "terrace: setup: this Debian has no $peer" >&2 ;; *) packages="$packages $peer" ;; esac
+done
+
 # Nothing of the user's is removed for it: an old rustc package is in the way of the new one.
 # shellcheck disable=SC2086 # a list of packages
-apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends --no-remove $packages </dev/null || {
+[ -z "$packages" ] || apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends --no-remove $packages </dev/null || {
     echo "terrace: apt-get could not install:$packages (see above; an older rustc or cargo package must be removed first)" >&2
     exit 1
 }

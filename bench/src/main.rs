@@ -6,6 +6,7 @@
 mod accuracy;
 mod adapt;
 mod buckets;
+mod contexts;
 mod fault_steps;
 mod faulters;
 mod huge;
@@ -13,6 +14,7 @@ mod idle;
 mod interrupt;
 mod load;
 mod machine;
+mod malloc;
 mod metadata;
 mod objects;
 mod pages;
@@ -22,6 +24,7 @@ mod probe;
 mod results;
 mod servers;
 mod side;
+mod sim;
 mod threads;
 mod victims;
 mod zram;
@@ -112,11 +115,35 @@ enum What {
         #[arg(long)]
         placed: bool,
     },
+    /// How well context numbers tell true calling contexts apart, on real programs
+    Contexts,
     /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews, shares of memory
     Buckets(buckets::Options),
     /// (internal) the measured program of `buckets`
     #[command(hide = true)]
     BucketsProgram(buckets::Task),
+    /// Allocators side by side: time and memory with glibc's, jemalloc, mimalloc, tcmalloc, and Terrace's by size and by context
+    Malloc(malloc::Options),
+    /// (internal) the measured program of `malloc`
+    #[command(hide = true)]
+    MallocProgram {
+        /// Which
+        test: malloc::Test,
+        /// How much of it
+        scale: f64,
+    },
+    /// (internal) starts and measures another program for `malloc`
+    #[command(hide = true)]
+    MallocLaunch {
+        /// What it reads
+        #[arg(long)]
+        input: Option<std::path::PathBuf>,
+        /// The program and its arguments
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
+    /// The simulator's speed, against a bare loop that counts accesses
+    Sim(sim::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -177,8 +204,13 @@ fn main() -> anyhow::Result<()> {
             place::set(placed);
             objects::run_program(&kind, &distribution, keys, seconds)
         }
+        Some(What::Contexts) => contexts::run(),
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),
+        Some(What::Malloc(options)) => malloc::run(&options),
+        Some(What::MallocProgram { test, scale }) => malloc::run_program(test, scale),
+        Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
+        Some(What::Sim(options)) => sim::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

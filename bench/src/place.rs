@@ -1,7 +1,8 @@
 //! Where the measured programs' objects are to lie, if this run is one with placements.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use terrace_api::{Placement, within};
+use terrace_api::{Arena, Placement, within};
 
 static PLACES: AtomicBool = AtomicBool::new(false);
 
@@ -23,6 +24,18 @@ pub fn place<R>(placement: Placement, f: impl FnOnce() -> R) -> R {
     } else {
         f()
     }
+}
+
+/// Kinds of objects that are told apart.
+const KINDS: usize = 32;
+
+/// In an arena for objects of this kind, which is among those `like` it.
+pub fn with_kind(kind: usize, like: Placement) -> Placement {
+    static ARENAS: [OnceLock<Arena>; KINDS] = [const { OnceLock::new() }; KINDS];
+    if !is_on() {
+        return Placement::Default;
+    }
+    Placement::Arena(ARENAS[kind.min(KINDS - 1)].get_or_init(|| Arena::new(like)).id())
 }
 
 /// Beside an object.

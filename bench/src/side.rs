@@ -77,8 +77,13 @@ impl Side {
 
 /// Debian's jemalloc, if it is installed.
 pub fn jemalloc() -> Option<PathBuf> {
+    installed("libjemalloc.so.2")
+}
+
+/// A library of the system's, if it is installed.
+pub fn installed(name: &str) -> Option<PathBuf> {
     let directories = ["x86_64-linux-gnu", "aarch64-linux-gnu", "../lib64", ""];
-    directories.iter().map(|directory| PathBuf::from("/usr/lib").join(directory).join("libjemalloc.so.2")).find(|path| path.exists())
+    directories.iter().map(|directory| PathBuf::from("/usr/lib").join(directory).join(name)).find(|path| path.exists())
 }
 
 /// Memory of a program and of what is there for it, bytes.

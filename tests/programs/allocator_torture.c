@@ -233,6 +233,39 @@ static void edges_of_sizes(void) {
     MUST(valloc(huge) == NULL && errno == ENOMEM);
     errno = 0;
     MUST(pvalloc(huge * 2) == NULL && errno == ENOMEM);
+    /* Rounded up, these come out at next to nothing. */
+    size_t all = huge * 2 + 1;
+    for (size_t less = 0; less < 5000; less += less < 64 ? 1 : 97) {
+        errno = 0;
+        MUST(malloc(all - less) == NULL && errno == ENOMEM);
+        errno = 0;
+        MUST(calloc(1, all - less) == NULL && errno == ENOMEM);
+        errno = 0;
+        MUST(realloc(NULL, all - less) == NULL && errno == ENOMEM);
+        errno = 0;
+        MUST(memalign(2 * MIB, all - less) == NULL && errno == ENOMEM);
+        errno = 0;
+        MUST(pvalloc(all - less) == NULL && errno == ENOMEM);
+        MUST(posix_memalign(&untouched, 2 * MIB, all - less) == ENOMEM && untouched == &one);
+    }
+}
+
+static pthread_key_t errno_key;
+static void free_and_keep_errno(void *value) {
+    errno = 5;
+    free(value);
+    free(malloc(100));
+    MUST(errno == 5);
+}
+static void *first_calls(void *frees_first) {
+    errno = 5;
+    if (frees_first)
+        free(NULL);
+    char *block = frees_first ? calloc(100, 100) : malloc(3000);
+    MUST(errno == 5);
+    pthread_setspecific(errno_key, malloc(200));
+    MUST(errno == 5);
+    return block;
 }
 
 static void errno_is_kept(void) {
@@ -254,6 +287,34 @@ static void errno_is_kept(void) {
     void *untouched;
     errno = 5;
     MUST(posix_memalign(&untouched, 64, huge) == ENOMEM);
+    /* Large ones are mapped and given back. */
+    for (int n = 0; n < 20; n++) {
+        errno = 5;
+        char *block = calloc(20, MIB);
+        block[n * MIB] = 1;
+        MUST(errno == 5);
+        block = realloc(block, (size_t)(1 + n * 2) * MIB);
+        MUST(errno == 5 && malloc_usable_size(block) >= MIB && errno == 5);
+        free(block);
+        free(NULL);
+        MUST(errno == 5);
+        errno = 5;
+        free(memalign(2 * MIB, 3 * MIB));
+        free(pvalloc(10));
+        MUST(errno == 5);
+    }
+    /* A thread's first calls make what it needs, its last ones take that away; and another has freed what it made. */
+    for (int n = 0; n < 40; n++) {
+        pthread_t thread;
+        void *left;
+        MUST(pthread_key_create(&errno_key, free_and_keep_errno) == 0);
+        MUST(pthread_create(&thread, NULL, first_calls, (void *)(uintptr_t)(n % 2)) == 0);
+        MUST(pthread_join(thread, &left) == 0);
+        errno = 5;
+        free(left);
+        MUST(errno == 5);
+        pthread_key_delete(errno_key);
+    }
 }
 
 static void alignments(void) {
@@ -303,6 +364,49 @@ static void usable_size_is_usable(void) {
         MUST(blocks[n][usable - 1] == (char)n);
         free(blocks[n]);
     }
+}
+
+/* Programs write to all that malloc_usable_size tells of (systemd does), and expect realloc to keep it. */
+static void realloc_keeps_all_that_is_usable(void) {
+    for (size_t size = 0; size < 5 * MIB; size += size / 5 + 1)
+        for (int way = 0; way < 5; way++)
+            for (int to = 0; to < 4; to++) {
+                char *block = way == 0   ? malloc(size)
+                              : way == 1 ? calloc(1, size)
+                              : way == 2 ? realloc(malloc(size / 2 + 1), size + 1)
+                              : way == 3 ? memalign(256, size)
+                                         : aligned_alloc(PAGE, size);
+                size_t usable = malloc_usable_size(block);
+                MUST(block && usable >= size);
+                filled(block, usable, size);
+                MUST(malloc_usable_size(block) == usable);
+                size_t next = to == 0 ? usable : to == 1 ? usable + 1 : to == 2 ? usable * 2 + 100 : usable / 2 + 1;
+                block = realloc(block, next);
+                MUST(block && malloc_usable_size(block) >= next);
+                for (size_t i = 0; i < usable && i < next; i += i < 64 ? 1 : 509)
+                    MUST(block[i] == (char)(size + i));
+                MUST(next < usable || block[usable - 1] == (char)(size + usable - 1));
+                free(block);
+            }
+    /* A text that grows so, a byte more than is usable each time. */
+    char *text = NULL;
+    size_t have = 0;
+    while (have < 3 * MIB) {
+        text = realloc(text, have + 1);
+        for (size_t i = 0; i < have; i += 1 + have / 500)
+            MUST(text[i] == (char)(i * 3));
+        size_t usable = malloc_usable_size(text);
+        MUST(usable > have);
+        for (size_t i = have; i < usable; i++)
+            text[i] = (char)(i * 3);
+        have = usable < 64 * KIB ? usable : usable + usable / 4;
+        if (have > usable) {
+            text = realloc(text, have);
+            for (size_t i = usable; i < have; i++)
+                text[i] = (char)(i * 3);
+        }
+    }
+    free(text);
 }
 
 static void calloc_gives_zeros_and_realloc_keeps(void) {
@@ -491,6 +595,79 @@ static void jemallocs_own_interface(void) {
     MUST(said > 1000);
 }
 
+/* The loader's own memory: the text of an error is the thread's, made by calloc or malloc within dlsym, before the thread has made anything itself. */
+static void *look_up_what_is_not_there(void *argument) {
+    for (int n = 0; n < 200; n++) {
+        char name[64];
+        snprintf(name, sizeof name, "there_is_no_such_symbol_%d", n);
+        MUST(dlsym(n % 2 ? RTLD_DEFAULT : RTLD_NEXT, name) == NULL);
+        char *error = dlerror();
+        MUST(error && strstr(error, name) && dlerror() == NULL);
+        MUST(dlopen("/there/is/no/such/library.so", RTLD_LAZY) == NULL);
+        if (n % 3)
+            MUST(dlerror());
+        MUST(dlsym(RTLD_DEFAULT, "calloc") != NULL);
+        free(calloc(n % 10 + 1, 50));
+    }
+    dlsym(RTLD_DEFAULT, "an_error_that_nobody_asks_for");
+    return argument;
+}
+
+static void lookups_allocate(void) {
+    for (int k = 0; k < 3; k++)
+        pthread_key_create(&keys[k], destroy);
+    for (int round = 0; round < 10; round++) {
+        pthread_t threads[6];
+        for (size_t n = 0; n < COUNT(threads); n++)
+            MUST(pthread_create(&threads[n], NULL, n % 3 ? look_up_what_is_not_there : use_keys, NULL) == 0);
+        for (size_t n = 0; n < COUNT(threads); n++) {
+            void *text;
+            pthread_join(threads[n], &text);
+            free(text);
+        }
+    }
+}
+
+static void *come_and_go(void *argument) {
+    while (!stop) {
+        pthread_t threads[3];
+        for (size_t n = 0; n < COUNT(threads); n++)
+            MUST(pthread_create(&threads[n], NULL, use_keys, NULL) == 0);
+        for (size_t n = 0; n < COUNT(threads); n++) {
+            void *text;
+            pthread_join(threads[n], &text);
+            free(text);
+        }
+    }
+    return argument;
+}
+
+/* Threads are made and taken apart, allocating in their destructors, at any moment that a fork may find. */
+static void children_come_while_threads_die(void) {
+    for (int k = 0; k < 3; k++)
+        pthread_key_create(&keys[k], destroy);
+    pthread_t spawners[2];
+    for (size_t n = 0; n < COUNT(spawners); n++)
+        MUST(pthread_create(&spawners[n], NULL, come_and_go, NULL) == 0);
+    for (int round = 0; round < 25; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            void *text = use_keys(NULL);
+            free(text);
+            pthread_t thread;
+            MUST(pthread_create(&thread, NULL, use_keys, NULL) == 0);
+            MUST(pthread_join(thread, &text) == 0 && strcmp(text, "from a thread") == 0);
+            free(text);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    stop = true;
+    for (size_t n = 0; n < COUNT(spawners); n++)
+        pthread_join(spawners[n], NULL);
+}
+
 static void *use_library(void *argument) {
     for (int n = 0; n < 30; n++) {
         void *handle = dlopen(library, n % 2 ? RTLD_NOW : RTLD_LAZY);
@@ -657,6 +834,9 @@ int main(int count, char **words) {
         CASE(errno_is_kept),
         CASE(alignments),
         CASE(usable_size_is_usable),
+        CASE(realloc_keeps_all_that_is_usable),
+        CASE(lookups_allocate),
+        CASE(children_come_while_threads_die),
         CASE(calloc_gives_zeros_and_realloc_keeps),
         CASE(large_blocks_are_given_back),
         CASE(statistics_and_trimming),

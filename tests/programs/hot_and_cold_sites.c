@@ -1,9 +1,13 @@
-/* Two callers of one function allocate in turn, one of them little, which is then read at random for six seconds; what the other has is not touched again. */
+/*
+ * Two callers of one function allocate in turn, one of them little, which is then read at random for six seconds; what the other has is not touched again. Beside them
+ * large objects, of which one has been reallocated, and objects that the program places.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../../include/terrace.h"
 
 enum { HOT = 100000, COLD_FOR_EACH = 8, BYTES = 120 };
 struct object {
@@ -31,8 +35,36 @@ static __attribute__((noinline)) struct object *make_cold(uint64_t seed) {
     object->text[0] = 'c';
     return object;
 }
+enum { LARGE = 40, LARGE_BYTES = 100000, PLACED = 20000 };
+static char *large[LARGE];
+static __attribute__((noinline)) char *make_large(void) {
+    char *object = malloc(LARGE_BYTES);
+    if (!object)
+        abort();
+    memset(object, 'l', LARGE_BYTES);
+    return object;
+}
+static __attribute__((noinline)) char *make_larger(char *object) {
+    object = realloc(object, 50 * LARGE_BYTES);
+    if (!object)
+        abort();
+    memset(object, 'r', 50 * LARGE_BYTES);
+    return object;
+}
+static __attribute__((noinline)) void make_placed(void) {
+    for (int n = 0; n < PLACED; n++) {
+        char *object = mnalloc(100, TERRACE_COLD);
+        if (!object)
+            abort();
+        memset(object, 'p', 100);
+    }
+}
 
 int main(void) {
+    for (int n = 0; n < LARGE; n++)
+        large[n] = make_large();
+    large[0] = make_larger(large[0]);
+    make_placed();
     for (int n = 0; n < HOT; n++) {
         hot[n] = make_hot((uint64_t)n);
         for (int m = 0; m < COLD_FOR_EACH; m++)
@@ -48,6 +80,8 @@ int main(void) {
         for (int n = 0; n < 200000; n++) {
             sum += (uint64_t)at->text[(unsigned)n % sizeof at->text];
             at = at->next;
+            if (n % 16 == 0)
+                sum += (uint64_t)large[0][(unsigned)n * 6007u % (50 * LARGE_BYTES)];
         }
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while (now.tv_sec - start.tv_sec < 6);

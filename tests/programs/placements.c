@@ -87,6 +87,34 @@ static void reallocated(void) {
     }
 }
 
+/* All that is usable is the object's, at any alignment. */
+static void usable_and_aligned(void) {
+    terrace_arena arena = TERRACE_ARENA_CREATE(TERRACE_DEFAULT);
+    terrace_placement placements[] = {TERRACE_DEFAULT, TERRACE_HOT, TERRACE_COLD, terrace_in(arena), terrace_next_to(NULL)};
+    for (size_t align = 8; align <= 2 * MIB; align *= 2)
+        for (size_t where = 0; where < COUNT(placements); where++)
+            for (size_t bytes = 0; bytes < 20000; bytes = bytes * 3 + 1) {
+                unsigned char *object = TERRACE_MNALLOC_ALIGNED(align, bytes, placements[where]), *other = TERRACE_MNALLOC(bytes, placements[where]);
+                MUST(object && other && (uintptr_t)object % align == 0 && (uintptr_t)other % 8 == 0);
+                size_t usable = malloc_usable_size(object), others = malloc_usable_size(other);
+                MUST(usable >= bytes && others >= bytes);
+                errno = 5;
+                mark(object, usable, bytes);
+                mark(other, others, bytes + 1);
+                MUST(is_marked(object, usable, bytes));
+                object = realloc(object, usable + 100);
+                other = realloc(other, others / 2 + 1);
+                MUST(object && other && errno == 5);
+                MUST(is_marked(object, usable, bytes) && is_marked(other, others < others / 2 + 1 ? others : others / 2 + 1, bytes + 1));
+                free(object);
+                free(other);
+                MUST(errno == 5);
+            }
+    TERRACE_ARENA_DESTROY(arena);
+    errno = 0;
+    MUST(TERRACE_MNALLOC(SIZE_MAX / 2, TERRACE_HOT) == NULL && errno == ENOMEM);
+}
+
 /*
  * Threads that allocate in each other's arenas, free each other's objects, destroy arenas and make new ones, beside forks: against what each remembers.
  */
@@ -297,7 +325,7 @@ static void misuse(void) {
 
 int main(int count, char **words) {
     static const struct a_case cases[] = {
-        CASE(neighbours), CASE(apart),      CASE(reallocated), CASE(threads_and_forks), CASE(gone_while_out), CASE(pinned_memory_stays),
+        CASE(neighbours), CASE(apart),      CASE(reallocated), CASE(usable_and_aligned), CASE(threads_and_forks), CASE(gone_while_out), CASE(pinned_memory_stays),
         CASE(any_advice), CASE(what_is_cold_leaves_first), CASE(misuse),
     };
     return run_case(count, words, cases, COUNT(cases));

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
-    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context")]
+    // Sampled: so objects are watched, small and large.
+    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context").and("--sampler=clock")]
 }
 
 fn from_c(ways: Vec<Terrace>) -> Cases {
@@ -15,12 +16,27 @@ fn from_c(ways: Vec<Terrace>) -> Cases {
 
 static FROM_C: LazyLock<Cases> = LazyLock::new(|| from_c(ways()));
 
-static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| from_c(vec![Terrace::stressed().and("--allocator=system")]));
+fn passed_on_ways() -> Vec<Terrace> {
+    vec![Terrace::stressed().and("--allocator=system")]
+}
 
-static FROM_CXX: LazyLock<Cases> =
-    LazyLock::new(|| Cases { program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]), arguments: Vec::new(), ways: ways() });
+static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| from_c(passed_on_ways()));
 
-static WRAPPED: LazyLock<Cases> = LazyLock::new(|| Cases { program: compiled("wraps_malloc.c", &[]), arguments: Vec::new(), ways: ways() });
+fn from_cxx(ways: Vec<Terrace>) -> Cases {
+    Cases { program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]), arguments: Vec::new(), ways }
+}
+
+static FROM_CXX: LazyLock<Cases> = LazyLock::new(|| from_cxx(ways()));
+
+static PASSED_ON_FROM_CXX: LazyLock<Cases> = LazyLock::new(|| from_cxx(passed_on_ways()));
+
+fn wrapped(ways: Vec<Terrace>) -> Cases {
+    Cases { program: compiled("wraps_malloc.c", &[]), arguments: Vec::new(), ways }
+}
+
+static WRAPPED: LazyLock<Cases> = LazyLock::new(|| wrapped(ways()));
+
+static PASSED_ON_FROM_WRAPPED: LazyLock<Cases> = LazyLock::new(|| wrapped(passed_on_ways()));
 
 cases! { FROM_C.hold:
     threads_share_blocks
@@ -30,6 +46,9 @@ cases! { FROM_C.hold:
     errno_is_kept
     alignments
     usable_size_is_usable
+    realloc_keeps_all_that_is_usable
+    lookups_allocate
+    children_come_while_threads_die
     calloc_gives_zeros_and_realloc_keeps
     large_blocks_are_given_back
     statistics_and_trimming
@@ -60,11 +79,31 @@ mod passed_on {
         errno_is_kept
         alignments
         usable_size_is_usable
+        realloc_keeps_all_that_is_usable
+        lookups_allocate
+        children_come_while_threads_die
         calloc_gives_zeros_and_realloc_keeps
         statistics_and_trimming
         libraries_come_and_go
         a_thousand_threads_come_and_go
         signals_arrive_during_malloc
+    }
+}
+
+/// The same of C++'s operators, and of a program that wraps what is passed on.
+mod passed_on_to_others {
+    use super::*;
+
+    cases! { PASSED_ON_FROM_CXX.hold_managed_or_not:
+        every_operator
+        memory_runs_out
+        in_one_thread
+        in_many_threads
+    }
+
+    #[test]
+    fn a_program_with_a_malloc_of_its_own() {
+        PASSED_ON_FROM_WRAPPED.hold_managed_or_not("works");
     }
 }
 

@@ -54,7 +54,7 @@ fn hot_and_cold_sites_have_names() {
     let _machine = machine();
     let scratch = tempfile::tempdir().expect("a temporary directory can be made");
     let file = scratch.path().join("report.json");
-    let terrace = Terrace::within("64M").and("--allocator=context").and("--sampler=clock");
+    let terrace = Terrace::within("76M").and("--allocator=context").and("--sampler=clock");
     let finished = Program::new(compiled("hot_and_cold_sites.c", &["-g"])).under(terrace).succeed();
     std::fs::write(&file, finished.report().to_string()).expect("a file can be written");
     let shown = Program::new(terrace_command()).args(["report", "sites", "--json"]).arg(&file).succeed();
@@ -77,6 +77,12 @@ fn hot_and_cold_sites_have_names() {
     let in_dram = |site: &serde_json::Value| site["tier_bytes"][0].as_f64().expect("a number") / number(site, "bytes");
     // Means over time: while all of it was made, both left.
     assert!(in_dram(&hot) > 2.0 * in_dram(&cold), "{hot} {cold}");
+    // Large objects and those that the program placed.
+    let (large, larger, placed) = (of("make_large ("), of("make_larger"), of("(placed cold"));
+    assert_eq!((number(&large, "objects"), number(&larger, "objects"), number(&placed, "objects")), (39.0, 1.0, 20_000.0));
+    assert!((39.0 * 100_000.0..39.0 * 120_000.0).contains(&number(&large, "bytes")), "{large}");
+    assert!((5e6..6.5e6).contains(&number(&larger, "bytes")) && number(&larger, "samples") > 0.0, "{larger}");
+    assert!((2e6..2.5e6).contains(&number(&placed, "bytes")), "{placed}");
     // For people, the same.
     let shown = Program::new(terrace_command()).args(["report", "sites"]).arg(&file).succeed();
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();

@@ -36,6 +36,7 @@ const STEPS: &[(&str, &str)] = &[
         "TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
          TERRACE load memory scattered --size 96M --seconds 5 --threads 2 --check-all --json",
     ),
+    ("placed cold", "TERRACE run --dram 1G --tiers dram,node:1 -- FIRST_TIER"),
     ("forks", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,lz4 -- FORKS several_children_at_a_time"),
     ("threads fork", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,zstd -- FORKS threads_fault_while_one_forks"),
     (
@@ -82,7 +83,11 @@ const STEPS: &[(&str, &str)] = &[
 fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");
-    vec![("SKEWED", compiled("skewed.c", &[])), ("FORKS", compiled("forked_children_see_their_parents_data.c", &[library]))]
+    vec![
+        ("SKEWED", compiled("skewed.c", &[])),
+        ("FIRST_TIER", compiled("first_tier.c", &[])),
+        ("FORKS", compiled("forked_children_see_their_parents_data.c", &[library])),
+    ]
 }
 
 static GUEST: LazyLock<Steps> = LazyLock::new(|| Steps::new(Guest { kernel: "6.12", memory: "node" }, STEPS, programs));
@@ -207,6 +212,12 @@ fn pages_move_among_all_tiers_while_they_are_written() {
     for kind in ["hot", "touched"] {
         assert!(report["moves"]["promoted_for"][kind].as_u64() > Some(500), "{report:#}");
     }
+}
+
+#[test]
+fn what_is_placed_cold_begins_there() {
+    let Some(run) = GUEST.outcome("placed cold") else { return };
+    assert_eq!(run.status, 0, "{run:?}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ cases! { PLACEMENTS.hold:
     neighbours
     apart
     reallocated
+    usable_and_aligned
     threads_and_forks
     gone_while_out
     pinned_memory_stays

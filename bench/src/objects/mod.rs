@@ -6,6 +6,7 @@
 //! Speed: lookups a second in a control group over zram, in which the program as it is has a share of its memory, and under Terrace at the same total.
 
 mod program;
+mod recorded;
 mod store;
 mod tree;
 
@@ -21,6 +22,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 pub use program::{Measured, run as run_program};
+pub use tree::Tree;
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -96,40 +98,58 @@ fn pages(options: &Options) -> anyhow::Result<()> {
     println!("{:>6} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}", "what", "keys", "objects", "50 %", "80 %", "50 %", "80 %", "pages");
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
-        let (mut by_size, mut placed) = (f64::NAN, f64::NAN);
-        for (side, flags) in SIDES {
-            let mut found: Vec<Value> = Vec::new();
-            for _ in 0..options.repeats {
-                let output = command(side, flags, &program(kind, distribution, options.keys, 0)?)?.stderr(Stdio::inherit()).output()?;
-                anyhow::ensure!(output.status.success(), "{kind} on the side {side} failed");
-                found.push(serde_json::from_slice(&output.stdout)?);
-            }
-            let of = |path: &str| median(&found.iter().filter_map(|value| value.pointer(path)?.as_f64()).collect::<Vec<_>>());
-            let mut line = |name: &str, half: f64, most: f64, pages: f64| {
-                let share = |part: f64| format!("{:.1}%", part / pages * 100.0);
-                println!(
-                    "{kind:>6} {distribution:>8} {name:>9} {:>8} {:>8} {half:>9.0} {most:>9.0} {pages:>9.0}",
-                    share(half),
-                    share(most)
-                );
-                rows.push(json!({ "program": kind, "keys": distribution, "objects": name, "pages": pages, "pages_for_50": half, "pages_for_80": most }));
-            };
-            line(side, of("/pages_for_50"), of("/pages_for_80"), of("/pages"));
-            if side == "jemalloc" {
-                by_size = of("/pages_for_50");
-            }
-            if side == PLACED {
-                placed = of("/pages_for_50");
-            }
-            if side == "context" {
-                line("oracle", of("/oracle/pages_for_50"), of("/oracle/pages_for_80"), of("/oracle/pages"));
-                let (context, oracle) = (of("/pages_for_50"), of("/oracle/pages_for_50"));
-                println!("{:>25} at 50 %: context / jemalloc {:.2}, placed / oracle {:.2}", "", context / by_size, placed / oracle);
+        let words = program(kind, distribution, options.keys, 0)?;
+        pages_of(kind, distribution, options.repeats, &mut rows, |side, flags, _| {
+            let output = command(side, flags, &words)?.stderr(Stdio::null()).output()?;
+            anyhow::ensure!(output.status.success(), "{kind} on the side {side} failed");
+            Ok(Some(serde_json::from_slice(&output.stdout)?))
+        })?;
+    }
+    match recorded::build() {
+        Ok(programs) => {
+            for name in recorded::PROGRAMS {
+                pages_of(name, "zipf", options.repeats, &mut rows, |side, _, seed| recorded::pages(&programs, name, side, seed))?;
             }
         }
+        Err(error) => println!("without SQLite and redis-server: {error:#}"),
     }
     println!();
     results::write("objects-pages", json!({ "keys": options.keys, "repeats": options.repeats, "rows": rows }))
+}
+
+/// One program on all sides, by what runs it on a side once and gives the figures.
+fn pages_of(
+    kind: &str,
+    distribution: &str,
+    repeats: usize,
+    rows: &mut Vec<Value>,
+    run: impl Fn(&str, Option<&[&str]>, u64) -> anyhow::Result<Option<Value>>,
+) -> anyhow::Result<()> {
+    let (mut by_size, mut placed) = (f64::NAN, f64::NAN);
+    for (side, flags) in SIDES {
+        let found: Option<Vec<Value>> = (1..=repeats as u64).map(|seed| run(side, flags, seed)).collect::<anyhow::Result<_>>()?;
+        let Some(found) = found else { continue };
+        let of = |path: &str| median(&found.iter().filter_map(|value| value.pointer(path)?.as_f64()).collect::<Vec<_>>());
+        let mut line = |name: &str, half: f64, most: f64, pages: f64| {
+            let share = |part: f64| format!("{:.1}%", part / pages * 100.0);
+            println!("{kind:>6} {distribution:>8} {name:>9} {:>8} {:>8} {half:>9.0} {most:>9.0} {pages:>9.0}", share(half), share(most));
+            rows.push(json!({ "program": kind, "keys": distribution, "objects": name, "pages": pages, "pages_for_50": half, "pages_for_80": most }));
+        };
+        line(side, of("/pages_for_50"), of("/pages_for_80"), of("/pages"));
+        if side == "jemalloc" {
+            by_size = of("/pages_for_50");
+        }
+        if side == PLACED {
+            placed = of("/pages_for_50");
+        }
+        if side == "context" {
+            line("oracle", of("/oracle/pages_for_50"), of("/oracle/pages_for_80"), of("/oracle/pages"));
+            let (context, oracle) = (of("/pages_for_50"), of("/oracle/pages_for_50"));
+            print!("{:>25} at 50 %: context / jemalloc {:.2}, context / oracle {:.2}", "", context / by_size, context / oracle);
+            println!("{}", if placed.is_nan() { String::new() } else { format!(", placed / oracle {:.2}", placed / oracle) });
+        }
+    }
+    Ok(())
 }
 
 /// Starts a program that says when it has its objects, and begins when its input ends.

@@ -1,7 +1,7 @@
 //! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and records. Inner nodes and leaves are of one size.
 
 use super::Measured;
-use crate::place::{next_to, place};
+use crate::place::{next_to, place, with_kind};
 use terrace_api::Placement;
 
 /// Keys of a node, at most; one more child.
@@ -26,6 +26,8 @@ struct Node {
 #[derive(Default)]
 pub struct Tree {
     root: Option<Box<Node>>,
+    /// Of inner nodes, one above the other.
+    height: usize,
 }
 
 #[inline(never)]
@@ -41,10 +43,10 @@ fn make_leaf() -> Box<Node> {
     std::hint::black_box(leaf)
 }
 
-/// With placements: hot, as more lookups come by.
+/// With placements: hot, as more lookups come by; the more, the higher above the leaves, so with others of its level.
 #[inline(never)]
-fn make_inner() -> Box<Node> {
-    let inner = place(Placement::Hot, || make_node(Pointers::Inner(Box::default())));
+fn make_inner(level: usize) -> Box<Node> {
+    let inner = place(with_kind(level, Placement::Hot), || make_node(Pointers::Inner(Box::default())));
     std::hint::black_box(inner)
 }
 
@@ -70,8 +72,9 @@ impl Tree {
     /// Puts a key in that is not there.
     pub fn insert(&mut self, key: u64) {
         let root = self.root.get_or_insert_with(make_leaf);
-        if let Some((between, right)) = insert(root, key) {
-            let left = std::mem::replace(root, make_inner());
+        if let Some((between, right)) = insert(root, self.height, key) {
+            self.height += 1;
+            let left = std::mem::replace(root, make_inner(self.height));
             root.keys[0] = between;
             root.len = 1;
             if let Pointers::Inner(children) = &mut root.pointers {
@@ -81,7 +84,7 @@ impl Tree {
     }
 }
 
-fn insert(node: &mut Node, key: u64) -> Option<Split> {
+fn insert(node: &mut Node, level: usize, key: u64) -> Option<Split> {
     let at = place_of(node, key);
     let full = node.len == KEYS;
     match &mut node.pointers {
@@ -109,7 +112,7 @@ fn insert(node: &mut Node, key: u64) -> Option<Split> {
             Some((right.keys[0], right))
         }
         Pointers::Inner(children) => {
-            let (between, child) = insert(children[at].as_mut().expect("a child for each gap"), key)?;
+            let (between, child) = insert(children[at].as_mut().expect("a child for each gap"), level - 1, key)?;
             if !full {
                 node.keys.copy_within(at..node.len, at + 1);
                 node.keys[at] = between;
@@ -118,7 +121,7 @@ fn insert(node: &mut Node, key: u64) -> Option<Split> {
                 node.len += 1;
                 return None;
             }
-            let mut right = make_inner();
+            let mut right = make_inner(level);
             let Pointers::Inner(theirs) = &mut right.pointers else { unreachable!("it is an inner node") };
             let mut keys = node.keys.to_vec();
             keys.insert(at, between);

@@ -62,12 +62,18 @@ void *terrace_grouped_malloc(size_t size, CALLER, struct cache *);
 void terrace_grouped_free(void *, struct cache *);
 size_t terrace_grouped_usable(const void *);
 size_t terrace_grouped_size(size_t size, size_t align);
+void terrace_large_born(void *, size_t bytes, CALLER, struct cache *);
+void terrace_large_lives(void *, size_t bytes, uint16_t site);
+uint16_t terrace_large_dies(void *);
 void *terrace_placed_malloc(size_t size, size_t align, uintptr_t kind, uintptr_t what);
 void terrace_placed_free(void *);
 void terrace_placed_misaligned(size_t align);
 size_t terrace_placed_usable(const void *);
 _Bool terrace_placed_resize(void *, size_t);
 
+/* Zone 0, in which all but the odd one of jemalloc's objects lie; set before the first of them is handed out. */
+uintptr_t terrace_heap_start;
+uintptr_t terrace_heap_len;
 /* The zones of groups; set before the first object of theirs is handed out. All that lies there is a grouped object. */
 uintptr_t terrace_grouped_start;
 uintptr_t terrace_grouped_len;
@@ -79,6 +85,8 @@ uintptr_t terrace_unmanaged_start;
 uintptr_t terrace_unmanaged_len;
 /* Set when terrace_poll has something to do. */
 int terrace_pending;
+/* Whether it is kept who allocated what is too large to be grouped. */
+int terrace_watching;
 
 /*
  * narenas:1               of its own; threads use ours, and each new one would have it make another
@@ -107,13 +115,14 @@ const char *_rjem_malloc_conf =
 #define GROUPED_MAX ((size_t)3584)
 
 struct thread {
-    unsigned char fast;  /* bound, depth == 0, and nothing is grouped */
+    unsigned char fast;  /* bound, depth == 0, and nothing is grouped; the exported malloc looks at it too */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
     unsigned short depth;
     struct cache *cache;
     struct cache *grouped; /* the cache while depth == 0 */
 };
-static __thread struct thread self __attribute__((tls_model("initial-exec")));
+__thread struct thread terrace_self __attribute__((tls_model("initial-exec")));
+#define self terrace_self
 /* Whether threads get caches, and the key by which a thread's is ended. */
 static int grouping;
 static pthread_key_t cache_key;
@@ -126,7 +135,7 @@ void terrace_enter_internal(void) {
 
 void terrace_leave_internal(void) {
     if (--self.depth == 0) {
-        self.fast = self.bound && !self.cache;
+        self.fast = self.bound && !self.cache && !terrace_watching;
         self.grouped = self.cache;
     }
 }
@@ -270,6 +279,29 @@ static inline void *grouped(size_t size, CALLER) {
     return size <= GROUPED_MAX && self.grouped ? terrace_grouped_malloc(size, THE_CALLER, self.grouped) : NULL;
 }
 
+/* jemalloc's object, which is not grouped. */
+static inline void *born(void *p, CALLER) {
+    if (unlikely(terrace_watching) && p && self.grouped)
+        terrace_large_born(p, _rjem_malloc_usable_size(p), THE_CALLER, self.grouped);
+    return p;
+}
+
+/* It is about to be freed or moved. Its site. */
+static inline uint16_t dies(void *p) { return unlikely(terrace_watching) ? terrace_large_dies(p) : 0; }
+
+/* It was not. */
+static inline void lives(void *p, uint16_t site) {
+    if (unlikely(site))
+        terrace_large_lives(p, _rjem_malloc_usable_size(p), site);
+}
+
+/* What became of `from`: it is at `to` now, or, if that is NULL, where it was. */
+static inline void *moved(void *from, void *to, uint16_t site, CALLER) {
+    if (!to)
+        lives(from, site);
+    return born(to, THE_CALLER);
+}
+
 static __attribute__((noinline)) void poll_slow(void) {
     if (self.depth)
         return;
@@ -313,7 +345,7 @@ static __attribute__((noinline)) void *large(size_t size, int flags) {
 }
 
 static __attribute__((noinline)) void *large_realloc(void *p, size_t size) {
-    void *to = p ? _rjem_rallocx(p, size, large_flags()) : _rjem_mallocx(size, large_flags());
+    void *to = _rjem_rallocx(p, size, large_flags());
     return done(to ? to : no_memory());
 }
 
@@ -323,21 +355,19 @@ static __attribute__((noinline)) void *malloc_slow(size_t size, CALLER) {
     if (!ready()) /* which may just have decided to pass on */
         return pass() ? next.malloc(size) : own(size, 16, 0);
     if (size >= LARGE)
-        return large(size, 0);
+        return born(large(size, 0), THE_CALLER);
     void *p = grouped(size, THE_CALLER);
-    return done(p ? p : _rjem_malloc(size));
+    return done(p ? p : born(_rjem_malloc(size), THE_CALLER));
 }
 
-/* What a small allocation gives reason for has time until the next one: so this is one jump. */
+static __attribute__((noinline)) void *grouped_or_slow(size_t size, CALLER) {
+    void *p = likely(!terrace_pending) ? grouped(size, THE_CALLER) : NULL;
+    return likely(p != NULL) ? p : malloc_slow(size, THE_CALLER);
+}
+
+/* What a small allocation gives reason for has time until the next one: so this is one jump, and nothing is saved for what comes after it. */
 static inline void *allocate(size_t size, CALLER) {
-    if (likely(!terrace_pending)) {
-        if (likely(size < SMALL && self.fast))
-            return _rjem_malloc(size);
-        void *p = grouped(size, THE_CALLER);
-        if (likely(p != NULL))
-            return p;
-    }
-    return malloc_slow(size, THE_CALLER);
+    return likely(!terrace_pending && size < SMALL && self.fast) ? _rjem_malloc(size) : grouped_or_slow(size, THE_CALLER);
 }
 
 void *terrace_malloc(size_t size, TWO_MORE, CALLER) { return allocate(size, THE_CALLER); }
@@ -353,10 +383,10 @@ void *terrace_calloc(size_t count, size_t size, ONE_MORE, CALLER) {
     void *p = grouped(bytes, THE_CALLER);
     if (p)
         return done(memset(p, 0, bytes));
-    return unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size));
+    return born(unlikely(bytes >= LARGE) ? large(bytes, ZERO) : done(_rjem_calloc(count, size)), THE_CALLER);
 }
 
-void terrace_free(void *p) {
+static __attribute__((noinline)) void free_slow(void *p) {
     if (unlikely(unmanaged(p)))
         terrace_unmanaged_free(p);
     else if (is_grouped(p))
@@ -369,8 +399,19 @@ void terrace_free(void *p) {
             return;
         }
         ready();
+        dies(p);
         _rjem_free(p);
     }
+}
+
+void terrace_free(void *p) {
+    /* On a thread that is fast nothing of jemalloc's is watched (terrace_leave_internal). */
+    if (likely((uintptr_t)p - terrace_heap_start < terrace_heap_len && self.fast))
+        _rjem_free(p);
+    else if (is_grouped(p))
+        terrace_grouped_free(p, self.grouped);
+    else
+        free_slow(p);
 }
 
 static size_t usable_size(void *p) {
@@ -414,7 +455,9 @@ static void *reallocate(void *p, size_t size, CALLER) {
         if (unlikely(passing))
             return done(next.realloc(p, size));
         ready();
-        return unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
+        uint16_t site = dies(p);
+        void *to = unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
+        return size ? moved(p, to, site, THE_CALLER) : to;
     }
     return move(p, allocate(size, THE_CALLER), size);
 }
@@ -445,10 +488,10 @@ int terrace_posix_memalign(void **p, size_t align, size_t size, CALLER) {
         if (unlikely(size >= LARGE) && valid) {
             q = _rjem_mallocx(size, large_flags() | __builtin_ctzl(align));
             error = q ? 0 : ENOMEM;
-            if (q)
-                *p = q;
         } else
-            error = _rjem_posix_memalign(p, align, size);
+            error = _rjem_posix_memalign(&q, align, size);
+        if (!error)
+            *p = born(q, THE_CALLER);
         done(NULL);
         return error;
     }
@@ -527,10 +570,19 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
     }
     if (unlikely(terrace_brings_malloc())) {
         void *(*theirs)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_DEFAULT, "aligned_alloc");
-        return theirs ? theirs(align, (size + align - 1) & ~(align - 1)) : NULL;
+        size_t rounded;
+        return theirs && !__builtin_add_overflow(size, align - 1, &rounded) ? theirs(align, rounded & ~(align - 1)) : no_memory();
     }
     void *p = kind && !self.depth ? terrace_placed_malloc(size, align, kind, what) : NULL;
-    return p ? done(p) : allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), (uintptr_t)__builtin_frame_address(0), 0);
+    if (p)
+        return done(p);
+    /* Its name is a plain jump, as it has four arguments: so this is its caller's frame. */
+#if defined(__x86_64__)
+    uintptr_t *saved = __builtin_frame_address(0), frame = (uintptr_t)(saved + 2), frame_pointer = *saved;
+#else
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0), frame_pointer = 0;
+#endif
+    return allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), frame, frame_pointer);
 }
 
 size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }
@@ -568,13 +620,15 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
     if (p)
         return done(flags & ZERO ? memset(p, 0, usable_size(p)) : p); /* all of it: rallocx goes by that */
-    return done(_rjem_mallocx(size, flags));
+    return done(born(_rjem_mallocx(size, flags), THE_CALLER));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
     PASS_OBJECT(rallocx, p, size, flags);
     ready();
-    if (likely(!is_foreign(p)))
-        return done(_rjem_rallocx(p, size, flags));
+    if (likely(!is_foreign(p))) {
+        uint16_t site = dies(p);
+        return done(moved(p, _rjem_rallocx(p, size, flags), site, THE_CALLER));
+    }
     size_t old = usable_size(p);
     if (size <= old && !((uintptr_t)p & (ALIGN_OF(flags) - 1)))
         return p;
@@ -583,7 +637,12 @@ void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
 
 size_t terrace_xallocx(void *p, size_t size, size_t extra, int flags) {
     PASS_OBJECT(xallocx, p, size, extra, flags);
-    return is_foreign(p) ? usable_size(p) : _rjem_xallocx(p, size, extra, flags);
+    if (is_foreign(p))
+        return usable_size(p);
+    uint16_t site = dies(p);
+    size_t bytes = _rjem_xallocx(p, size, extra, flags);
+    lives(p, site);
+    return bytes;
 }
 size_t terrace_sallocx(void *p, int flags) {
     PASS_OBJECT(sallocx, p, flags);
@@ -593,15 +652,19 @@ void terrace_dallocx(void *p, int flags) {
     PASS_OBJECT(dallocx, p, flags);
     if (is_foreign(p))
         terrace_free(p);
-    else
+    else {
+        dies(p);
         _rjem_dallocx(p, flags);
+    }
 }
 void terrace_sdallocx(void *p, size_t size, int flags) {
     PASS_OBJECT(sdallocx, p, size, flags);
     if (is_foreign(p))
         terrace_free(p);
-    else
+    else {
+        dies(p);
         _rjem_sdallocx(p, size, flags);
+    }
 }
 size_t terrace_nallocx(size_t size, int flags) {
     PASS(nallocx, size, flags);

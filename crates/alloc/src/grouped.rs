@@ -1,18 +1,20 @@
 //! malloc and free of grouped objects, as `shim/malloc.c` calls them: context → zone → magazine.
 
 use crate::classes::{GROUPED_MAX, class_of, class_of_aligned, size_of_class};
-use crate::context::{self, Caller};
+use crate::large::{self, Large};
 use crate::magazines::Cache;
-use crate::{sites, slabs, unwind};
+use crate::{sites, slabs};
+use terrace_context::{self as context, Caller, unwind};
 use terrace_pager::sys;
 
-pub use crate::context::will_have_stack;
-pub use crate::sites::{forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites, unlock_watch_after_fork};
 pub use crate::slabs::map_bytes;
-pub use crate::unwind::forget as library_unloaded;
+pub use crate::watch::{forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites, unlock_watch_after_fork};
+pub use terrace_context::unwind::forget as library_unloaded;
+pub use terrace_context::will_have_stack;
 
 unsafe extern "C" {
     fn terrace_group_threads();
+    static mut terrace_watching: i32;
 }
 
 /// How objects are grouped.
@@ -41,6 +43,8 @@ pub fn start(grouping: Grouping) {
     context::learn_stacks();
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
+    // SAFETY: a flag that is read without order; whoever reads it late is not watched yet.
+    unsafe { (&raw mut terrace_watching).write_volatile(i32::from(grouping.watched)) };
     // SAFETY: everything is ready.
     unsafe { terrace_group_threads() };
 }
@@ -107,9 +111,40 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
+/// An object was allocated that is too large to be grouped. Only where objects are watched, as the next two.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn terrace_large_born(
+    object: *mut u8,
+    bytes: usize,
+    return_address: usize,
+    frame: usize,
+    frame_pointer: usize,
+    cache: *mut Cache,
+) {
+    // SAFETY: the calling thread's own, as only the shim knows it.
+    let stack = unsafe { &(*cache).stack };
+    let (_, site) = sites::of(stack, Caller { return_address, frame, frame_pointer });
+    terrace_large_lives(object, bytes, site);
+}
+
+/// An object of this site has this length now.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_large_lives(object: *mut u8, bytes: usize, site: u16) {
+    if site != 0 {
+        large::born(object as usize, Large { bytes, site });
+    }
+}
+
+/// An object is about to be freed, or moved; its site, 0 if that is not known.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_large_dies(object: *mut u8) -> u16 {
+    large::dies(object as usize).map_or(0, |large| large.site)
+}
+
 /// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`]: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
 pub fn lock_for_fork() {
     sites::lock_for_fork();
+    large::lock_for_fork();
     slabs::lock_for_fork();
 }
 
@@ -121,6 +156,7 @@ pub unsafe fn unlock_after_fork() {
     // SAFETY: the caller's promise.
     unsafe {
         slabs::unlock_after_fork();
+        large::unlock_after_fork();
         sites::unlock_after_fork();
     }
 }

@@ -3,21 +3,21 @@
 //! `shim/malloc.c` has the entry points; [`arenas`] the jemalloc arenas behind them; [`zone`] the address ranges behind those;
 //! [`unmanaged`] the allocator for everything that must never be evicted.
 //!
-//! With [`grouped`] objects below a page go by who allocates them: [`context`] tells that by the rules of [`unwind`], [`sites`] has each
-//! context's zone, [`magazines`] each thread's free objects, [`slabs`] the pages.
+//! With [`grouped`] objects below a page go by who allocates them: the crate `context` tells that, [`sites`] has each
+//! context's zone, [`watch`] what they hold and how hot that is, [`magazines`] each thread's free objects, [`slabs`] the pages.
 //!
 //! What the program places itself (`mnalloc`) is [`placement`]'s.
 
 pub mod arenas;
 mod classes;
-mod context;
 pub mod grouped;
+mod large;
 mod magazines;
 pub mod placement;
 mod sites;
 mod slabs;
 pub mod unmanaged;
-mod unwind;
+mod watch;
 pub mod zone;
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};

@@ -2,17 +2,21 @@
 //! thread's own memory.
 //!
 //! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads, and its automatic ones mix arenas (`facts/allocator.md`, §4). A magazine
-//! begins without room and grows with use, is filled and flushed in halves, and all of a thread's together hold at most [`BYTES_MAX`]:
-//! whoever would exceed that gives everything back and begins anew.
+//! begins without room and grows with use, is filled and flushed in halves, and all of a thread's together hold at most [`BYTES_MAX`]: then
+//! they stay as they are, until growing has been refused so often that what is used may have changed, when all begin anew.
 
 use crate::classes::{CLASSES, Class, size_of_class};
-use crate::context::Stack;
 use crate::slabs;
 use crate::zone::{GROUPS_MAX, ZoneId};
 use std::alloc::Layout;
+use terrace_context::Stack;
 
 /// Room of all magazines of a thread, in bytes of objects.
 const BYTES_MAX: usize = 512 << 10;
+/// Of it, for magazines that have some room already: the rest is for new ones.
+const GROWING_MAX: usize = BYTES_MAX / 4 * 3;
+/// So often growing is refused before all magazines begin anew, which takes up to some milliseconds where there are hundreds.
+const REFUSED_MAX: u32 = 1 << 14;
 /// Room of one magazine: in bytes, and in objects at least and at most.
 const MAGAZINE_BYTES: usize = 16 << 10;
 const ROOM_FIRST: usize = 4;
@@ -34,6 +38,8 @@ pub struct Cache {
     rows: [*mut Row; GROUPS_MAX + 1],
     /// Sum of all magazines' room, in bytes of objects.
     bytes: usize,
+    /// How often one could not grow since they began.
+    refused: u32,
     /// Where this thread's stack lies.
     pub(crate) stack: Stack,
 }
@@ -170,9 +176,12 @@ impl Cache {
             return;
         }
         let more = (new - old) * size_of_class(class);
-        if self.bytes + more > BYTES_MAX {
-            self.give_back();
-            return self.grow(zone, class);
+        if self.bytes + more > if old == 0 { BYTES_MAX } else { GROWING_MAX } {
+            self.refused += 1;
+            if self.refused == REFUSED_MAX {
+                self.give_back();
+            }
+            return;
         }
         let Some(magazine) = self.magazine(zone, class) else { return };
         // SAFETY: a layout of more than no bytes.
@@ -205,6 +214,6 @@ impl Cache {
                 *magazine = Magazine { objects: std::ptr::null_mut(), len: 0, room: 0 };
             }
         }
-        self.bytes = 0;
+        (self.bytes, self.refused) = (0, 0);
     }
 }

@@ -21,7 +21,9 @@ use terrace_pager::{Expectation, sys};
 
 const SHARDS: usize = 16;
 /// Zones of placed objects.
-const TEMPERATURES: usize = zone::PLACED.len();
+pub(crate) const TEMPERATURES: usize = zone::PLACED.len();
+/// As reports call them.
+pub(crate) const NAMES: [&str; TEMPERATURES] = ["(placed by mnalloc, or in arenas)", "(placed hot by mnalloc)", "(placed cold by mnalloc)"];
 /// See [`zone::extend`]: as much as slabs take.
 const CHUNK: usize = 1 << 20;
 /// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
@@ -227,6 +229,45 @@ fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
     // SAFETY: it has a record, which is accessible.
     let shard = unsafe { &(*record(number)).shard }.load(Acquire).checked_sub(1)?;
     Some((SHARD.get(usize::from(shard))?.lock(), usize::from(shard), number))
+}
+
+/// In which of the zones an address lies, if in any.
+pub(crate) fn temperature_at(address: usize) -> Option<usize> {
+    let pages = TEMPERATURES * ZONE_PAGES.load(Acquire);
+    let offset = address.wrapping_sub(START.load(Relaxed));
+    (offset < pages * PAGE).then(|| temperature_of(number_of(address)))
+}
+
+/// What a walk tells of a page.
+pub(crate) struct Seen {
+    pub temperature: usize,
+    pub address: usize,
+    /// Of its objects; a large one's are all counted on its first page, its bytes on each.
+    pub objects: usize,
+    pub bytes: usize,
+}
+
+/// Tells of all pages with objects from one on, by number, until `more` says false; then where to go on. It lacks pages of shards that are busy just then: it waits for no
+/// lock.
+pub(crate) fn walk(from: u32, mut each: impl FnMut(Seen), mut more: impl FnMut() -> bool) -> Option<u32> {
+    let zone_pages = ZONE_PAGES.load(Acquire) as u32;
+    for (temperature, known) in (0..).zip(&KNOWN) {
+        let begin = temperature as u32 * zone_pages;
+        for number in begin.max(from)..begin + (known.load(Acquire) as u32).min(zone_pages) {
+            if !more() {
+                return Some(number);
+            }
+            // SAFETY: it has a record, which is accessible.
+            let shard = unsafe { &(*record(number)).shard }.load(Acquire).checked_sub(1);
+            let Some(_shard) = shard.and_then(|shard| SHARD.get(usize::from(shard))?.try_lock()) else { continue };
+            // SAFETY: its shard is locked.
+            let (objects, bytes) = unsafe { page(number) }.holds();
+            if bytes > 0 {
+                each(Seen { temperature, address: address_of(number), objects, bytes });
+            }
+        }
+    }
+    None
 }
 
 /// What kind of object an address lies in, and whose; `None` if there is none.

@@ -376,12 +376,15 @@ pub struct Seen {
     pub tag: u16,
 }
 
-/// Tells of all objects that have a tag, zone by zone, until `each` says false; whether it did not. Zones that are busy just then lack a slab or two.
-pub fn walk(mut each: impl FnMut(Seen) -> bool) -> bool {
+/// Tells of all objects that have a tag, zone by zone from an address on, until `more` says false; then where to go on. Zones that are busy just then lack a slab or two.
+pub fn walk(from: usize, mut each: impl FnMut(Seen), mut more: impl FnMut() -> bool) -> Option<usize> {
     for (index, used, slabs) in zones_in_use() {
-        let mut address = zone_start(index);
-        let end = address + used;
+        let end = zone_start(index) + used;
+        let mut address = zone_start(index).max(from);
         while address < end {
+            if !more() {
+                return Some(address);
+            }
             let lock = find(address).and_then(|_| slabs.try_lock());
             // SAFETY: as in `tag_at`.
             let Some(slab) = lock.as_ref().and_then(|_| unsafe { slab_at(address) }) else {
@@ -398,15 +401,13 @@ pub fn walk(mut each: impl FnMut(Seen) -> bool) -> bool {
                 let tag = slab.tag(address).load(Relaxed);
                 if tag != 0 && (shared || map[index / 64] & 1 << (index % 64) == 0) {
                     let bytes = if shared { TAG_BYTES as f32 * live } else { size as f32 };
-                    if !each(Seen { address, bytes, objects: bytes / size as f32, tag }) {
-                        return false;
-                    }
+                    each(Seen { address, bytes, objects: bytes / size as f32, tag });
                 }
             }
             address = slab.start + slab_bytes(kind_of(slab.class));
         }
     }
-    true
+    None
 }
 
 impl Slabs {

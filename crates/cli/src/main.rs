@@ -1,4 +1,5 @@
-//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, and loads servers.
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, loads servers, and
+//! reproduces papers' figures.
 //!
 //! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
@@ -24,10 +25,12 @@ mod recording;
 mod report;
 mod report_file;
 mod report_text;
+mod reproduce;
 mod run;
 mod run_dir;
 mod sampling;
 mod shares;
+mod sim;
 mod sites;
 mod tree;
 
@@ -57,7 +60,9 @@ fn main() -> ExitCode {
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
+        args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments),
+        args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
     };

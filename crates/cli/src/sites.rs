@@ -1,4 +1,4 @@
-//! Allocation sites: what each process told of them (`alloc::sites`), as part of the report, and `terrace report sites`, which gives them the names of their functions.
+//! Allocation sites: what each process told of them (`alloc::watch`), as part of the report, and `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
 use crate::quantity::{bytes, share};
@@ -23,7 +23,7 @@ pub struct Sites {
     pub pid: u32,
     /// The names of the tiers, in the order of `tier_bytes`.
     pub tiers: Vec<String>,
-    /// Samples that met other memory: large objects, mappings, stacks.
+    /// Samples that met other memory: mappings, stacks, what was allocated before objects were watched.
     pub samples_elsewhere: f64,
     /// The sites, those with the most samples first.
     pub sites: Vec<Site>,
@@ -44,6 +44,13 @@ pub struct Site {
     pub tier_bytes: Vec<u64>,
     /// Who calls malloc, who calls that, and so on: each a file and a return address in it.
     pub frames: Vec<String>,
+}
+
+impl Site {
+    /// Whether it is no site, but what the program placed itself: the name is in parentheses.
+    fn is_placed(&self) -> bool {
+        self.frames.first().is_some_and(|frame| frame.starts_with('('))
+    }
 }
 
 /// The lists of all processes in a run directory.
@@ -89,7 +96,9 @@ fn site(line: &str, tiers: usize) -> Option<Site> {
     let tier_bytes = figures.map(|bytes| bytes.parse().ok()).collect::<Option<Vec<u64>>>()?;
     let mut frames = Vec::new();
     while let Some(offset) = fields.next() {
-        frames.push(format!("{}+0x{offset}", fields.next()?));
+        let name = fields.next()?;
+        // Without an offset it is the name of something else than a place in a file.
+        frames.push(if offset == "-" { name.to_owned() } else { format!("{name}+0x{offset}") });
     }
     (tier_bytes.len() == tiers).then_some(Site { bytes, objects, samples, zone, tier_bytes, frames })
 }
@@ -126,8 +135,15 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
         return Ok(0);
     }
     let (bytes_in_all, met) = (sites.sites.iter().map(|site| site.bytes).sum::<u64>(), samples(sites));
-    writeln!(out, "{}: process {}, {} in {} sites", report.command.join(" "), sites.pid, bytes(bytes_in_all), sites.sites.len())?;
-    writeln!(out, "samples: {met:.0} met objects of these, {:.0} other memory (large objects, mappings)", sites.samples_elsewhere)?;
+    writeln!(
+        out,
+        "{}: process {}, {} in {} sites",
+        report.command.join(" "),
+        sites.pid,
+        bytes(bytes_in_all),
+        sites.sites.iter().filter(|site| !site.is_placed()).count()
+    )?;
+    writeln!(out, "samples: {met:.0} met objects of these, {:.0} other memory (mappings, stacks)", sites.samples_elsewhere)?;
     let density = |site: &Site| site.samples / site.bytes.max(1) as f64;
     let mut ranking: Vec<&Site> = sites.sites.iter().collect();
     let mut list = |title: &str, ranking: &[&Site]| -> Result<()> {
@@ -150,7 +166,7 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     list("hottest (most samples)", &ranking)?;
     // Who holds much of which nothing is met: a candidate for `Cold`.
     let mean = met / bytes_in_all.max(1) as f64;
-    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| density(site) < mean / 4.0).collect();
+    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| density(site) < mean / 4.0 && !site.is_placed()).collect();
     cold.sort_by_key(|site| std::cmp::Reverse(site.bytes));
     list("coldest (most bytes with less than a quarter of the mean samples per byte)", &cold)?;
     Ok(0)
@@ -199,6 +215,7 @@ mod tests {
     use super::*;
 
     const LIST: &str = "terrace-sites 1 elsewhere 12.5 tiers dram,lz4\n\
+        8192 3 1.0 0 8192 0\t-\t(placed)\n\
         4096 64 0.0 3 0 4096\t1a2b\t/usr/bin/app\tff\t/lib/libc.so.6\n\
         1024 2 900.5 1 1024 0\t7f00\t\n";
 
@@ -208,8 +225,9 @@ mod tests {
         assert_eq!((sites.pid, sites.samples_elsewhere, sites.tiers.len()), (7, 12.5, 2));
         assert_eq!(sites.sites[0].samples, 900.5);
         assert_eq!(sites.sites[0].frames, ["+0x7f00"]);
-        assert_eq!(sites.sites[1].frames, ["/usr/bin/app+0x1a2b", "/lib/libc.so.6+0xff"]);
-        assert_eq!(sites.sites[1].tier_bytes, [0, 4096]);
+        assert_eq!(sites.sites[1].frames, ["(placed)"]);
+        assert_eq!(sites.sites[2].frames, ["/usr/bin/app+0x1a2b", "/lib/libc.so.6+0xff"]);
+        assert_eq!(sites.sites[2].tier_bytes, [0, 4096]);
     }
 
     #[test]

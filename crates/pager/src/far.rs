@@ -131,7 +131,7 @@ impl Far {
     pub fn new(pager: &Pager) -> Option<Far> {
         let mut far = Far {
             node: Arc::clone(pager.far()?.1),
-            placement: Box::new(FirstTouch),
+            placement: Box::new(FirstTouch::live()),
             slowness: 0.0,
             units: Vec::new(),
             looks: 0,

@@ -224,6 +224,17 @@ pub fn move_pages(pages: &[usize], nodes: &[i32], status: &mut [i32]) -> Result<
     unsafe { syscall!(Sysno::move_pages, 0, pages.len(), pages.as_ptr(), nodes.as_ptr(), status.as_mut_ptr(), MPOL_MF_MOVE) }.map(drop)
 }
 
+/// New pages of a range come from this node as long as it has room.
+pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<()> {
+    const MPOL_PREFERRED: usize = 1;
+    let mut nodes = [0usize; 16];
+    let Some(word) = nodes.get_mut(node as usize / usize::BITS as usize) else { return Err(Errno::EINVAL) };
+    *word = 1 << (node % usize::BITS);
+    // (The kernel takes one bit less than it is told.)
+    // SAFETY: changes no contents; the kernel reads that many bits.
+    unsafe { syscall!(Sysno::mbind, start, len, MPOL_PREFERRED, nodes.as_ptr(), nodes.len() * usize::BITS as usize + 1, 0) }.map(drop)
+}
+
 /// A descriptor of this process, in the calling thread's table.
 pub fn own_process() -> Result<Fd> {
     // SAFETY: no memory is involved.

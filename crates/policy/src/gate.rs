@@ -2,29 +2,63 @@
 //!
 //! A unit of the slow tier takes the place of one in the fast tier (or free room there) if
 //!
-//! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the moves take. Samples are time spent waiting, so both are
-//!   counted in samples: a unit that is met n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in the slow one;
-//! - **it is no chance**: if another has to go, the two differ by more than [`SIGMAS`] standard deviations of what sampling makes of equal ones.
+//! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the moves take. Samples are time spent waiting, so
+//!   both are counted in samples: a unit that is met n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in
+//!   the slow one;
+//! - **it is no chance**: if another has to go, the two differ by more than [three](Config::sigmas) standard deviations of what sampling makes of
+//!   equal ones.
 //!
-//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order without a gate thrashes on noise, with 25 times the moves).
+//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order without a gate thrashes on noise, with 25 times the
+//! moves).
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::regions::Model;
+use crate::settings::{Kind, Knob, Setting};
 use crate::terrace::{PRIOR, Terrace};
 use std::cmp::Ordering;
 
-/// A move must pay back before each unit has been met so often, on average.
-const HORIZON: f64 = 16.0;
-/// What a move of 2 MiB takes, in samples of 1 ms: it is copied at 2 GB/s and more.
-const MOVE_SAMPLES: f64 = 1.0;
-/// See the module. Of two units taken at random 1.5 would be plenty (`facts/hotness-policies.md`); but it is the hottest of many and the coldest of many that are compared, and of
-/// 200 equal units those are 3 standard deviations apart.
-const SIGMAS: f64 = 3.0;
+/// Parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// A move must pay back before each unit has been met so often, on average: a time only together with the rate of samples.
+    pub horizon: f64,
+    /// What a move takes, in the time that a sample stands for in the fast tier.
+    pub move_samples: f64,
+    /// Standard deviations by which two units must differ: see the module. Of two units taken at random 1.5 would be plenty
+    /// (`facts/hotness-policies.md`); but it is the hottest of many and the coldest of many that are compared, and of 200 equal units those are 3
+    /// standard deviations apart.
+    pub sigmas: f64,
+    /// How many times as long an access takes in the slow tier, at least 1.
+    pub slowness: f64,
+}
+
+/// In a live program, but for the slowness: a move of 2 MiB takes a sample of 1 ms, as it is copied at 2 GB/s and more.
+pub const CONFIG: Config = Config { horizon: 16.0, move_samples: 1.0, sigmas: 3.0, slowness: 1.0 };
+
+/// What can be set.
+pub const SETTINGS: &[Setting<Config>] = &[
+    Setting {
+        knob: Knob { name: "horizon", about: "a move must pay before each unit was met so often", kind: Kind::Count },
+        get: |config| config.horizon,
+        set: |config, value| config.horizon = value,
+    },
+    Setting {
+        knob: Knob { name: "sigmas", about: "standard deviations by which two units must differ", kind: Kind::Count },
+        get: |config| config.sigmas,
+        set: |config, value| config.sigmas = value,
+    },
+    Setting {
+        knob: Knob { name: "move", about: "what a move takes, in the time that a sample stands for", kind: Kind::Count },
+        get: |config| config.move_samples,
+        set: |config, value| config.move_samples = value,
+    },
+];
 
 /// The policy named `terrace`.
 pub struct Gated {
     model: Terrace,
     places: Vec<Option<Place>>,
+    config: Config,
     /// What an access gains by a move to the fast tier, as a multiple of what it costs there.
     gain: f64,
     /// Scratch: units by heat.
@@ -35,10 +69,17 @@ pub struct Gated {
 impl Gated {
     /// Over a slow tier that takes `slowness` times as long, at least 1.
     pub fn new(slowness: f64) -> Gated {
-        Gated { model: Terrace::default(), places: Vec::new(), gain: (slowness - 1.0).max(0.0), fast: Vec::new(), slow: Vec::new() }
+        Gated::with(Config { slowness, ..CONFIG })
     }
 
-    /// What is gained before the horizon if `unit` takes the place of `other`, as a multiple of what the moves cost; `None` if they may well be equal.
+    /// With these parameters.
+    pub fn with(config: Config) -> Gated {
+        let gain = (config.slowness - 1.0).max(0.0);
+        Gated { model: Terrace::default(), places: Vec::new(), config, gain, fast: Vec::new(), slow: Vec::new() }
+    }
+
+    /// What is gained before the horizon if `unit` takes the place of `other`, as a multiple of what the moves cost; `None` if they may well be
+    /// equal.
     fn pays(&self, unit: UnitId, other: Option<UnitId>) -> Option<f64> {
         let (met, mean) = self.model.evidence(unit);
         let (others, moves) = other.map_or((0.0, 1.0), |other| (self.model.evidence(other).0, 2.0));
@@ -46,8 +87,8 @@ impl Gated {
         // What comes into free room takes nobody's place.
         let noise = if other.is_some() { (met + others + 1.0).sqrt() } else { 0.0 };
         // Thin evidence is drawn towards the average, which is no reason to move anything.
-        let before_horizon = more / (mean + PRIOR) * HORIZON;
-        (more > SIGMAS * noise).then_some(before_horizon * self.gain / (moves * MOVE_SAMPLES))
+        let before_horizon = more / (mean + PRIOR) * self.config.horizon;
+        (more > self.config.sigmas * noise).then_some(before_horizon * self.gain / (moves * self.config.move_samples))
     }
 
     fn place(&mut self, unit: UnitId) -> &mut Option<Place> {

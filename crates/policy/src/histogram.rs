@@ -1,15 +1,20 @@
 //! Hotness by a histogram of counters: what Memtis (Lee et al., SOSP 2023) and Jenga have in common (Jenga §2.2.2, §2.3).
 //!
-//! Each unit has a counter that decays by half in every *cooling period* (a number of samples). Sixteen bins hold how many units have a counter between
-//! 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and the one below is *warm*,
-//! which stays where it is; without a warm bin if the hot ones fill three quarters of the fast tier. Hot units in the slow tier wait in one queue, cold
-//! ones in the fast tier in another, and are looked at again when it is their turn.
+//! Each unit has a counter that decays by half in every *cooling period* (a number of samples). Sixteen bins hold how many units have a counter
+//! between 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and
+//! the one below is *warm*, which stays where it is; without a warm bin if the hot ones fill three quarters of the fast tier. Hot units in the slow
+//! tier wait in one queue, cold ones in the fast tier in another, and are looked at again when it is their turn.
 //!
-//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units are looked at when a period ends and when thresholds are
-//! adapted (a pass over 12 bytes a unit, once in 100,000 samples), where the module shifts its histogram and corrects a page when it is next met; and
-//! watermarks are shares of the fast tier alone, without the module's least and greatest sizes.
+//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units are looked at when a period ends and when thresholds
+//! are adapted (a pass over 12 bytes a unit, once in 100,000 samples), where the module clears its histogram and sorts a page in when it is next met
+//! or its list is gone through.
+//!
+//! What else the module does is a part of [`Config`], and off in a live program: it moves pages twice a second, halves counters when memory grows
+//! too, counts base pages 512-fold, spares new pages their first halving, and has least and greatest sizes of what is kept free (one of them by
+//! mistake). Pages are never split here.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
+use crate::settings::{Kind, Knob, Setting};
 use std::collections::VecDeque;
 
 /// Bins of the histogram (Jenga §2.2.2).
@@ -42,14 +47,96 @@ pub struct Config {
     pub no_warm_from: f64,
     /// Promotions leave this share of the fast tier free, and room is made for it while any wait. 0.03 in Memtis.
     pub promote_free: f64,
-    /// The share to keep free while none waits. 0.02 in Memtis.
+    /// While none waits, that room is made only when less than this share is free. 0.02 in Memtis.
     pub demote_free: f64,
-    /// The first adaptation after a cooling may only lower the hot threshold, and by one bin; others may only raise it. So does Memtis's module, by what
-    /// looks like a mistake.
+    /// The first adaptation after a cooling may only lower the hot threshold, and by one bin; others may only raise it. So does Memtis's module, by
+    /// what looks like a mistake.
     pub one_way_adaptation: bool,
     /// A new unit begins one bin above the hot threshold, as in Memtis, and otherwise at 0.
     pub begins_hot: bool,
+    /// And does not decay at the end of the period in which it came (`htmm_skip_cooling`).
+    pub spared_once: bool,
+    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page.
+    pub sample_counts: u32,
+    /// Moves are asked for no more often than this, ns. Memtis's papers say 50 ms, its module has 500 ms; 0 for whenever it is asked.
+    pub period_ns: u64,
+    /// A period ends too when memory has grown by so many bytes since the last time: 10 GB in Memtis. 0 for never.
+    pub cooling_bytes: f64,
+    /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB: but where that is less or more, the module takes
+    /// the former for both, by mistake, and so does this.
+    pub limits: bool,
+    /// Bytes that a unit stands for, for those two.
+    pub unit_bytes: f64,
 }
+
+/// What can be set of the policies with this mechanism.
+pub const SETTINGS: &[Setting<Config>] = &[
+    Setting {
+        knob: Knob { name: "cooling", about: "samples in a cooling period", kind: Kind::Samples },
+        get: |config| config.cooling_samples as f64,
+        set: |config, value| config.cooling_samples = value as u64,
+    },
+    Setting {
+        knob: Knob { name: "adapt", about: "samples between adaptations of the thresholds", kind: Kind::Samples },
+        get: |config| config.adapt_samples as f64,
+        set: |config, value| config.adapt_samples = value as u64,
+    },
+    Setting {
+        knob: Knob { name: "period", about: "time between moves; the module has 500ms", kind: Kind::Time },
+        get: |config| config.period_ns as f64,
+        set: |config, value| config.period_ns = value as u64,
+    },
+    Setting {
+        knob: Knob { name: "smooth", about: "counters decay all the time, as Jenga's", kind: Kind::Switch },
+        get: |config| f64::from(u8::from(config.decay == Decay::Smooth)),
+        set: |config, value| config.decay = if value != 0.0 { Decay::Smooth } else { Decay::Sawtooth },
+    },
+    Setting {
+        knob: Knob { name: "one-way", about: "thresholds rise and fall by the module's rule", kind: Kind::Switch },
+        get: |config| f64::from(u8::from(config.one_way_adaptation)),
+        set: |config, value| config.one_way_adaptation = value != 0.0,
+    },
+    Setting {
+        knob: Knob { name: "no-warm", about: "no bin is warm from this share of the fast tier on", kind: Kind::Share },
+        get: |config| config.no_warm_from,
+        set: |config, value| config.no_warm_from = value,
+    },
+    Setting {
+        knob: Knob { name: "promote-free", about: "the share of the fast tier that promotions leave free", kind: Kind::Share },
+        get: |config| config.promote_free,
+        set: |config, value| config.promote_free = value,
+    },
+    Setting {
+        knob: Knob { name: "demote-free", about: "less than this is free when that is made although none waits", kind: Kind::Share },
+        get: |config| config.demote_free,
+        set: |config, value| config.demote_free = value,
+    },
+    Setting {
+        knob: Knob { name: "limits", about: "least and greatest sizes of what is kept free", kind: Kind::Switch },
+        get: |config| f64::from(u8::from(config.limits)),
+        set: |config, value| config.limits = value != 0.0,
+    },
+    Setting {
+        knob: Knob { name: "begins-hot", about: "new pages begin above the hot threshold", kind: Kind::Switch },
+        get: |config| f64::from(u8::from(config.begins_hot)),
+        set: |config, value| config.begins_hot = value != 0.0,
+    },
+    Setting {
+        knob: Knob { name: "spared-once", about: "new pages do not decay at first", kind: Kind::Switch },
+        get: |config| f64::from(u8::from(config.spared_once)),
+        set: |config, value| config.spared_once = value != 0.0,
+    },
+    Setting {
+        knob: Knob { name: "sample", about: "what a sample counts: 1 of a huge page, 512 of a base page", kind: Kind::Count },
+        get: |config| f64::from(config.sample_counts),
+        set: |config, value| config.sample_counts = value as u32,
+    },
+    Setting {
+        knob: Knob { name: "growth", about: "a period ends when memory has grown by so much; 0: never", kind: Kind::Bytes },
+        get: |config| config.cooling_bytes,
+        set: |config, value| config.cooling_bytes = value,
+    },
+];
 
 /// One unit's state.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,20 +146,22 @@ struct Record {
     /// What was counted in this period.
     recent: u32,
     /// Bits 0 to 3 its bin; the others below.
-    bits: u8,
+    bits: u16,
 }
 
 const _: () = assert!(size_of::<Record>() <= 12);
 
-const BIN: u8 = 0xF;
-const PRESENT: u8 = 0x10;
-const FAST: u8 = 0x20;
-const WAITS: u8 = 0x40;
+const BIN: u16 = 0xF;
+const PRESENT: u16 = 0x10;
+const FAST: u16 = 0x20;
+const WAITS: u16 = 0x40;
 /// Its move was asked for in this decision.
-const ASKED: u8 = 0x80;
+const ASKED: u16 = 0x80;
+/// It does not decay at the end of this period.
+const SPARED: u16 = 0x100;
 
 impl Record {
-    fn is(self, bit: u8) -> bool {
+    fn is(self, bit: u16) -> bool {
         self.bits & bit != 0
     }
 
@@ -80,7 +169,7 @@ impl Record {
         usize::from(self.bits & BIN)
     }
 
-    fn set(&mut self, bit: u8, to: bool) {
+    fn set(&mut self, bit: u16, to: bool) {
         if to { self.bits |= bit } else { self.bits &= !bit }
     }
 
@@ -108,6 +197,12 @@ pub struct Hotness {
     hot: u8,
     warm: u8,
     samples: u64,
+    now_ns: u64,
+    /// When moves may be asked for again.
+    due_ns: u64,
+    present: u32,
+    /// Units when growth ended a period last.
+    grown_to: u32,
     /// Samples when this period began.
     period_from: u64,
     adapted_at: u64,
@@ -129,6 +224,10 @@ impl Hotness {
             hot: 1,
             warm: 1,
             samples: 0,
+            now_ns: 0,
+            due_ns: 0,
+            present: 0,
+            grown_to: 0,
             period_from: 0,
             adapted_at: 0,
             cooled_since: false,
@@ -169,7 +268,7 @@ impl Hotness {
         let (decay, x) = (self.config.decay, self.elapsed());
         let record = &mut self.records[unit as usize];
         self.bins[record.bin()] -= 1;
-        record.bits = record.bits & !BIN | bin_of(record.value(decay, x));
+        record.bits = record.bits & !BIN | u16::from(bin_of(record.value(decay, x)));
         self.bins[record.bin()] += 1;
     }
 
@@ -201,7 +300,12 @@ impl Hotness {
     /// A period ends: AC ← (AC + cpaccesses) / 2.
     fn cool(&mut self) {
         for record in self.records.iter_mut().filter(|record| record.is(PRESENT)) {
-            record.before = (record.before + record.recent as f32) / 2.0;
+            if record.is(SPARED) {
+                record.set(SPARED, false);
+                record.before += record.recent as f32;
+            } else {
+                record.before = (record.before + record.recent as f32) / 2.0;
+            }
             record.recent = 0;
         }
         self.period_from = self.samples;
@@ -209,16 +313,43 @@ impl Hotness {
         self.look_at_all();
     }
 
-    /// Sets the thresholds by what is in the bins.
-    fn adapt(&mut self) {
-        self.adapted_at = self.samples;
+    /// Whether memory has grown enough to end a period.
+    fn has_grown(&mut self) -> bool {
+        let grown = f64::from(self.present) - f64::from(self.grown_to);
+        let enough = self.config.cooling_bytes > 0.0 && grown * self.config.unit_bytes >= self.config.cooling_bytes;
+        if enough {
+            self.grown_to = self.present;
+        }
+        enough
+    }
+
+    /// Units to keep free while promotions wait, and while none does.
+    fn to_keep_free(&self, capacity: u32) -> (f64, f64) {
+        let (promote, demote) = (f64::from(capacity) * self.config.promote_free, f64::from(capacity) * self.config.demote_free);
+        if !self.config.limits {
+            return (promote, demote);
+        }
+        let units = |megabytes: f64| megabytes * 1048576.0 / self.config.unit_bytes;
+        let (least, most) = (units(50.0), units(1000.0));
+        let promote = if promote < units(100.0) {
+            least
+        } else if promote > units(1500.0) {
+            most
+        } else {
+            promote
+        };
+        (promote, demote.clamp(least, most))
+    }
+
+    /// Sets the thresholds by what is in the bins: after so many samples, or because the room has changed.
+    fn adapt(&mut self, room_changed: bool) {
         // Bins first: since the last look counters have decayed.
         for unit in 0..self.records.len() as UnitId {
             if self.records[unit as usize].is(PRESENT) {
                 self.rebin(unit);
             }
         }
-        let room = f64::from(self.capacity) * (1.0 - self.config.promote_free);
+        let room = f64::from(self.capacity) - self.to_keep_free(self.capacity).0;
         let (mut hot, mut units) = (BINS, 0.0);
         // As many of the highest as fit; bin 0 is never hot.
         while hot > 1 && units + f64::from(self.bins[hot - 1]) <= room {
@@ -227,7 +358,7 @@ impl Hotness {
         }
         // One that holds more than there is room for is hot all the same, if nothing else would be.
         let mut hot = (hot as u8).min(BINS as u8 - 1);
-        if self.config.one_way_adaptation {
+        if self.config.one_way_adaptation && !room_changed {
             hot = if std::mem::take(&mut self.cooled_since) {
                 hot.clamp(self.hot.saturating_sub(1).max(1), self.hot)
             } else {
@@ -291,6 +422,8 @@ impl PlacementPolicy for Hotness {
         let waits = record.bits & WAITS;
         // What it has as a smooth counter is what decays from here on.
         *record = Record { before: begin, recent: 0, bits: PRESENT | waits };
+        record.set(SPARED, self.config.spared_once);
+        self.present += 1;
         record.set(FAST, place == Place::Fast);
         self.bins[0] += 1;
         self.rebin(unit);
@@ -300,6 +433,7 @@ impl PlacementPolicy for Hotness {
         if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
             record.set(PRESENT, false);
             self.bins[record.bin()] -= 1;
+            self.present -= 1;
         }
     }
 
@@ -307,15 +441,23 @@ impl PlacementPolicy for Hotness {
     fn sampled(&mut self, unit: UnitId, weight: u32) {
         self.samples += 1;
         if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
-            record.recent = record.recent.saturating_add(weight);
+            record.recent = record.recent.saturating_add(weight.saturating_mul(self.config.sample_counts));
             self.look_at(unit);
         }
-        // When both fall due, only cooling runs.
-        if self.samples - self.period_from >= self.config.cooling_samples {
-            self.cool();
-        } else if self.samples - self.adapted_at >= self.config.adapt_samples {
-            self.adapt();
+        let adapts = self.samples - self.adapted_at >= self.config.adapt_samples;
+        if adapts {
+            self.adapted_at = self.samples;
         }
+        // When both fall due, only cooling runs, and that adaptation is left out.
+        if self.samples - self.period_from >= self.config.cooling_samples || self.has_grown() {
+            self.cool();
+        } else if adapts {
+            self.adapt(false);
+        }
+    }
+
+    fn at(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
     }
 
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
@@ -326,15 +468,22 @@ impl PlacementPolicy for Hotness {
         // Not for every unit.
         if room.capacity.abs_diff(self.capacity) > self.capacity / CAPACITY_SHARE {
             self.capacity = room.capacity;
-            self.adapt();
+            self.adapt(true);
         }
+        if self.now_ns < self.due_ns {
+            return;
+        }
+        // By a grid, so that whoever asks every period is never told to come again for being early by a little.
+        self.due_ns = self.now_ns.checked_div(self.config.period_ns).map_or(0, |periods| (periods + 1) * self.config.period_ns);
         let mut used = f64::from(room.used);
         let capacity = f64::from(room.capacity);
         let at_most = room.moves_max as usize;
-        let free_for_promotion = capacity * self.config.promote_free;
+        let (free_for_promotion, free_for_none) = self.to_keep_free(room.capacity);
         // Half of the moves at most make room: who waits is to come in.
         let waiting = self.to_promote.len().min(at_most.div_ceil(2)) as f64;
-        let wanted = if waiting > 0.0 { waiting + free_for_promotion } else { capacity * self.config.demote_free };
+        let enough_free = waiting == 0.0 && used + free_for_none <= capacity;
+        // Once room is made, it is as much as promotions need.
+        let wanted = if enough_free { 0.0 } else { waiting + free_for_promotion };
         while moves.len() < at_most && used + wanted > capacity {
             let Some(unit) = self.next_to_demote() else {
                 if waiting == 0.0 || self.warm == self.hot {
@@ -498,5 +647,108 @@ mod tests {
         let mut moves = Vec::new();
         hotness.decide(Room { capacity: 2, used: 2, moves_max: 10 }, &mut moves);
         assert!(moves.iter().any(|step| step.to == Place::Slow), "{moves:?}");
+    }
+
+    fn bare(cooling_samples: u64, adapt_samples: u64) -> Config {
+        Config { cooling_samples, adapt_samples, begins_hot: false, one_way_adaptation: false, ..memtis::CONFIG }
+    }
+
+    /// Two units of the slow tier and so many samples, of which each third is of unit 1.
+    fn sampled(config: Config, samples: u32) -> Hotness {
+        let mut hotness = Hotness::new(config);
+        (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..samples).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));
+        hotness
+    }
+
+    #[test]
+    fn where_cooling_and_adaptation_fall_due_together_there_is_no_adaptation() {
+        // The thresholds of nothing are 1 and 1. With 9 samples cooling has come at the sixth, adaptation at the third and the ninth.
+        let mut hotness = sampled(bare(6, 3), 2);
+        hotness.capacity = 1;
+        hotness.sampled(1, 1);
+        // One fits: unit 0 with 2 of 3, in bin 1 as unit 1, so that neither bin fits, and all that is hot is above.
+        assert_eq!(hotness.thresholds().0, 2);
+        hotness.capacity = 10;
+        (3..7).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));
+        // Cooled after the sixth; the seventh does not make up for it.
+        assert_eq!((hotness.counter(0), hotness.thresholds().0), (3.0, 2));
+        (7..9).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));
+        assert_eq!(hotness.thresholds().0, 1);
+    }
+
+    #[test]
+    fn a_base_page_counts_512_fold() {
+        let hotness = sampled(Config { sample_counts: 512, ..bare(100, 100) }, 3);
+        // 1024 and 512 are in bins 10 and 9.
+        assert_eq!((hotness.counter(0), hotness.counter(1), hotness.bins()[10], hotness.bins()[9]), (1024.0, 512.0, 1, 1));
+    }
+
+    #[test]
+    fn what_is_new_is_spared_the_first_halving() {
+        let mut hotness = Hotness::new(Config { spared_once: true, begins_hot: true, ..bare(2, 100) });
+        hotness.arrived(0, Place::Slow);
+        // Above a hot threshold of 1: 2² = 4.
+        assert_eq!(hotness.counter(0), 4.0);
+        (0..2).for_each(|_| hotness.sampled(0, 1));
+        assert_eq!(hotness.counter(0), 6.0);
+        (0..2).for_each(|_| hotness.sampled(0, 1));
+        assert_eq!(hotness.counter(0), 4.0);
+    }
+
+    #[test]
+    fn growth_ends_a_period() {
+        let mut hotness = sampled(Config { cooling_bytes: 4.0, unit_bytes: 1.0, ..bare(100, 100) }, 6);
+        (2..4).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        // Four units of one byte; it is seen at the next sample, and that once.
+        assert_eq!(hotness.counter(0), 4.0);
+        (0..2).for_each(|_| hotness.sampled(2, 1));
+        assert_eq!((hotness.counter(0), hotness.counter(2)), (2.0, 1.5));
+        // What goes has to come again.
+        hotness.gone(3);
+        (3..7).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        hotness.sampled(2, 1);
+        assert_eq!(hotness.counter(0), 2.0);
+        hotness.arrived(7, Place::Slow);
+        hotness.sampled(2, 1);
+        assert_eq!(hotness.counter(0), 1.0);
+    }
+
+    #[test]
+    fn moves_come_no_more_often_than_the_period() {
+        let mut hotness = sampled(Config { period_ns: 500, promote_free: 0.0, ..bare(100, 5) }, 6);
+        let mut moves_at = |now_ns: u64| {
+            hotness.at(now_ns);
+            let mut moves = Vec::new();
+            hotness.decide(Room { capacity: 4, used: 0, moves_max: 1 }, &mut moves);
+            moves.iter().for_each(|step| hotness.moved(step.unit, step.to));
+            moves.len()
+        };
+        assert_eq!([moves_at(0), moves_at(499), moves_at(500), moves_at(1000)], [1, 0, 1, 0]);
+    }
+
+    #[test]
+    fn room_is_made_below_two_percent_free_up_to_three() {
+        let mut hotness = Hotness::new(bare(100, 100));
+        (0..100).for_each(|unit| hotness.arrived(unit, Place::Fast));
+        // Nothing is met, so all are cold but for a warm bin 0.
+        hotness.decide(Room { capacity: 100, used: 98, moves_max: 10 }, &mut Vec::new());
+        (hotness.hot, hotness.warm) = (1, 1);
+        hotness.look_at_all();
+        for (used, demoted) in [(98, 0), (99, 2), (100, 3)] {
+            let mut moves = Vec::new();
+            hotness.decide(Room { capacity: 100, used, moves_max: 10 }, &mut moves);
+            assert_eq!(moves.len(), demoted, "{used}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_what_is_kept_free_have_the_modules_limits() {
+        let hotness = Hotness::new(Config { limits: true, unit_bytes: 1048576.0, ..memtis::CONFIG });
+        // In MB: 1 GB is below 100 MB and 50 MB, and the former becomes 50 MB too.
+        assert_eq!(hotness.to_keep_free(1000), (50.0, 50.0));
+        assert_eq!(hotness.to_keep_free(4000), (120.0, 80.0));
+        assert_eq!(hotness.to_keep_free(60_000), (1000.0, 1000.0));
+        assert_eq!(Hotness::new(memtis::CONFIG).to_keep_free(1000), (30.0, 20.0));
     }
 }

@@ -25,7 +25,7 @@ pub fn victims(name: &str) -> Option<Box<dyn VictimPolicy>> {
 pub fn placement(name: &str, slowness: f64) -> Option<Box<dyn PlacementPolicy>> {
     Some(match name {
         "terrace" => Box::new(Gated::new(slowness)),
-        "faults" => Box::new(FirstTouch),
+        "faults" => Box::new(FirstTouch::live()),
         _ => Box::new(Hotness::new(published(name)?)),
     })
 }

@@ -2,8 +2,8 @@
 
 use crate::histogram::{Config, Decay};
 
-/// The policy named `memtis`: cooling each 2,000,000 samples, adaptation each 100,000 (Jenga §2.2.2; the module's defaults). The thresholds' one-way adaptation is the
-/// module's too, and [can be left out](Config::one_way_adaptation).
+/// The policy named `memtis`: cooling each 2,000,000 samples, adaptation each 100,000 (Jenga §2.2.2; the module's defaults). The thresholds' one-way
+/// adaptation is the module's too, and [can be left out](Config::one_way_adaptation).
 pub const CONFIG: Config = Config {
     name: "memtis",
     decay: Decay::Sawtooth,
@@ -14,7 +14,29 @@ pub const CONFIG: Config = Config {
     demote_free: 0.02,
     one_way_adaptation: true,
     begins_hot: true,
+    spared_once: false,
+    sample_counts: 1,
+    period_ns: 0,
+    cooling_bytes: 0.0,
+    limits: false,
+    unit_bytes: 0.0,
 };
+
+/// A policy with Memtis's mechanism as its module runs, where a unit stands for so many bytes: what a live program leaves out of it. Moves are made
+/// every 50 ms, as the papers say; smooth counters have no first halving to be spared.
+pub fn as_published(config: Config, unit_bytes: f64) -> Config {
+    Config {
+        spared_once: config.decay == Decay::Sawtooth,
+        sample_counts: if unit_bytes <= BASE_PAGE { 512 } else { 1 },
+        period_ns: 50_000_000,
+        cooling_bytes: 10.0 * (1u64 << 30) as f64,
+        limits: true,
+        unit_bytes,
+        ..config
+    }
+}
+
+const BASE_PAGE: f64 = 4096.0;
 
 /// The policy named `memtis-qc`, quick cooling: Memtis with Jenga's period (Jenga §7). The paper names no interval of adaptation for it.
 pub const QUICK_COOLING: Config = Config { name: "memtis-qc", cooling_samples: crate::jenga::COOLING_SAMPLES, ..CONFIG };

@@ -44,6 +44,22 @@ pub enum Reason {
     },
     /// There is more in the fast tier than it has room for, and nothing there is colder.
     Coldest,
+    /// Its count of samples is not below the threshold and it comes up, or it is and it goes down.
+    Counted {
+        /// The count, on the policy's own scale.
+        count: u32,
+        /// The threshold, on the same.
+        threshold: u32,
+    },
+    /// Faults say that it is in use.
+    Hinted,
+    /// It was not touched since it was looked at last, and room is needed.
+    Idle,
+    /// It will be accessed so often, which only an oracle knows.
+    Foretold {
+        /// How often.
+        accesses: u32,
+    },
 }
 
 /// One move that a policy asks for.
@@ -75,6 +91,10 @@ pub struct Senses {
     pub hints: bool,
     /// Which units were touched at all between two looks, by accessed bits ([`PlacementPolicy::referenced`]).
     pub referenced: bool,
+    /// Which units were written between two looks ([`PlacementPolicy::written`]).
+    pub written: bool,
+    /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): what nobody can provide but a simulation.
+    pub foretold: bool,
 }
 
 /// Decides which units are in the fast tier.
@@ -97,7 +117,8 @@ pub trait PlacementPolicy: Send {
     }
     /// It is so late, ns since the beginning; never less than before. What is told next happens then.
     fn at(&mut self, _now_ns: u64) {}
-    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted).
+    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted). A unit that moves
+    /// is armed no more, as what is mapped anew is mapped plainly.
     fn arm(&mut self, units: &mut Vec<UnitId>) {
         units.clear();
     }
@@ -107,22 +128,44 @@ pub trait PlacementPolicy: Send {
     }
     /// Bit `unit % 64` of word `unit / 64` says whether the unit was touched since this was told last.
     fn referenced(&mut self, _touched: &[u64]) {}
+    /// As [`referenced`](PlacementPolicy::referenced), of writes.
+    fn written(&mut self, _written: &[u64]) {}
+    /// Entry `unit` says how often that unit will be accessed between the next decision and the one after it; units beyond the end will not be.
+    fn foretold(&mut self, _accesses: &[u32]) {}
     /// Clears `moves` and fills it with what should move now, in this order. Those that fit are made at once, and told by
     /// [`moved`](PlacementPolicy::moved); others are forgotten.
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>);
+    /// What a move that it asks for takes, as a multiple of what one does that stops the program for as long as it copies. It is asked just before
+    /// the move is made. What takes nothing does not count for [`Room::moves_max`].
+    fn move_cost(&self, _unit: UnitId, _to: Place) -> f32 {
+        1.0
+    }
     /// A unit moved, for whatever reason.
     fn moved(&mut self, unit: UnitId, to: Place);
     /// How hot a unit is, for who must choose among units whatever the policy thinks of moving them: any scale, colder ones less.
     fn heat(&self, unit: UnitId) -> f32;
 }
 
-/// Where there are no samples: everything stays where it was put, until there is no room for it. Named after `faults`, which learns nothing of memory that
-/// does not fault.
-pub struct FirstTouch;
+/// Everything stays where it was first put.
+pub struct FirstTouch {
+    name: &'static str,
+}
+
+impl FirstTouch {
+    /// In a live program, where there are no samples: named after `faults`, which learns nothing of memory that does not fault.
+    pub fn live() -> FirstTouch {
+        FirstTouch { name: "faults" }
+    }
+
+    /// In a simulation, beside others.
+    pub fn published() -> FirstTouch {
+        FirstTouch { name: "first-touch" }
+    }
+}
 
 impl PlacementPolicy for FirstTouch {
     fn name(&self) -> &'static str {
-        "faults"
+        self.name
     }
 
     fn arrived(&mut self, _unit: UnitId, _place: Place) {}

@@ -2,7 +2,7 @@
 //!
 //! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own symbols, so each public name is one
 //! jump to the real function. Those that allocate pass on who calls, behind their own arguments: what the call returns to, the stack
-//! pointer before it, and the frame pointer register (`alloc::context`).
+//! pointer before it, and the frame pointer register (the crate `context`).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -21,6 +21,36 @@ macro_rules! jumps {
         }
     )*};
 }
+
+/// `malloc`: what is small, on a thread that groups nothing and has nothing else to do, is jemalloc's at once; else as those below.
+// SAFETY: reads the thread's state and a flag; a tail jump passes the argument on as it is, and three more after two that do not count.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "mov rax, qword ptr [rip + terrace_self@GOTTPOFF]",
+        "cmp byte ptr fs:[rax], 0",
+        "je 2f",
+        "cmp rdi, {small}",
+        "jae 2f",
+        "cmp dword ptr [rip + terrace_pending], 0",
+        "jne 2f",
+        "jmp _rjem_malloc@PLT",
+        "2:",
+        "mov rcx, [rsp]",
+        "lea r8, [rsp + 8]",
+        "mov r9, rbp",
+        "jmp terrace_malloc@PLT",
+        small = const SMALL,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("mov x3, x30", "mov x4, sp", "mov x5, x29", "b terrace_malloc");
+}
+
+/// As in the shim.
+#[cfg(target_arch = "x86_64")]
+const SMALL: usize = 32 << 10;
 
 macro_rules! allocating_jumps {
     ($($public:ident => $target:ident;)*) => {$(
@@ -42,7 +72,6 @@ macro_rules! allocating_jumps {
 compile_error!("libterrace.so is written for x86-64 and AArch64");
 
 allocating_jumps! {
-    malloc => terrace_malloc;
     calloc => terrace_calloc;
     realloc => terrace_realloc;
     reallocarray => terrace_reallocarray;

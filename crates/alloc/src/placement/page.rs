@@ -155,6 +155,16 @@ impl Page {
         self.starts.below(GRANULES)
     }
 
+    /// Objects that begin on it, and the bytes of objects on it.
+    pub fn holds(&self) -> (usize, usize) {
+        match self.kind {
+            Kind::Free => (0, 0),
+            Kind::Objects => (self.objects(), self.filled as usize * GRANULE),
+            Kind::Large => (1, crate::slabs::PAGE),
+            Kind::LargeTail => (0, crate::slabs::PAGE),
+        }
+    }
+
     /// Places an object of so many granules at a multiple of `step`: as near as can be to granule `near`, or at the first place that fits. Returns
     /// where, and whether its owner is new here.
     pub fn place(&mut self, len: usize, step: usize, near: Option<usize>, owner: Owner) -> Option<(usize, bool)> {

@@ -1,9 +1,9 @@
 //! Which item is asked for next: Zipf over ranks, and ranks scattered over items, so that popular items are not neighbours in memory.
 
-use super::values::mixed;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
+use terrace_sim::scattered::{Scattered, mixed};
 
 /// What is done with an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,50 +68,9 @@ impl Iterator for Accesses {
     }
 }
 
-/// A permutation of the numbers below a limit: a Feistel network over the next even power of two, walked until it is below the limit
-/// again (Black and Rogaway 2002, "cycle walking"; four steps at most on average).
-#[derive(Clone, Copy, Debug)]
-pub struct Scattered {
-    items: u64,
-    half_bits: u32,
-    seed: u64,
-}
-
-impl Scattered {
-    const ROUNDS: u64 = 4;
-
-    /// Of the numbers below `items`, which is at least 1.
-    pub fn new(items: u64, seed: u64) -> Self {
-        assert!((1..1 << 62).contains(&items), "checked with the arguments");
-        let bits = u64::BITS - (items - 1).leading_zeros();
-        Scattered { items, half_bits: bits.div_ceil(2).max(1), seed }
-    }
-
-    /// Where `rank`, below `items`, is.
-    pub fn item(&self, rank: u64) -> u64 {
-        assert!(rank < self.items);
-        let mut number = self.shuffled(rank);
-        while number >= self.items {
-            number = self.shuffled(number);
-        }
-        number
-    }
-
-    fn shuffled(&self, number: u64) -> u64 {
-        let mask = (1 << self.half_bits) - 1;
-        let (mut left, mut right) = (number >> self.half_bits, number & mask);
-        for round in 0..Self::ROUNDS {
-            let turned = mixed(right ^ mixed(self.seed.wrapping_add(round)));
-            (left, right) = (right, left ^ (turned & mask));
-        }
-        left << self.half_bits | right
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn drawn(items: u64, theta: f64, draws: usize) -> Vec<u64> {
         let mut accesses = Accesses::new(items, theta, 1.0, 11, 1);
@@ -168,23 +127,5 @@ mod tests {
             (0..1000).max_by_key(|item| counts[*item])
         };
         assert_eq!(most_popular(1), most_popular(2));
-    }
-
-    #[test]
-    fn neighbouring_ranks_are_not_neighbours() {
-        let scattered = Scattered::new(1_000_000, 1);
-        let close = (0..10_000).filter(|rank| scattered.item(*rank).abs_diff(scattered.item(rank + 1)) < 1000).count();
-        assert!(close < 50, "{close} of 10,000; chance gives 20");
-    }
-
-    proptest! {
-        #[test]
-        fn every_item_has_one_rank(items in 1u64..3000, seed: u64) {
-            let scattered = Scattered::new(items, seed);
-            let mut seen = vec![false; items as usize];
-            for rank in 0..items {
-                prop_assert!(!std::mem::replace(&mut seen[scattered.item(rank) as usize], true));
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! compare with. The rest is JSON-like text with some noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB.
 
 use std::io::Write;
+use terrace_sim::scattered::mixed;
 
 /// Bytes of a key: `key-` and the item's number.
 pub const KEY_BYTES: usize = 16;
@@ -121,14 +122,6 @@ fn write_hexadecimal(field: &mut [u8], mut number: u64) {
 
 fn read_hexadecimal(field: &[u8]) -> Option<u64> {
     field.iter().try_fold(0, |number, digit| Some(number << 4 | u64::from(char::from(*digit).to_digit(16)?)))
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014): close numbers become far ones.
-pub fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// Digits that look like chance, the same for the same beginning.

@@ -1,12 +1,12 @@
-//! An array of elements of 256 bytes, touched in one of the [`patterns`](super::patterns).
+//! An array of elements of 256 bytes, touched in one of the [`patterns`](terrace_sim::patterns).
 
-use super::patterns::{Kind, Pattern};
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
 use crate::args::MemoryArguments;
-use crate::load::values::mixed;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use terrace_sim::patterns::{Kind, Pattern, chain};
+use terrace_sim::scattered::mixed;
 
 /// Bytes of an element, and its words: what it is, the next of its chain, how often it was written, and contents.
 pub const ELEMENT: usize = 256;
@@ -48,12 +48,7 @@ impl Elements {
     pub fn fill(kind: Kind, arguments: &MemoryArguments) -> Elements {
         let elements = arguments.size / ELEMENT as u64;
         let seed = arguments.seed;
-        // Sattolo's algorithm: one chain through all hot elements.
-        let hot = Pattern::hot(Kind::Chase, elements);
-        let mut links: Vec<u32> = (0..hot as u32).collect();
-        for i in (1..hot).rev() {
-            links.swap(i as usize, (mixed(seed ^ i) % i) as usize);
-        }
+        let links = chain(Pattern::hot(Kind::Chase, elements), seed);
         let word = |element: usize, part: usize| {
             AtomicU64::new(match part {
                 LINK => links.get(element).map_or(0, |link| u64::from(*link)),
@@ -98,12 +93,12 @@ impl Program for Elements {
 
     fn way(&self, thread: usize, _threads: usize) -> Way {
         let thread = thread as u64;
-        let pattern = Pattern::new(self.kind, self.all.len() as u64, self.theta, self.change_every_s, self.seed, thread);
+        let pattern = Pattern::new(self.kind, self.all.len() as u64, self.theta, self.seed, thread);
         Way { pattern, link: 0, number: mixed(thread) }
     }
 
     fn at(&self, way: &mut Way, seconds: f64) -> bool {
-        way.pattern.at(seconds)
+        way.pattern.at(seconds / self.change_every_s)
     }
 
     fn batch(&self, way: &mut Way, watch: &mut impl Watch) -> Batch {
@@ -145,7 +140,7 @@ mod tests {
     use super::*;
     use crate::load::memory::tests::arguments;
 
-    const FEW: u64 = super::super::patterns::ELEMENTS_LEAST;
+    const FEW: u64 = terrace_sim::patterns::ELEMENTS_LEAST;
 
     fn few() -> Elements {
         Elements::fill(Kind::Chase, &arguments("chase", FEW * ELEMENT as u64))

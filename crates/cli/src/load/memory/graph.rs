@@ -3,9 +3,9 @@
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
 use crate::args::MemoryArguments;
-use crate::load::values::mixed;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use terrace_sim::scattered::mixed;
 
 /// Memory has room for so many edges a vertex at least, as graphs of the Graph500 have.
 const DEGREE: u64 = 16;

@@ -4,7 +4,6 @@
 
 mod elements;
 mod graph;
-mod patterns;
 mod program;
 mod tree;
 mod truth;
@@ -18,12 +17,12 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use elements::{ELEMENT, Elements};
 use graph::Graph;
-use patterns::{ELEMENTS_LEAST, Kind};
 use program::Program;
 use serde::Serialize;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use terrace_sim::patterns::{ELEMENTS_LEAST, Kind};
 use tree::Tree;
 use truth::Truth;
 
@@ -41,13 +40,13 @@ pub enum Load {
 impl ValueEnum for Load {
     fn value_variants<'a>() -> &'a [Load] {
         static ALL: LazyLock<Vec<Load>> =
-            LazyLock::new(|| Kind::value_variants().iter().map(|kind| Load::Elements(*kind)).chain([Load::Tree, Load::Graph]).collect());
+            LazyLock::new(|| Kind::ALL.map(Load::Elements).into_iter().chain([Load::Tree, Load::Graph]).collect());
         &ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
-            Load::Elements(kind) => kind.to_possible_value(),
+            Load::Elements(kind) => Some(PossibleValue::new(kind.name()).help(kind.about())),
             Load::Tree => Some(PossibleValue::new("btree").help("Lookups in a B+-tree that random inserts built, low keys more often")),
             Load::Graph => Some(PossibleValue::new("graph").help("PageRank over a generated graph (R-MAT)")),
         }

@@ -3,12 +3,11 @@
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
 use crate::args::MemoryArguments;
-use crate::load::accesses::Scattered;
-use crate::load::values::mixed;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use terrace_sim::scattered::{Scattered, mixed};
 
 /// Words of a node, which is a quarter of a page.
 const NODE: usize = 128;

@@ -1,33 +1,80 @@
 //! Which element of memory is touched next: loads that a tiering policy should follow, or should not fall for.
 //!
-//! Elements lie in memory in the order of their numbers, so what a pattern says of numbers is true of pages.
+//! Elements lie in memory in the order of their numbers, so what a pattern says of numbers is true of pages. `terrace load memory` touches real memory by
+//! them, and the simulator's [generators](crate::generators) units of placement.
 
-use crate::load::accesses::Scattered;
-use crate::load::values::mixed;
-use clap::ValueEnum;
+use crate::scattered::{Scattered, mixed};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 
 /// A kind of load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Zipf; popular elements are neighbours
+    /// Zipf; popular elements are neighbours.
     Zipf,
-    /// Zipf; popular elements are scattered over all memory
+    /// Zipf; popular elements are scattered over all memory.
     Scattered,
-    /// 90 % of accesses to a fifth of the elements, which is another fifth after --change-every (Jenga's FlexKVS pattern, §7)
+    /// 90 % of accesses to a fifth of the elements, which is another fifth after each change (Jenga's FlexKVS pattern, §7).
     Jump,
-    /// The same, but the fifth moves on all the time, by itself in --change-every
+    /// The same, but the fifth moves on all the time, by itself from one change to the next.
     Drift,
-    /// Half of the accesses Zipf over a fifth of the elements, the other half one element after the other through all of them
+    /// Half of the accesses Zipf over a fifth of the elements, the other half one element after the other through all of them.
     Scan,
-    /// Uniform over one quarter of the elements, then over the next
+    /// Uniform over one quarter of the elements, then over the next.
     Phases,
-    /// A chain of pointers through a fifth of the elements, each of which must be read to know the next; a tenth of the accesses anywhere
+    /// A chain of pointers through a fifth of the elements, each of which must be read to know the next; a tenth of the accesses anywhere.
     Chase,
-    /// Sweeps over one third of the elements, neighbours included; the next third after --change-every
+    /// Sweeps over one third of the elements, neighbours included; the next third after each change.
     Stencil,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 8] = [Kind::Zipf, Kind::Scattered, Kind::Jump, Kind::Drift, Kind::Scan, Kind::Phases, Kind::Chase, Kind::Stencil];
+
+    /// The name that commands use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Zipf => "zipf",
+            Kind::Scattered => "scattered",
+            Kind::Jump => "jump",
+            Kind::Drift => "drift",
+            Kind::Scan => "scan",
+            Kind::Phases => "phases",
+            Kind::Chase => "chase",
+            Kind::Stencil => "stencil",
+        }
+    }
+
+    /// One line about it.
+    pub fn about(self) -> &'static str {
+        match self {
+            Kind::Zipf => "Zipf; popular elements are neighbours",
+            Kind::Scattered => "Zipf; popular elements are scattered over all memory",
+            Kind::Jump => {
+                "90 % of accesses to a fifth of the elements, which is another fifth after each change (Jenga's FlexKVS pattern, §7)"
+            }
+            Kind::Drift => "The same, but the fifth moves on all the time, by itself from one change to the next",
+            Kind::Scan => {
+                "Half of the accesses Zipf over a fifth of the elements, the other half one element after the other through all of them"
+            }
+            Kind::Phases => "Uniform over one quarter of the elements, then over the next",
+            Kind::Chase => {
+                "A chain of pointers through a fifth of the elements, each of which must be read to know the next; a tenth of the accesses anywhere"
+            }
+            Kind::Stencil => "Sweeps over one third of the elements, neighbours included; the next third after each change",
+        }
+    }
+}
+
+/// One chain through so many elements: behind each its next (Sattolo's algorithm).
+pub fn chain(elements: u64, seed: u64) -> Vec<u32> {
+    let mut links: Vec<u32> = (0..elements as u32).collect();
+    for i in (1..elements).rev() {
+        links.swap(i as usize, (mixed(seed ^ i) % i) as usize);
+    }
+    links
 }
 
 /// One thread's way through the elements.
@@ -35,7 +82,6 @@ pub enum Kind {
 pub struct Pattern {
     kind: Kind,
     elements: u64,
-    change_every_s: f64,
     zipf: Zipf<f64>,
     scattered: Scattered,
     random: SmallRng,
@@ -52,14 +98,13 @@ const HOT_OF_10: u32 = 9;
 const ROW: u64 = 512;
 
 impl Pattern {
-    /// Over so many elements, at least [`ELEMENTS_LEAST`]. Threads of the same load have the same seed and different numbers.
-    pub fn new(kind: Kind, elements: u64, theta: f64, change_every_s: f64, seed: u64, thread: u64) -> Pattern {
+    /// Over so many elements, at least 16 (a stencil of less than [`ELEMENTS_LEAST`] meets its neighbours twice), with a Zipf exponent of `theta`, at least 0. Threads of the same load have the same seed and different numbers.
+    pub fn new(kind: Kind, elements: u64, theta: f64, seed: u64, thread: u64) -> Pattern {
         let zipf_over = if kind == Kind::Scan { elements / 5 } else { elements };
         Pattern {
             kind,
             elements,
-            change_every_s,
-            zipf: Zipf::new(zipf_over as f64, theta).expect("checked with the arguments"),
+            zipf: Zipf::new(zipf_over as f64, theta).expect("there are elements, and theta is a number not below 0"),
             scattered: Scattered::new(elements, seed),
             random: SmallRng::seed_from_u64(mixed(mixed(seed) ^ thread)),
             from: 0,
@@ -79,9 +124,9 @@ impl Pattern {
         }
     }
 
-    /// So much time has passed since the load began. To be told now and then; true if something else is hot now.
-    pub fn at(&mut self, seconds: f64) -> bool {
-        let changes = seconds / self.change_every_s;
+    /// There were so many changes since the load began, and part of the time to the next one is over. To be told now and then; true if something else is hot
+    /// now.
+    pub fn at(&mut self, changes: f64) -> bool {
         let hot = Self::hot(self.kind, self.elements);
         let from = match self.kind {
             // Never next to where it was.
@@ -160,9 +205,9 @@ mod tests {
 
     #[test]
     fn every_kind_stays_within_its_elements_at_any_time() {
-        for kind in Kind::value_variants() {
+        for kind in Kind::ALL {
             for elements in [ELEMENTS_LEAST, ELEMENTS_LEAST + 1, 12_345] {
-                let mut pattern = Pattern::new(*kind, elements, 0.99, 1.0, 3, 1);
+                let mut pattern = Pattern::new(kind, elements, 0.99, 3, 1);
                 for n in 0..2_000u32 {
                     pattern.at(f64::from(n) * 0.37);
                     for _ in 0..10 {
@@ -176,19 +221,19 @@ mod tests {
 
     #[test]
     fn a_jump_takes_nine_tenths_along() {
-        let mut pattern = Pattern::new(Kind::Jump, N, 0.99, 5.0, 3, 0);
+        let mut pattern = Pattern::new(Kind::Jump, N, 0.99, 3, 0);
         let expected = 0.9 + 0.1 / 5.0;
-        for (seconds, from) in [(0.0, 0), (4.9, 0), (5.0, 2 * N / 5), (10.1, 4 * N / 5), (15.0, N / 5)] {
-            pattern.at(seconds);
+        for (changes, from) in [(0.0, 0), (0.98, 0), (1.0, 2 * N / 5), (2.02, 4 * N / 5), (3.0, N / 5)] {
+            pattern.at(changes);
             let there = share(&counts(&mut pattern, 50_000), from..from + N / 5);
-            assert!((there - expected).abs() < 0.01, "{there} at {seconds}");
+            assert!((there - expected).abs() < 0.01, "{there} after {changes}");
         }
     }
 
     #[test]
     fn what_is_popular_is_together_or_not() {
         let popular_pages = |kind| {
-            let counts = counts(&mut Pattern::new(kind, N, 0.99, 5.0, 3, 0), 200_000);
+            let counts = counts(&mut Pattern::new(kind, N, 0.99, 3, 0), 200_000);
             let mut pages: Vec<u64> = counts.chunks(500).map(|page| page.iter().sum()).collect();
             pages.sort_unstable_by(|a, b| b.cmp(a));
             pages[..pages.len() / 10].iter().sum::<u64>() as f64 / 200_000.0
@@ -199,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_scan_meets_everything_and_half_is_hot() {
-        let counts = counts(&mut Pattern::new(Kind::Scan, N, 0.99, 5.0, 3, 0), 2 * N as usize + 10_000);
+        let counts = counts(&mut Pattern::new(Kind::Scan, N, 0.99, 3, 0), 2 * N as usize + 10_000);
         assert!(counts.iter().all(|count| *count > 0));
         let hot = share(&counts, 0..N / 5);
         assert!((hot - 0.6).abs() < 0.02, "{hot}");
@@ -207,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_chase_follows_its_links() {
-        let mut pattern = Pattern::new(Kind::Chase, N, 0.99, 5.0, 3, 0);
+        let mut pattern = Pattern::new(Kind::Chase, N, 0.99, 3, 0);
         let followed = (0..10_000).filter(|_| pattern.next(4711) == 4711).count();
         assert!((8_700..9_300).contains(&followed), "{followed}");
     }
@@ -215,7 +260,7 @@ mod tests {
     #[test]
     fn threads_and_seeds_differ_and_the_same_is_the_same() {
         let first = |seed, thread| {
-            let mut pattern = Pattern::new(Kind::Zipf, N, 0.99, 5.0, seed, thread);
+            let mut pattern = Pattern::new(Kind::Zipf, N, 0.99, seed, thread);
             (0..50).map(|_| pattern.next(0)).collect::<Vec<_>>()
         };
         assert_eq!(first(1, 0), first(1, 0));

@@ -1,10 +1,12 @@
 //! Calling contexts: a number for the return addresses of the innermost frames of whoever allocates (Jenga §3.3, §4.1).
 //!
-//! Frames are found by cached unwind rules ([`crate::unwind`]), not by frame pointers, which Debian's programs lack: a walk along those sees
+//! Frames are found by cached unwind rules ([`unwind`]), not by frame pointers, which Debian's programs lack: a walk along those sees
 //! 3 to 66 % of contexts, and follows garbage (`facts/allocator.md`, §1). Where a frame has no rule (code made at run time, missing unwind
 //! information) or the stack is not the thread's own, the return addresses so far are mixed with the height of the stack, if that is known.
 
-use crate::unwind::{self, Base};
+pub mod unwind;
+
+use crate::unwind::Base;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 

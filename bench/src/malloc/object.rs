@@ -1,0 +1,103 @@
+//! One object of `malloc`'s, without what Rust's allocators would add to the calls; and random numbers that cost less than they do.
+
+use std::hint::black_box;
+use std::ptr::NonNull;
+
+/// An object of at least one byte. Freed when dropped, by whichever thread has it then.
+pub struct Object {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: nobody else has it; any thread may free what another allocated.
+unsafe impl Send for Object {}
+
+impl Object {
+    /// Allocates one; nothing is written.
+    #[inline(always)]
+    pub fn new(bytes: usize) -> Object {
+        // SAFETY: takes any size.
+        let at = unsafe { libc::malloc(bytes) };
+        // The compiler must not see that nobody looks: it would leave out both calls.
+        Object { at: NonNull::new(black_box(at).cast()).expect("there is memory"), bytes }
+    }
+
+    /// Its size, as it was asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Has `realloc` make it larger or smaller.
+    pub fn resize(&mut self, bytes: usize) {
+        // SAFETY: it is ours, and not zero bytes.
+        let at = unsafe { libc::realloc(self.at.as_ptr().cast(), bytes) };
+        (self.at, self.bytes) = (NonNull::new(at.cast()).expect("there is memory"), bytes);
+    }
+
+    /// Writes all bytes from `from` on.
+    pub fn fill(&mut self, from: usize, byte: u8) {
+        // SAFETY: inside the object.
+        unsafe { self.at.as_ptr().add(from).write_bytes(byte, self.bytes - from) };
+    }
+
+    /// Writes the first byte and the last one, as a program that uses little of what it allocates.
+    #[inline(always)]
+    pub fn mark(&mut self, byte: u8) {
+        // SAFETY: inside the object.
+        unsafe {
+            self.at.as_ptr().write(byte);
+            self.at.as_ptr().add(self.bytes - 1).write(byte);
+        }
+    }
+
+    /// Whether both ends are `byte`: only for what was marked or filled.
+    #[inline(always)]
+    pub fn is_marked(&self, byte: u8) -> bool {
+        // SAFETY: inside the object, and written.
+        unsafe { self.at.as_ptr().read() == byte && self.at.as_ptr().add(self.bytes - 1).read() == byte }
+    }
+
+    /// Where it lies.
+    pub fn address(&self) -> *mut u8 {
+        self.at.as_ptr()
+    }
+}
+
+impl Drop for Object {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody uses it after this.
+        unsafe { libc::free(self.at.as_ptr().cast()) };
+    }
+}
+
+/// Marsaglia's xorshift: the same numbers in each run.
+pub struct Random(u64);
+
+impl Random {
+    /// Another sequence for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// The next one.
+    #[inline(always)]
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// The next one below `end`, which is far below 2^32.
+    #[inline(always)]
+    pub fn below(&mut self, end: usize) -> usize {
+        (((self.draw() >> 32) * end as u64) >> 32) as usize
+    }
+
+    /// From `low` to `high`, both included.
+    #[inline(always)]
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+}

@@ -1,0 +1,387 @@
+//! Which cases are meant by the command line.
+
+use crate::args::SimArguments;
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use terrace_policy::published::{self, Parameters};
+use terrace_sim::machine::{Machine, PAGE, PRESETS, REGION, Slow};
+use terrace_sim::objects::Filter;
+use terrace_sim::objects::layouts::Kind;
+use terrace_sim::simulation::Settings;
+use terrace_sim::workload::Workload;
+
+/// How much the fast tier holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fast {
+    /// Of the units.
+    Share(f64),
+    /// Bytes of them.
+    Bytes(u64),
+}
+
+impl FromStr for Fast {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fast, String> {
+        if let Some(percent) = text.strip_suffix('%') {
+            return match percent.parse::<f64>() {
+                Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Fast::Share(percent / 100.0)),
+                _ => Err("write a share from 0% to 100%, or a size such as 4G".into()),
+            };
+        }
+        terrace_pager::settings::parse_size(text).map(Fast::Bytes).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Display for Fast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // 7 % as a share times 100 is not quite 7.
+            Fast::Share(share) => write!(f, "{}%", (share * 1e8).round() / 1e6),
+            Fast::Bytes(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+/// A seed, or some in a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seeds {
+    first: u64,
+    last: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seeds, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if first <= last && last - first < 10_000 => Ok(Seeds { first, last }),
+            _ => Err("write whole numbers, or some in a row as 1-5".into()),
+        }
+    }
+}
+
+/// What the units together play.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plays {
+    /// What they are.
+    Real,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Plays {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Plays, String> {
+        match text {
+            "real" => Ok(Plays::Real),
+            _ => terrace_pager::settings::parse_size(text).map(Plays::Bytes).map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// The size of a cache, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cache(pub Option<usize>);
+
+/// What a case is told from others by, as it is in the file of results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// Of Terrace: another one may find otherwise.
+    pub version: String,
+    /// With all its parameters.
+    pub workload: String,
+    /// Of objects.
+    pub layout: Option<String>,
+    /// Of a unit; `null` of a generator's.
+    pub page_bytes: Option<u64>,
+    /// Of the cache before memory, if there are objects and a cache.
+    pub cache_bytes: Option<usize>,
+    /// See `--seeds`.
+    pub seed: u64,
+    /// A preset's name.
+    pub machine: String,
+    /// Where it is not the machine's.
+    pub in_flight: Option<u32>,
+    /// Bytes that all units together play; `null`: real ones.
+    pub plays_bytes: Option<u64>,
+    /// Where it is not the default.
+    pub stands_for: Option<u32>,
+    /// See `--sample-period`.
+    pub sample_period: u32,
+    /// See `--tick`.
+    pub tick_ms: f64,
+    /// A share with %, or bytes.
+    pub fast: String,
+    /// Its name.
+    pub policy: String,
+    /// Of its parameters.
+    pub set: Vec<String>,
+    /// See `--windows`.
+    pub windows: u32,
+}
+
+/// A case, and how it is run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What it is called.
+    pub case: Case,
+    /// Where accesses come from: the same for all cases of the same number.
+    pub stream: usize,
+    /// See there.
+    pub workload: Workload,
+    /// Where there are objects.
+    pub layout: Kind,
+    machine: Machine,
+    fast: Fast,
+    plays: Plays,
+}
+
+impl Run {
+    /// What of the workload's accesses counts.
+    pub fn filter(&self) -> Filter {
+        self.case.cache_bytes.map_or(Filter::All, Filter::Misses)
+    }
+
+    /// Bytes of the workload's memory that are a unit.
+    pub fn page_bytes(&self) -> u64 {
+        self.case.page_bytes.unwrap_or(REGION)
+    }
+
+    /// For a stream of so many units and accesses, of which a recording may say what each stands for; and what its policy is told.
+    pub fn settings(&self, units: u32, accesses: Option<u64>, period: Option<u64>) -> Result<(Settings, Parameters)> {
+        let generated = matches!(self.workload, Workload::Generated(_));
+        let compressed = matches!(self.machine.slow, Slow::Compressed(_));
+        let real_bytes = match (compressed, generated) {
+            (true, true) => PAGE,
+            _ => self.page_bytes(),
+        } as f64;
+        // As sure of a unit as with 10,240 huge pages, which is what the papers' intervals are for.
+        let (unit_bytes, samples) = match self.plays {
+            Plays::Real => (real_bytes, 1.0),
+            Plays::Bytes(bytes) if compressed => (real_bytes, f64::from(units) * REGION as f64 / bytes as f64),
+            Plays::Bytes(bytes) => (bytes as f64 / f64::from(units), f64::from(units) * REGION as f64 / bytes as f64),
+        };
+        let by_default = match self.plays {
+            Plays::Real => period.unwrap_or(1) as f64,
+            Plays::Bytes(_) => 100.0,
+        };
+        let stands_for = self.case.stands_for.map_or(by_default, f64::from);
+        let sample_period = f64::from(self.case.sample_period);
+        if sample_period < stands_for {
+            bail!(
+                "a sample each {sample_period} accesses is more than one of those that stand for {stands_for} each (--sample-period, --stands-for)"
+            );
+        }
+        let capacity = match self.fast {
+            Fast::Share(share) => f64::from(units) * share,
+            Fast::Bytes(bytes) => bytes as f64 / unit_bytes,
+        };
+        // 20 % of 10,240 are 2,048 and not one less.
+        let capacity = (capacity + 1e-6).min(f64::from(units)) as u32;
+        if capacity == 0 {
+            bail!("the fast tier ({}) has no room for one unit of {unit_bytes:.0} bytes", self.fast);
+        }
+        let machine = Machine { in_flight: self.case.in_flight.unwrap_or(self.machine.in_flight), ..self.machine };
+        let settings = Settings {
+            unit_bytes,
+            capacity,
+            populated: generated,
+            tick_ns: self.case.tick_ms * 1e6,
+            stands_for,
+            sample_period,
+            window: accesses.map_or(u64::MAX, |accesses| accesses.div_ceil(u64::from(self.case.windows)).max(1)),
+            seed: self.case.seed,
+            ..Settings::new(machine, units)
+        };
+        let mut parameters = settings.parameters(samples);
+        for text in &self.case.set {
+            parameters.set(text)?;
+        }
+        Ok((settings, parameters))
+    }
+}
+
+/// `name` if it is one of these.
+fn known<'a>(what: &str, name: &'a str, mut valid: impl Iterator<Item = &'static str> + Clone) -> Result<&'a str> {
+    if valid.clone().any(|valid| valid == name) {
+        return Ok(name);
+    }
+    let first = valid.next().unwrap_or_default().to_owned();
+    bail!("there is no {what} `{name}`; there are {}", valid.fold(first, |list, name| list + ", " + name));
+}
+
+/// All that is asked for, in the order of streams; each once.
+pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
+    let workloads = arguments.workloads.iter().map(|text| Ok(Workload::parse(text, arguments.units, arguments.accesses)?));
+    let workloads: Vec<Workload> = workloads.collect::<Result<_>>()?;
+    let machines: Vec<Machine> = arguments
+        .machines
+        .iter()
+        .map(|name| {
+            known("machine", name, PRESETS.iter().map(|machine| machine.name))?;
+            Machine::preset(name).context("it is one of them")
+        })
+        .collect::<Result<_>>()?;
+    let layouts: Vec<Kind> = arguments
+        .layouts
+        .iter()
+        .map(|name| {
+            known("layout", name, Kind::ALL.iter().map(|kind| kind.name()))?;
+            Kind::ALL.into_iter().find(|kind| kind.name() == name).context("it is one of them")
+        })
+        .collect::<Result<_>>()?;
+    let policies = policies(arguments)?;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut streams = 0;
+    for workload in &workloads {
+        let objects = workload.has_objects();
+        for layout in if objects { &layouts } else { [Kind::Time].as_slice() } {
+            for seed in arguments.seeds.iter().flat_map(|seeds| seeds.first..=seeds.last) {
+                for machine in &machines {
+                    for fast in &arguments.fast {
+                        for (policy, set) in &policies {
+                            let case = Case {
+                                version: env!("CARGO_PKG_VERSION").into(),
+                                workload: workload.to_string(),
+                                layout: objects.then(|| layout.name().to_owned()),
+                                page_bytes: (!matches!(workload, Workload::Generated(_))).then_some(arguments.page),
+                                cache_bytes: arguments.cache.0.filter(|_| objects),
+                                seed,
+                                machine: machine.name.into(),
+                                in_flight: arguments.in_flight,
+                                plays_bytes: match arguments.plays {
+                                    Plays::Real => None,
+                                    Plays::Bytes(bytes) => Some(bytes),
+                                },
+                                stands_for: arguments.stands_for,
+                                sample_period: arguments.sample_period,
+                                tick_ms: arguments.tick,
+                                fast: fast.to_string(),
+                                policy: policy.clone(),
+                                set: set.clone(),
+                                windows: arguments.windows,
+                            };
+                            // Asked for twice it is run once.
+                            if !runs.iter().any(|run| run.case == case) {
+                                let (workload, layout, plays) = (workload.clone(), *layout, arguments.plays);
+                                runs.push(Run { case, stream: streams, workload, layout, machine: *machine, fast: *fast, plays });
+                            }
+                        }
+                    }
+                }
+                streams += 1;
+            }
+        }
+    }
+    Ok(runs)
+}
+
+/// Policies, each with all combinations of what is to be set of it.
+fn policies(arguments: &SimArguments) -> Result<Vec<(String, Vec<String>)>> {
+    let names: Vec<String> =
+        if arguments.policies.is_empty() { published::NAMES.map(str::to_owned).to_vec() } else { arguments.policies.clone() };
+    // Each `--set` as its alternatives.
+    let mut sweeps: Vec<(String, Vec<String>)> = Vec::new();
+    for text in &arguments.set {
+        let (key, values) = text.split_once('=').unwrap_or((text, ""));
+        let alternatives: Vec<String> = values.split(',').map(|value| format!("{key}={value}")).collect();
+        for alternative in &alternatives {
+            Parameters::default().set(alternative).with_context(|| format!("--set {text}"))?;
+        }
+        let policy = key.split('.').next().unwrap_or_default().to_owned();
+        if !names.contains(&policy) {
+            bail!("--set {text}: the policy `{policy}` is not run; there are {} (--policies)", names.join(", "));
+        }
+        sweeps.push((policy, alternatives));
+    }
+    let mut all = Vec::new();
+    for name in names {
+        known("policy", &name, published::NAMES.into_iter())?;
+        let mut sets: Vec<Vec<String>> = vec![Vec::new()];
+        for (_, alternatives) in sweeps.iter().filter(|(policy, _)| *policy == name) {
+            sets = sets
+                .iter()
+                .flat_map(|set| alternatives.iter().map(move |one| [set.as_slice(), std::slice::from_ref(one)].concat()))
+                .collect();
+        }
+        all.extend(sets.into_iter().map(|set| (name.clone(), set)));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::Parser as _;
+
+    fn cases(line: &[&str]) -> Result<Vec<Run>> {
+        match Arguments::try_parse_from(["terrace", "sim"].iter().chain(line))?.command {
+            Command::Sim(arguments) => of(&arguments),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_combinations_once() {
+        let line = "jump zipf tree --policies memtis,jenga --set memtis.cooling=120K,2M --set memtis.adapt=30K,100K --fast 20%,4G --machines optane,cxl \
+                    --seeds 1,3-4 --layouts size,context";
+        let all = cases(&line.split_whitespace().collect::<Vec<_>>()).unwrap();
+        // Two workloads, and one in two layouts; three seeds; two machines, two sizes; four sets and one.
+        assert_eq!(all.len(), 4 * 3 * 2 * 2 * 5);
+        assert_eq!(all.last().unwrap().stream, 4 * 3 - 1);
+        assert_eq!(all[1].case.set, ["memtis.cooling=120K", "memtis.adapt=100K"]);
+        assert!(all[0].case.layout.is_none() && all.last().unwrap().case.layout.as_deref() == Some("context"));
+        let twice = cases(&["jump", "flex", "--policies", "jenga,jenga", "--fast", "20%,20%"]).unwrap();
+        assert_eq!(twice.len(), 1);
+    }
+
+    #[test]
+    fn units_play_what_is_asked_for() {
+        let of = |line: &[&str]| cases(line).unwrap()[0].settings(1024, Some(1000), Some(8)).unwrap();
+        // A tenth of the units: each plays ten huge pages, and intervals are a tenth.
+        let (settings, parameters) = of(&["jump"]);
+        assert_eq!((settings.unit_bytes, parameters.samples, settings.capacity), (20.0 * REGION as f64 / 2.0, 0.1, 204));
+        assert_eq!((settings.stands_for, settings.window, settings.populated), (100.0, 25, true));
+        let (settings, parameters) = of(&["jump", "--plays", "real", "--fast", "64M"]);
+        assert_eq!((settings.unit_bytes, parameters.samples, settings.capacity, settings.stands_for), (REGION as f64, 1.0, 32, 8.0));
+        let (settings, parameters) = of(&["jump", "--machines", "lz4", "--stands-for", "3"]);
+        assert_eq!((settings.unit_bytes, parameters.samples, settings.stands_for), (4096.0, 0.1, 3.0));
+        let (settings, _) = of(&["tree", "--plays", "real", "--page", "64K", "--in-flight", "4"]);
+        assert_eq!((settings.unit_bytes, settings.populated, settings.machine.in_flight), (65536.0, false, 4));
+        let error = |line: &[&str]| cases(line).unwrap()[0].settings(1024, None, None).unwrap_err().to_string();
+        assert!(error(&["jump", "--fast", "4K"]).contains("no room for one unit"));
+        assert!(error(&["jump", "--sample-period", "99"]).contains("--sample-period, --stands-for"));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_is_possible() {
+        for (line, told) in [
+            (&["jump", "--policies", "lru"][..], "there is no policy `lru`; there are first-touch, autonuma"),
+            (&["jump", "--machines", "hbm"], "there is no machine `hbm`; there are optane, cxl, numa"),
+            (&["tree", "--layouts", "heap"], "there is no layout `heap`; there are time, size, context"),
+            (&["jmp"], "there is no stream `jmp`; there are zipf"),
+            (&["jump", "--set", "memtis.cool=1"], "memtis has no parameter \"cool\": it has cooling"),
+            (&["jump", "--policies", "jenga", "--set", "memtis.cooling=1"], "the policy `memtis` is not run"),
+            (&["jump", "--fast", "0%"], "0% to 100%"),
+            (&["jump", "--seeds", "5-1"], "some in a row as 1-5"),
+            (&["tree", "--page", "5000"], "a power of two"),
+            (&[], "WORKLOAD"),
+        ] {
+            let error = format!("{:#}", cases(line).unwrap_err());
+            assert!(error.contains(told), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn shares_are_shown_as_they_were_written() {
+        for text in ["20%", "7%", "33.3%", "0.1%"] {
+            assert_eq!(text.parse::<Fast>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `terrace sim`: policies × workloads × machines × sizes × seeds × parameters, over the CPUs, with what is finished in a file.
+
+mod cases;
+mod results;
+mod table;
+mod work;
+
+pub use cases::{Cache, Fast, Plays, Seeds};
+
+use crate::args::SimArguments;
+use anyhow::{Context as _, Result, bail};
+use results::{Results, Row};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use terrace_policy::published;
+use terrace_sim::machine::PRESETS;
+use terrace_sim::objects::layouts::Kind;
+use terrace_sim::workload;
+
+/// Runs the command; the result is the exit status.
+pub fn run(arguments: &SimArguments) -> Result<u8> {
+    if arguments.list {
+        let _ = std::io::stdout().write_all(list().as_bytes());
+        return Ok(0);
+    }
+    let cases = cases::of(arguments)?;
+    let results = Results::open(arguments.output.as_deref(), cases.iter().map(|case| case.case.clone()))?;
+    let threads = match arguments.jobs {
+        Some(jobs) => jobs as usize,
+        None => std::thread::available_parallelism().map_or(1, |count| count.get()),
+    };
+    let failed = work::run(&cases, &results, threads);
+    let rows: Vec<Row> = results.rows();
+    let text = if arguments.json { serde_json::to_string_pretty(&rows).context("cannot write JSON")? + "\n" } else { table::table(&rows) };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if failed > 0 {
+        bail!("{failed} of {} cases could not be run; see above", cases.len());
+    }
+    Ok(0)
+}
+
+/// All names that one may write.
+fn list() -> String {
+    let mut text = String::new();
+    let section = |text: &mut String, title: &str, lines: &mut dyn Iterator<Item = (&str, String)>| {
+        let _ = writeln!(text, "{title}:");
+        lines.for_each(|(name, about)| {
+            let _ = writeln!(text, "  {name:<14} {about}");
+        });
+    };
+    section(&mut text, "workloads", &mut workload::names().map(|(name, about)| (name, about.to_owned())));
+    let _ = writeln!(
+        text,
+        "  generators have the parameters {}; a FILE of `terrace record --accesses` is a workload too",
+        terrace_sim::generators::KEYS.join(", ")
+    );
+    section(&mut text, "machines", &mut PRESETS.iter().map(|machine| (machine.name, machine.about.to_owned())));
+    section(&mut text, "layouts of objects", &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())));
+    let _ = writeln!(text, "policies, and what can be set (--set POLICY.NAME=VALUE):");
+    for name in published::NAMES {
+        let _ = writeln!(text, "  {name}");
+        for knob in published::knobs(name).unwrap_or_default() {
+            let _ = writeln!(text, "    {:<18} {}", knob.name, knob.about);
+        }
+    }
+    text
+}

@@ -1,0 +1,150 @@
+//! Runs cases on several threads: those of one stream together, as far as that leaves all threads something to do.
+
+use super::cases::Run;
+use super::results::{Results, Row};
+use crate::say;
+use anyhow::{Context as _, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use terrace_policy::published;
+use terrace_sim::pass;
+use terrace_sim::simulation::Simulation;
+
+/// Cases that go over a stream together at most: their memory is there at the same time.
+const TOGETHER: usize = 16;
+/// Progress is told so often, on a terminal and elsewhere.
+const TOLD_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(20)];
+
+/// Runs what is not finished, on so many threads; says on standard error how far it is. How many cases could not be run, each of which was said why.
+pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
+    let mut streams: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (number, case) in cases.iter().enumerate().filter(|(number, _)| !results.has(*number)) {
+        streams.entry(case.stream).or_default().push(number);
+    }
+    let (skipped, open) = (results.finished(), streams.values().map(Vec::len).sum::<usize>());
+    if skipped > 0 {
+        say(&format!("{skipped} of {} cases are finished already", cases.len()));
+    }
+    if open == 0 {
+        return 0;
+    }
+    let parts = threads.div_ceil(streams.len());
+    let groups: Vec<Vec<usize>> = streams
+        .into_values()
+        .flat_map(|numbers| {
+            let size = numbers.len().div_ceil(parts).min(TOGETHER);
+            numbers.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>()
+        })
+        .collect();
+    let progress = Progress { begun: Instant::now(), open, done: AtomicU64::new(0), ended: AtomicBool::new(false), said: Mutex::default() };
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(groups.len()))
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(group) = groups.get(next.fetch_add(1, Relaxed)) {
+                        if let Err(error) = together(cases, group, results, &progress) {
+                            let first = &cases[group[0]].case;
+                            progress.say(format!("{} (seed {}): {error:#}", first.workload, first.seed));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let teller = scope.spawn(|| progress.tell(results, skipped));
+        workers.into_iter().for_each(|worker| worker.join().expect("workers do not panic"));
+        progress.ended.store(true, Relaxed);
+        teller.thread().unpark();
+    });
+    cases.len() - results.finished()
+}
+
+/// Cases of one stream.
+fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progress) -> Result<()> {
+    let first = &cases[group[0]];
+    let opened = first.workload.open(first.case.seed, first.layout, first.filter(), first.page_bytes())?;
+    if let Some(note) = opened.note {
+        progress.say(format!("{}: {note}; what is there is simulated", first.case.workload));
+    }
+    let mut source = opened.source;
+    let (units, accesses) = (source.units(), source.accesses());
+    let (mut numbers, mut simulations) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+    for number in group {
+        let run = &cases[*number];
+        match run.settings(units, accesses, opened.period) {
+            Ok((settings, parameters)) => {
+                let policy = published::policy(&run.case.policy, &parameters).context("its name was looked at before")?;
+                simulations.push(Simulation::new(settings, policy));
+                numbers.push(*number);
+            }
+            Err(error) => progress.say(format!("{}: {error:#}", run.case.workload)),
+        }
+    }
+    if simulations.is_empty() {
+        return Ok(());
+    }
+    // In millionths of a case.
+    let share = |accesses_done: u64| accesses.map_or(0, |all| (accesses_done as f64 / all.max(1) as f64 * 1e6 * group.len() as f64) as u64);
+    let (mut done, mut told) = (0, 0);
+    pass::run(source.as_mut(), &mut simulations, &mut |accesses| {
+        done += accesses;
+        progress.done.fetch_add(share(done).saturating_sub(told), Relaxed);
+        told = told.max(share(done));
+    })?;
+    for (number, simulation) in numbers.into_iter().zip(simulations) {
+        let settings = *simulation.settings();
+        results.add(number, Row::new(&cases[number].case, &settings, &simulation.finish()))?;
+    }
+    Ok(())
+}
+
+struct Progress {
+    begun: Instant,
+    /// Cases to be run.
+    open: usize,
+    /// Of those, in millionths.
+    done: AtomicU64,
+    ended: AtomicBool,
+    said: Mutex<BTreeSet<String>>,
+}
+
+impl Progress {
+    /// Until it has ended.
+    fn tell(&self, results: &Results, skipped: usize) {
+        let terminal = std::io::stderr().is_terminal();
+        let every = TOLD_EVERY[usize::from(!terminal)];
+        loop {
+            std::thread::park_timeout(every);
+            if self.ended.load(Relaxed) {
+                break;
+            }
+            let share = self.done.load(Relaxed) as f64 / 1e6 / self.open as f64;
+            let seconds = self.begun.elapsed().as_secs_f64();
+            let left = if share > 0.01 { format!(", about {:.0} s more", seconds / share - seconds) } else { String::new() };
+            let text = format!("{} of {} cases, {:.0} %{left}", results.finished() - skipped, self.open, share * 100.0);
+            if terminal {
+                let _ = write!(std::io::stderr(), "\r\x1b[Kterrace: {text}");
+            } else {
+                say(&text);
+            }
+        }
+        if terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// Something else than progress; once, for however many cases.
+    fn say(&self, message: String) {
+        let mut said = self.said.lock().expect("nobody panics with it");
+        if !said.contains(&message) {
+            if std::io::stderr().is_terminal() {
+                let _ = write!(std::io::stderr(), "\r\x1b[K");
+            }
+            say(&message);
+            said.insert(message);
+        }
+    }
+}

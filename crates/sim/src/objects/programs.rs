@@ -1,0 +1,79 @@
+//! Programs of objects by name, as [`generators`](crate::generators) are: `tree`, `store:keys=1M,theta=0.99`.
+
+use super::ObjectSource;
+use super::store::{self, Store};
+use super::tree::{self, Tree};
+use crate::spec::{Parameter, SpecError};
+use std::fmt;
+
+/// What can be generated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Program {
+    /// See [`tree`](super::tree).
+    Tree(tree::Config),
+    /// See [`store`](super::store).
+    Store(store::Config),
+}
+
+/// Names, with one line about each.
+pub const NAMES: [(&str, &str); 2] = [
+    ("tree", "Objects: a B+-tree of small objects, built by inserts in an order of chance, then lookups (Jenga's Btree)"),
+    ("store", "Objects: a chained hash table of entries, keys and values, built, then looked up (M2T's store)"),
+];
+
+/// Most keys: three objects each have numbers of 32 bits.
+const KEYS_MOST: u64 = 1 << 28;
+
+impl Program {
+    /// The program of that name, a million keys and four million lookups if nothing else is said; `None` if there is none.
+    pub fn parse<'a>(name: &str, parameters: impl Iterator<Item = Parameter<'a>>) -> Option<Result<Program, SpecError>> {
+        let (keys, lookups, theta) = (1_000_000, 4_000_000, 0.99);
+        let mut program = match name {
+            "tree" => Program::Tree(tree::Config { keys, theta, lookups, seed: 0 }),
+            "store" => Program::Store(store::Config { keys, theta, lookups, writes: 0.0, seed: 0 }),
+            _ => return None,
+        };
+        for parameter in parameters {
+            if let Err(error) = program.set(name, parameter) {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(program))
+    }
+
+    fn set(&mut self, name: &str, parameter: Parameter<'_>) -> Result<(), SpecError> {
+        let (keys, theta, lookups, writes) = match self {
+            Program::Tree(config) => (&mut config.keys, &mut config.theta, &mut config.lookups, None),
+            Program::Store(config) => (&mut config.keys, &mut config.theta, &mut config.lookups, Some(&mut config.writes)),
+        };
+        match (parameter.key, writes) {
+            ("keys", _) => *keys = parameter.whole(1, KEYS_MOST)?,
+            ("theta", _) => *theta = parameter.number(0.0, 10.0)?,
+            ("lookups", _) => *lookups = parameter.whole(1, 1 << 40)?,
+            ("writes", Some(writes)) => *writes = parameter.number(0.0, 1.0)?,
+            (_, None) => return Err(parameter.unknown(name, &["keys", "theta", "lookups"])),
+            (_, Some(_)) => return Err(parameter.unknown(name, &["keys", "theta", "lookups", "writes"])),
+        }
+        Ok(())
+    }
+
+    /// Before its first object.
+    pub fn make(&self, seed: u64) -> Box<dyn ObjectSource> {
+        match *self {
+            Program::Tree(config) => Box::new(Tree::new(tree::Config { seed, ..config })),
+            Program::Store(config) => Box::new(Store::new(store::Config { seed, ..config })),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    /// With all its parameters; parsed again it is the same one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Program::Tree(tree::Config { keys, theta, lookups, .. }) => write!(f, "tree:keys={keys},theta={theta},lookups={lookups}"),
+            Program::Store(store::Config { keys, theta, lookups, writes, .. }) => {
+                write!(f, "store:keys={keys},theta={theta},lookups={lookups},writes={writes}")
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A store of chained hash entries: each has an entry, a key and a value of their own, as `terrace-bench objects` has it. A bucket for two keys. Keys come in
+//! an order of chance; then lookups go along their chain, comparing keys.
+//!
+//! What M2T has it say (§4): a bucket's entries, keys and values lie beside one another.
+
+use super::{Event, Keys, ObjectId, ObjectSource, Request};
+use crate::scattered::mixed;
+use crate::source::SourceError;
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+
+/// Bytes of an entry: two slices and a pointer.
+const ENTRY_BYTES: u32 = 40;
+/// Calling contexts.
+const BUCKETS: u32 = 0;
+const KEY: u32 = 1;
+const VALUE: u32 = 2;
+const ENTRY: u32 = 3;
+/// Events of a block, about.
+const BLOCK: usize = 4096;
+/// Behind the last of a chain.
+const NOBODY: u32 = u32::MAX;
+
+/// Parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// At least 1.
+    pub keys: u64,
+    /// Of the Zipf distribution of lookups; 0: uniform.
+    pub theta: f64,
+    /// After all keys are in.
+    pub lookups: u64,
+    /// Of 100 lookups, so many write their value.
+    pub writes: f64,
+    /// Settles their order.
+    pub seed: u64,
+}
+
+/// The program.
+#[derive(Debug)]
+pub struct Store {
+    lookups: u64,
+    writes: f64,
+    keys: Keys,
+    to_insert: Vec<u32>,
+    /// The key that came last, and the one before it of each key.
+    buckets: Vec<u32>,
+    next: Vec<u32>,
+    /// Of each key: its key; value and entry follow.
+    objects: Vec<ObjectId>,
+    made: ObjectId,
+    seed: u64,
+}
+
+fn hash(key: u32) -> u64 {
+    (u64::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// 16 to 55 bytes.
+fn key_bytes(key: u32) -> u32 {
+    16 + (hash(key) >> 20) as u32 % 40
+}
+
+/// 24 to 535 bytes, more often short than long.
+fn value_bytes(key: u32) -> u32 {
+    24 + ((hash(key) >> 40) as u32 % 512).min((hash(key) >> 50) as u32 % 512)
+}
+
+impl Store {
+    /// Before its first key.
+    pub fn new(config: Config) -> Store {
+        let mut keys = Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
+        let to_insert = keys.shuffled();
+        let buckets = vec![NOBODY; (config.keys.div_ceil(2)).next_power_of_two() as usize];
+        let of_each = |what| vec![what; config.keys as usize];
+        Store {
+            lookups: config.lookups,
+            writes: config.writes,
+            keys,
+            to_insert,
+            buckets,
+            next: of_each(NOBODY),
+            objects: of_each(0),
+            made: 0,
+            seed: config.seed,
+        }
+    }
+
+    fn bucket(&self, key: u32) -> usize {
+        (hash(key) >> 32) as usize % self.buckets.len()
+    }
+
+    fn insert(&mut self, key: u32, events: &mut Vec<Event>) {
+        let bucket = self.bucket(key);
+        let before = std::mem::replace(&mut self.buckets[bucket], key);
+        self.next[key as usize] = before;
+        let object = self.made;
+        self.objects[key as usize] = object;
+        self.made += 3;
+        // Beside the chain that it comes into; its own parts beside one another.
+        let chain = (before != NOBODY).then(|| self.objects[before as usize]);
+        for (bytes, context, near) in
+            [(key_bytes(key), KEY, chain), (value_bytes(key), VALUE, Some(object)), (ENTRY_BYTES, ENTRY, Some(object))]
+        {
+            events.push(Event::Allocated(Request { bytes: u64::from(bytes), context, near }));
+        }
+    }
+
+    fn look_up(&self, key: u32, write: bool, events: &mut Vec<Event>) {
+        let bucket = self.bucket(key);
+        events.push(Event::Touched { object: 0, offset: bucket as u64 * 8, bytes: 8, write: false });
+        let mut at = self.buckets[bucket];
+        loop {
+            assert_ne!(at, NOBODY, "key {key} is gone");
+            let object = self.objects[at as usize];
+            events.push(Event::read(object + 2, ENTRY_BYTES));
+            events.push(Event::read(object, key_bytes(at)));
+            if at == key {
+                events.push(Event::Touched { object: object + 1, offset: 0, bytes: value_bytes(key), write });
+                return;
+            }
+            at = self.next[at as usize];
+        }
+    }
+}
+
+impl ObjectSource for Store {
+    fn next_block(&mut self, events: &mut Vec<Event>) -> Result<(), SourceError> {
+        events.clear();
+        if self.made == 0 {
+            events.push(Event::Allocated(Request { bytes: self.buckets.len() as u64 * 8, context: BUCKETS, near: None }));
+            self.made = 1;
+        }
+        while events.len() < BLOCK {
+            if let Some(key) = self.to_insert.pop() {
+                self.insert(key, events);
+            } else if self.lookups > 0 {
+                self.lookups -= 1;
+                let key = self.keys.next_key() as u32;
+                let chance = mixed(self.seed ^ self.lookups) as f64 / u64::MAX as f64;
+                self.look_up(key, chance < self.writes, events);
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::for_each;
+
+    #[test]
+    fn every_key_is_found_with_what_precedes_it() {
+        let keys = 8192;
+        let mut store = Store::new(Config { keys, theta: 0.0, lookups: 50_000, writes: 0.25, seed: 3 });
+        let (mut objects, mut reads, mut writes, mut buckets) = (0, 0, 0, 0);
+        for_each(&mut store, |event| match event {
+            Event::Allocated(_) => objects += 1,
+            Event::Touched { object, write, .. } => {
+                assert!(object < objects);
+                reads += 1;
+                writes += u32::from(write);
+                buckets += u32::from(object == 0);
+            }
+            _ => panic!("nothing is freed"),
+        })
+        .unwrap();
+        assert_eq!((objects, buckets), (1 + 3 * keys as u32, 50_000));
+        assert!((11_500..13_500).contains(&writes), "{writes}");
+        // A key has two others in its bucket on average, half of which come first: two touches for each and for itself, bucket and value. But these keys' hashes
+        // are spread better than chance (Fibonacci hashing).
+        let each = f64::from(reads) / 50_000.0;
+        assert!((4.5..6.1).contains(&each), "{each}");
+    }
+}

@@ -1,0 +1,242 @@
+//! Recordings as streams: accesses to pages, and objects (`terrace_trace::accesses`, `terrace_trace::objects`).
+
+use crate::objects::{Event, ObjectSource, Request};
+use crate::source::{Access, Source, SourceError};
+use std::collections::HashMap;
+use std::path::Path;
+use terrace_trace::accesses::{Decoder, Reader, Record, is_write, page_of};
+use terrace_trace::objects;
+
+/// An error with the file's name before it.
+fn of_file(path: &Path, error: impl std::fmt::Display) -> SourceError {
+    SourceError(format!("{}: {error}", path.display()).into())
+}
+
+/// Recorded accesses to pages, a number of which in a row make a unit.
+pub struct Recorded {
+    name: String,
+    reader: Reader,
+    decoder: Decoder,
+    records: Vec<Record>,
+    next: usize,
+    /// Of each page its unit; empty where pages are units.
+    units: Vec<u32>,
+    count: u32,
+}
+
+impl Recorded {
+    /// In units of so many bytes, a multiple of the recording's pages; numbered in the order in which they are touched first. At least one of them was touched.
+    pub fn open(path: &Path, unit_bytes: u64) -> Result<Recorded, SourceError> {
+        let reader = Reader::open(path).map_err(|error| of_file(path, error))?;
+        let page_bytes = reader.header.page_bytes;
+        if unit_bytes < page_bytes || !unit_bytes.is_multiple_of(page_bytes) {
+            return Err(of_file(path, format!("it has pages of {page_bytes} bytes, of which units of {unit_bytes} cannot be made")));
+        }
+        if reader.records() == 0 {
+            return Err(of_file(path, "no access is in it"));
+        }
+        let (units, count) = if unit_bytes == page_bytes {
+            (Vec::new(), reader.pages().len())
+        } else {
+            let mut numbers = HashMap::new();
+            let units = reader.pages().iter().map(|page| {
+                let next = numbers.len() as u32;
+                *numbers.entry((page.process, page.number / (unit_bytes / page_bytes))).or_insert(next)
+            });
+            (units.collect(), numbers.len())
+        };
+        let name = path.display().to_string();
+        Ok(Recorded { name, reader, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32 })
+    }
+
+    /// Real accesses that each stands for.
+    pub fn period(&self) -> u64 {
+        self.reader.header.period.max(1)
+    }
+
+    /// Why it ends where it does, if that is not the end of what was recorded.
+    pub fn incomplete(&self) -> Option<String> {
+        let left_out = self.reader.left_out();
+        let full = (left_out > 0).then(|| format!("the file was full: {left_out} accesses are not in it"));
+        self.reader.incomplete().map(str::to_owned).or(full)
+    }
+}
+
+impl Source for Recorded {
+    fn units(&self) -> u32 {
+        self.count
+    }
+
+    fn accesses(&self) -> Option<u64> {
+        Some(self.reader.records())
+    }
+
+    fn next_block(&mut self, block: &mut Vec<Access>) -> Result<(), SourceError> {
+        block.clear();
+        // One that holds nothing is not the end.
+        while block.is_empty() && self.next < self.reader.blocks() {
+            self.reader
+                .decode(self.next, &mut self.decoder, &mut self.records)
+                .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
+            self.next += 1;
+            let unit = |page: u32| if self.units.is_empty() { page } else { self.units[page as usize] };
+            block.extend(self.records.iter().map(|record| Access::new(unit(page_of(*record)), is_write(*record))));
+        }
+        Ok(())
+    }
+}
+
+/// Recorded objects.
+pub struct RecordedObjects {
+    name: String,
+    reader: objects::Reader,
+    decoder: Decoder,
+    events: Vec<objects::Event>,
+    next: usize,
+}
+
+impl RecordedObjects {
+    /// Opens a file.
+    pub fn open(path: &Path) -> Result<RecordedObjects, SourceError> {
+        let reader = objects::Reader::open(path).map_err(|error| of_file(path, error))?;
+        Ok(RecordedObjects { name: path.display().to_string(), reader, decoder: Decoder::new(), events: Vec::new(), next: 0 })
+    }
+
+    /// Real accesses that each stands for.
+    pub fn period(&self) -> u64 {
+        self.reader.header.period.max(1)
+    }
+
+    /// Whether only what a cache missed was recorded.
+    pub fn are_misses(&self) -> bool {
+        self.reader.header.cache.is_some()
+    }
+
+    /// Why it ends where it does, if that is not the end of what was recorded.
+    pub fn incomplete(&self) -> Option<String> {
+        let left_out = self.reader.left_out();
+        let full = (left_out > 0).then(|| format!("the file was full: {left_out} events are not in it"));
+        self.reader.incomplete().map(str::to_owned).or(full)
+    }
+}
+
+impl ObjectSource for RecordedObjects {
+    fn next_block(&mut self, events: &mut Vec<Event>) -> Result<(), SourceError> {
+        events.clear();
+        while events.is_empty() && self.next < self.reader.blocks() {
+            self.reader
+                .decode(self.next, &mut self.decoder, &mut self.events)
+                .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
+            self.next += 1;
+            events.extend(self.events.iter().filter_map(|event| match *event {
+                objects::Event::Born { bytes, context, .. } => Some(Event::Allocated(Request { bytes, context, near: None })),
+                objects::Event::Died { object, .. } => Some(Event::Freed(object)),
+                objects::Event::Resized { object, bytes, .. } => Some(Event::Resized { object, bytes }),
+                objects::Event::Access { object, offset, written } => Some(Event::Touched { object, offset, bytes: 1, write: written }),
+                objects::Event::Counting { .. } => None,
+            }));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Filter, HeapSource, layouts};
+    use terrace_trace::accesses::{CacheModel, Clock, Header, Page, Writer};
+
+    fn header(period: u64) -> Header {
+        Header {
+            terrace: "0".into(),
+            command: vec!["program".into()],
+            source: "hooks".into(),
+            clock: Clock::Accesses,
+            period,
+            rate_hz: 0,
+            cache: Some(CacheModel { bytes: 1 << 20, ways: 16, line_bytes: 64 }),
+            page_bytes: 4096,
+            writes: true,
+        }
+    }
+
+    fn all(source: &mut dyn Source) -> Vec<(u32, bool)> {
+        let (mut all, mut block) = (Vec::new(), Vec::new());
+        loop {
+            source.next_block(&mut block).unwrap();
+            if block.is_empty() {
+                return all;
+            }
+            all.extend(block.iter().map(|access| (access.unit(), access.is_write())));
+        }
+    }
+
+    #[test]
+    fn accesses_come_back_by_page_or_by_region() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.acc");
+        let mut writer = Writer::create(&path, &header(8), u64::MAX).unwrap();
+        // The second page is in the first one's region; the third has its number in another process; the fourth is in the next region.
+        let pages = [(1, 512), (1, 513), (2, 512), (1, 1024), (1, 513)].map(|(process, number)| Page { process, number });
+        for (clock, page) in (0..).zip(pages) {
+            writer.append(page, clock % 2 == 1, clock).unwrap();
+        }
+        writer.finish(9).unwrap();
+        let mut by_page = Recorded::open(&path, 4096).unwrap();
+        assert_eq!((by_page.units(), by_page.accesses(), by_page.period(), by_page.incomplete()), (4, Some(5), 8, None));
+        assert_eq!(all(&mut by_page), [(0, false), (1, true), (2, false), (3, true), (1, false)]);
+        let mut by_region = Recorded::open(&path, 2 << 20).unwrap();
+        assert_eq!((by_region.units(), all(&mut by_region)), (3, vec![(0, false), (0, true), (1, false), (2, true), (0, false)]));
+        let error = |unit_bytes| Recorded::open(&path, unit_bytes).err().unwrap().to_string();
+        assert!(error(1024).ends_with("it has pages of 4096 bytes, of which units of 1024 cannot be made"), "{}", error(1024));
+        // Cut off: what is left is read, and it is said.
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+        let mut cut = Recorded::open(&path, 4096).unwrap();
+        assert!(cut.incomplete().is_some() && all(&mut cut).len() == 5);
+        std::fs::write(&path, b"something else").unwrap();
+        assert!(Recorded::open(&path, 4096).err().unwrap().to_string().contains("a.acc: "));
+    }
+
+    #[test]
+    fn objects_come_back_in_another_layout() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.obj");
+        let header = objects::Header {
+            terrace: "0".into(),
+            command: vec!["program".into()],
+            source: "hooks".into(),
+            clock: Clock::Accesses,
+            period: 1,
+            cache: None,
+            depth: 4,
+        };
+        let mut writer = objects::Writer::create(&path, &header, u64::MAX).unwrap();
+        writer.name_context(vec!["one".into()]);
+        writer.name_context(vec!["two".into()]);
+        let born = |address, bytes, context, clock| objects::Event::Born { address, bytes, context, clock };
+        let access = |object, offset| objects::Event::Access { object, offset, written: false };
+        for event in [
+            born(0x1000, 100, 0, 0),
+            born(0x1080, 100, 1, 1),
+            objects::Event::Counting { clock: 2 },
+            access(0, 0),
+            access(1, 0),
+            objects::Event::Resized { object: 1, bytes: 9000, clock: 3 },
+            access(1, 8999),
+            objects::Event::Died { object: 0, clock: 4 },
+        ] {
+            writer.append(event, 5).unwrap();
+        }
+        writer.finish(9).unwrap();
+        let make = || -> Box<dyn ObjectSource> { Box::new(RecordedObjects::open(&path).unwrap()) };
+        let opened = RecordedObjects::open(&path).unwrap();
+        assert_eq!((opened.period(), opened.are_misses(), opened.incomplete()), (1, false, None));
+        let mut by_time = HeapSource::new(&make, layouts::Kind::Time, Filter::All, 4096).unwrap();
+        // 8 + 112 + 112 + 9000 bytes.
+        assert_eq!((by_time.units(), by_time.accesses()), (3, Some(3)));
+        assert_eq!(all(&mut by_time), [(0, false), (0, false), (2, false)]);
+        let mut by_context = HeapSource::new(&make, layouts::Kind::Context, Filter::All, 2 << 20).unwrap();
+        assert_eq!(all(&mut by_context), [(0, false), (1, false), (1, false)]);
+    }
+}

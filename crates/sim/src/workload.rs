@@ -1,0 +1,186 @@
+//! Where accesses come from, by one word: a generator, a program of objects, or a recording.
+
+use crate::generators::{self, Generator};
+use crate::objects::layouts::Kind;
+use crate::objects::programs::{self, Program};
+use crate::objects::{Filter, HeapSource, ObjectSource};
+use crate::recorded::{Recorded, RecordedObjects};
+use crate::source::{Source, SourceError};
+use crate::spec::{SpecError, split};
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use terrace_trace::{accesses, objects};
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Workload {
+    /// Accesses to units, by a generator.
+    Generated(Generator),
+    /// Objects, by a program.
+    Program(Program),
+    /// Recorded accesses to pages.
+    Accesses(PathBuf),
+    /// Recorded objects.
+    Objects(PathBuf),
+}
+
+/// Why it is none.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// What was written.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A file cannot be read, or is no recording.
+    #[error("{}: {why}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+}
+
+/// A workload, ready to be run.
+pub struct Opened {
+    /// The accesses.
+    pub source: Box<dyn Source>,
+    /// Real accesses that each stands for, where a recording says so.
+    pub period: Option<u64>,
+    /// What one should know: that a recording is not whole.
+    pub note: Option<String>,
+}
+
+impl Workload {
+    /// What is meant by `text`: the path of a recording, or a name with parameters. `units` and `accesses` are a generator's where it says nothing of them.
+    pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Workload, WorkloadError> {
+        let path = Path::new(text);
+        if path.is_file() || text.contains('/') {
+            return recording(path);
+        }
+        let (name, parameters) = split(text);
+        if let Some(program) = Program::parse(name, parameters) {
+            return Ok(Workload::Program(program?));
+        }
+        match Generator::parse(text, units, accesses) {
+            Err(SpecError::Name { name, .. }) => {
+                let valid = names().map(|(name, _)| name).collect();
+                Err(SpecError::Name { name, valid }.into())
+            }
+            generator => Ok(Workload::Generated(generator?)),
+        }
+    }
+
+    /// Whether it is one of objects, which can lie in several ways.
+    pub fn has_objects(&self) -> bool {
+        matches!(self, Workload::Program(_) | Workload::Objects(_))
+    }
+
+    /// Its accesses, in units of so many bytes where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
+    /// filtered already.
+    pub fn open(&self, seed: u64, layout: Kind, filter: Filter, unit_bytes: u64) -> Result<Opened, SourceError> {
+        Ok(match self {
+            Workload::Generated(generator) => Opened { source: Box::new(generator.stream(seed)), period: None, note: None },
+            Workload::Program(program) => {
+                let make = || program.make(seed);
+                Opened { source: Box::new(HeapSource::new(&make, layout, filter, unit_bytes)?), period: None, note: None }
+            }
+            Workload::Accesses(path) => {
+                let recorded = Recorded::open(path, unit_bytes)?;
+                let (period, note) = (Some(recorded.period()), recorded.incomplete());
+                Opened { source: Box::new(recorded), period, note }
+            }
+            Workload::Objects(path) => {
+                let recorded = RecordedObjects::open(path)?;
+                let (period, note) = (Some(recorded.period()), recorded.incomplete());
+                let filter = if recorded.are_misses() { Filter::All } else { filter };
+                // It could be opened; if that has changed since, it has no events.
+                let make = || -> Box<dyn ObjectSource> {
+                    match RecordedObjects::open(path) {
+                        Ok(recorded) => Box::new(recorded),
+                        Err(error) => Box::new(Broken(Some(error))),
+                    }
+                };
+                Opened { source: Box::new(HeapSource::new(&make, layout, filter, unit_bytes)?), period, note }
+            }
+        })
+    }
+}
+
+impl fmt::Display for Workload {
+    /// With all its parameters; a recording's path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::Generated(generator) => generator.fmt(f),
+            Workload::Program(program) => program.fmt(f),
+            Workload::Accesses(path) | Workload::Objects(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// All names that are no recordings', with one line about each.
+pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    generators::names().chain(programs::NAMES)
+}
+
+/// Which kind of recording it is.
+fn recording(path: &Path) -> Result<Workload, WorkloadError> {
+    let wrong = |why: String| WorkloadError::File { path: path.to_owned(), why };
+    let mut magic = [0; 8];
+    let read = File::open(path).and_then(|file| file.take(8).read(&mut magic)).map_err(|error| wrong(error.to_string()))?;
+    match &magic[..read] {
+        magic if *magic == accesses::MAGIC => Ok(Workload::Accesses(path.to_owned())),
+        magic if *magic == objects::MAGIC => Ok(Workload::Objects(path.to_owned())),
+        _ => Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into())),
+    }
+}
+
+/// A recording that could be opened before and cannot any more.
+struct Broken(Option<SourceError>);
+
+impl ObjectSource for Broken {
+    fn next_block(&mut self, events: &mut Vec<crate::objects::Event>) -> Result<(), SourceError> {
+        events.clear();
+        self.0.take().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_generator_a_program_or_a_recording() {
+        let parse = |text: &str| Workload::parse(text, 100, 1000);
+        assert!(matches!(parse("flex:units=50").unwrap(), Workload::Generated(_)));
+        let store = parse("store:keys=10K,writes=0.5").unwrap();
+        assert!(store.has_objects());
+        assert_eq!(store.to_string(), "store:keys=10000,theta=0.99,lookups=4000000,writes=0.5");
+        assert_eq!(parse(&store.to_string()).unwrap(), store);
+        let error = |text: &str| parse(text).unwrap_err().to_string();
+        assert_eq!(
+            error("jmp"),
+            "there is no stream `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, btree, tree, store, or write the path of a recording"
+        );
+        assert_eq!(error("tree:writes=1"), "`tree` has no parameter `writes`; it has keys, theta, lookups");
+        assert_eq!(error("./none.acc"), "./none.acc: No such file or directory (os error 2)");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("short");
+        std::fs::write(&path, b"TERR").unwrap();
+        assert!(error(path.to_str().unwrap()).contains("short: no recording"), "{}", error(path.to_str().unwrap()));
+    }
+
+    #[test]
+    fn what_is_opened_is_as_large_as_its_objects() {
+        let tree = Workload::parse("tree:keys=1000,lookups=1000", 0, 0).unwrap();
+        let mut opened = tree.open(1, Kind::Size, Filter::All, 4096).unwrap();
+        let (mut block, mut accesses) = (Vec::new(), 0);
+        while opened.source.next_block(&mut block).map(|()| !block.is_empty()).unwrap() {
+            accesses += block.len() as u64;
+        }
+        assert_eq!(Some(accesses), opened.source.accesses());
+        // A thousand records of 32 bytes, and some 600 nodes of 96.
+        assert!((20..28).contains(&opened.source.units()), "{}", opened.source.units());
+    }
+}
