@@ -20,8 +20,8 @@ own='btree graph cg lookup logistic'
 target=${CARGO_TARGET_DIR:-$root/target}
 archive=$(CDPATH='' cd -- "$target/release" && pwd)/libterrace_recorder.a
 
-# What the compiler would make of memcpy and its kin itself would not be seen. No debug assertions of the programs' own.
-compile="-O2 -g -fsanitize=thread -fno-omit-frame-pointer -fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset -fno-builtin-memcmp"
+# What the compiler would make of memcpy and its kin itself would not be seen.
+compile="-O2 -g -fsanitize=thread -fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset -fno-builtin-memcmp"
 # All of the archive: it defines malloc, and what the program may call by a weak name.
 link="@$root/crates/recorder/link.flags -Wl,--whole-archive $archive -Wl,--no-whole-archive -lm -lpthread -ldl"
 
@@ -69,17 +69,21 @@ for program; do
     redis)
         redis_source
         # The libraries that it brings (Lua, hiredis) are built as always. Not linked with -fsanitize: that would bring libtsan.
+        # Linked anew in any case: the recorder may be another one.
+        rm -f "$dir/redis/src/redis-server"
         make -C "$dir/redis/src" -s -j2 redis-server MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O2 \
             REDIS_CFLAGS="$compile -w" REDIS_LDFLAGS="$link"
         cp "$dir/redis/src/redis-server" "$dir/redis-server"
         gcc -O2 "$here/redis_client.c" -lm -o "$dir/redis_client"
         ;;
     *)
-        source=$(ls "$here/$program".c "$here/$program".cpp 2>/dev/null) || { echo "there is no program $program" >&2; exit 2; }
+        source=$here/$program.c compiler=gcc
+        [ -e "$source" ] || source=$here/$program.cpp compiler=g++
+        [ -e "$source" ] || { echo "there is no program $program" >&2; exit 2; }
         # shellcheck disable=SC2086
-        g++ $compile -x "$(case $source in *.c) echo c ;; *) echo c++ ;; esac)" -c "$source" -o "$dir/$program.o"
+        $compiler $compile -c "$source" -o "$dir/$program.o"
         # shellcheck disable=SC2086
-        g++ "$dir/$program.o" $link -o "$dir/$program"
+        $compiler "$dir/$program.o" $link -o "$dir/$program"
         ;;
     esac
 done

@@ -12,7 +12,7 @@
 
 enum {
     WORKERS = 4,
-    SLOTS = 2500,  /* of each worker: some 100 MiB in all */
+    SLOTS = 2500,  /* of each worker: some 50 MiB live in all */
     WAITING = 64,  /* objects that wait for a worker, at most */
     ARENAS = 6,    /* of each worker */
     SHIFT = 20000, /* steps of a thread before another takes its place */

@@ -12,6 +12,11 @@ pub fn terrace_library() -> PathBuf {
     built("libterrace.so")
 }
 
+/// What recorded programs are linked with.
+pub fn recorder_library() -> PathBuf {
+    built("libterrace_recorder.a")
+}
+
 /// The target directory that this test was built in.
 pub fn target_directory() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 use terrace_tests::{compiled, is_installed, skip, terrace_command};
+use terrace_trace::accesses::{Reader, page_of};
 
 const MIB: u64 = 1 << 20;
 
@@ -100,13 +101,85 @@ fn what_is_shown() {
 }
 
 #[test]
+fn accesses_one_by_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (file, exported) = (scratch.path().join("hot.trace"), scratch.path().join("hot.oracleGeneral"));
+    let (file_name, exported_name) = (file.to_str().unwrap(), exported.to_str().unwrap());
+    let program = compiled("hot_parts.c", &[]);
+    let Some(output) = recorded(&file, &["--accesses"], &[program.to_str().unwrap(), "256", "1500"]) else { return };
+    let address: u64 = text(&output.stdout).trim().parse().expect("the program prints its address");
+    let reader = Reader::open(&file).unwrap();
+    assert_eq!((reader.incomplete(), &reader.header.source[..], reader.header.writes), (None, "clock", false));
+    // The lower half is hot first, and then the upper one: samples of each, in the two halves of the time.
+    let mut met = [[0u32; 2]; 2];
+    let (mut blocks, mut records) = (reader.iter(), Vec::new());
+    while let Some(block) = blocks.next() {
+        records.extend_from_slice(block.unwrap().1);
+    }
+    let inside = |record: u32| {
+        let at = reader.pages()[page_of(record) as usize].number * 4096;
+        (address..address + 256 * MIB).contains(&at).then(|| usize::from(at >= address + 128 * MIB))
+    };
+    let halves: Vec<usize> = records.iter().filter_map(|record| inside(*record)).collect();
+    for (at, half) in halves.iter().enumerate() {
+        met[usize::from(at >= halves.len() / 2)][*half] += 1;
+    }
+    // Who touches everything first comes by both.
+    assert!(met[0][0] > 100 && met[0][0] > 2 * met[0][1] && met[1][1] > 100 && met[1][1] > 2 * met[1][0], "{met:?}");
+    // Samples a millisecond apart, in microseconds.
+    assert!((1_000_000..30_000_000).contains(&reader.end_clock()), "{}", reader.end_clock());
+
+    let said = text(&terrace(&["report", file_name]).stdout);
+    assert!(said.starts_with("accesses of `") && said.contains("what the sampler met (clock)"), "{said}");
+    let found = json(&["report", file_name, "--json"]);
+    assert_eq!((found["kind"].as_str(), found["records"].as_u64()), (Some("accesses"), Some(records.len() as u64)));
+    assert_eq!(found["writes"], serde_json::Value::Null);
+    let output = terrace(&["report", "export", file_name, "-o", exported_name]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::metadata(&exported).unwrap().len(), 24 * records.len() as u64);
+
+    // A file that is full ends, and says so.
+    let Some(output) = recorded(&file, &["--accesses", "--limit", "64K", "--rate", "20000"], &[program.to_str().unwrap(), "256", "3000"])
+    else {
+        return;
+    };
+    let (said, left_out) = (text(&output.stderr), Reader::open(&file).unwrap().left_out());
+    assert!(std::fs::metadata(&file).unwrap().len() <= 64 << 10);
+    assert_eq!(left_out > 0, said.contains("the file was full"), "{said}");
+}
+
+#[test]
+fn what_a_recording_is_of_is_told() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("hot.rec");
+    let file_name = file.to_str().unwrap();
+    let program = compiled("hot_parts.c", &[]);
+    let Some(_) = recorded(&file, &[], &[program.to_str().unwrap(), "64", "400"]) else { return };
+    let said = text(&terrace(&["report", file_name]).stdout);
+    assert!(said.starts_with("counts by region and time of `") && said.contains("samples in"), "{said}");
+    assert_eq!(json(&["report", file_name, "--json"])["kind"], "counts");
+    // What is cut off is told as far as it goes, with a word.
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
+    let cut = terrace(&["report", file_name]);
+    assert!(cut.status.success() && text(&cut.stderr).contains("what comes before is shown"), "{}", text(&cut.stderr));
+    let refused = terrace(&["report", "export", file_name, "-o", scratch.path().join("x").to_str().unwrap()]);
+    assert!(refused.status.code() == Some(125) && text(&refused.stderr).contains("--accesses"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn mistakes_are_told() {
     let scratch = tempfile::tempdir().unwrap();
     let other = scratch.path().join("other");
     std::fs::write(&other, "not a recording").unwrap();
     for (arguments, word) in [
         (&["report", "heatmap", other.to_str().unwrap()][..], "terrace record"),
+        (&["report", other.to_str().unwrap()], "terrace record"),
+        (&["report", "export", other.to_str().unwrap(), "-o", "x"], "terrace record"),
+        (&["report"], "FILE"),
         (&["report", "wss", "/nonexistent"], "/nonexistent"),
+        (&["report", "/nonexistent"], "/nonexistent"),
+        (&["record", "-o", "x", "--accesses", "--window", "50", "--", "true"], "--window"),
         (&["record", "-o", "/nonexistent/x", "--", "true"], "/nonexistent/x"),
         (&["record", "-o", "/dev/null", "--", "true"], "not an ordinary file"),
         (&["record", "-o", "x", "--rate", "0", "--", "true"], "rate"),

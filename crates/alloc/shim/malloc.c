@@ -135,7 +135,7 @@ void terrace_enter_internal(void) {
 
 void terrace_leave_internal(void) {
     if (--self.depth == 0) {
-        self.fast = self.bound && !self.cache;
+        self.fast = self.bound && !self.cache && !terrace_watching;
         self.grouped = self.cache;
     }
 }
@@ -345,7 +345,7 @@ static __attribute__((noinline)) void *large(size_t size, int flags) {
 }
 
 static __attribute__((noinline)) void *large_realloc(void *p, size_t size) {
-    void *to = p ? _rjem_rallocx(p, size, large_flags()) : _rjem_mallocx(size, large_flags());
+    void *to = _rjem_rallocx(p, size, large_flags());
     return done(to ? to : no_memory());
 }
 
@@ -405,7 +405,7 @@ static __attribute__((noinline)) void free_slow(void *p) {
 }
 
 void terrace_free(void *p) {
-    /* Where nothing is grouped, nothing of jemalloc's is watched either. */
+    /* On a thread that is fast nothing of jemalloc's is watched (terrace_leave_internal). */
     if (likely((uintptr_t)p - terrace_heap_start < terrace_heap_len && self.fast))
         _rjem_free(p);
     else if (is_grouped(p))
@@ -488,13 +488,11 @@ int terrace_posix_memalign(void **p, size_t align, size_t size, CALLER) {
         if (unlikely(size >= LARGE) && valid) {
             q = _rjem_mallocx(size, large_flags() | __builtin_ctzl(align));
             error = q ? 0 : ENOMEM;
-            if (q)
-                *p = q;
         } else
-            error = _rjem_posix_memalign(p, align, size);
-        done(NULL);
+            error = _rjem_posix_memalign(&q, align, size);
         if (!error)
-            born(*p, THE_CALLER);
+            *p = born(q, THE_CALLER);
+        done(NULL);
         return error;
     }
     if (pass()) {
@@ -572,10 +570,19 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
     }
     if (unlikely(terrace_brings_malloc())) {
         void *(*theirs)(size_t, size_t) = (void *(*)(size_t, size_t))dlsym(RTLD_DEFAULT, "aligned_alloc");
-        return theirs ? theirs(align, (size + align - 1) & ~(align - 1)) : NULL;
+        size_t rounded;
+        return theirs && !__builtin_add_overflow(size, align - 1, &rounded) ? theirs(align, rounded & ~(align - 1)) : no_memory();
     }
     void *p = kind && !self.depth ? terrace_placed_malloc(size, align, kind, what) : NULL;
-    return p ? done(p) : allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), (uintptr_t)__builtin_frame_address(0), 0);
+    if (p)
+        return done(p);
+    /* Its name is a plain jump, as it has four arguments: so this is its caller's frame. */
+#if defined(__x86_64__)
+    uintptr_t *saved = __builtin_frame_address(0), frame = (uintptr_t)(saved + 2), frame_pointer = *saved;
+#else
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0), frame_pointer = 0;
+#endif
+    return allocate_aligned(align, size, (uintptr_t)__builtin_return_address(0), frame, frame_pointer);
 }
 
 size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }

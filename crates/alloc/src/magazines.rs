@@ -15,7 +15,7 @@ use terrace_context::Stack;
 const BYTES_MAX: usize = 512 << 10;
 /// Of it, for magazines that have some room already: the rest is for new ones.
 const GROWING_MAX: usize = BYTES_MAX / 4 * 3;
-/// So often growing is refused before all magazines begin anew, which takes a fraction of a millisecond.
+/// So often growing is refused before all magazines begin anew, which takes up to some milliseconds where there are hundreds.
 const REFUSED_MAX: u32 = 1 << 14;
 /// Room of one magazine: in bytes, and in objects at least and at most.
 const MAGAZINE_BYTES: usize = 16 << 10;

@@ -142,9 +142,10 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
 }
 
-/// Sorts sites into zones, by the bytes that each holds and how hot it is.
+/// Sorts sites into zones, by the bytes of grouped objects that each holds and how hot these are. Not if the lock is somebody's: that may be who waits for the mover, or for
+/// what it has locked.
 pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
-    let sites = SITES.lock();
+    let Some(sites) = SITES.try_lock() else { return };
     let figures: Vec<grouping::Site> = (1..)
         .zip(&sites.known)
         .map(|(site, known)| {
@@ -160,10 +161,10 @@ pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     }
 }
 
-/// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in the file, a tab, and the file.
-pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) {
+/// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in the file, a tab, and the file. False if the lock is somebody's.
+pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
     let program = std::fs::read_link("/proc/self/exe").map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
-    let sites = SITES.lock();
+    let Some(sites) = SITES.try_lock() else { return false };
     for (index, known) in sites.known.iter().enumerate() {
         let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
         let end = sites.known.get(index + 1).map_or(sites.frames.len(), |next| next.frames as usize);
@@ -179,9 +180,10 @@ pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) {
             }
         });
     }
+    true
 }
 
-/// Takes the lock of the sites, after that of what is watched of them. The mover takes it under that only, so that it never waits for a fork that waits for it.
+/// Takes the lock of the sites, after that of what is watched of them. The mover only tries it.
 pub fn lock_for_fork() {
     std::mem::forget(SITES.lock());
 }

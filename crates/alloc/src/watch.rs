@@ -15,10 +15,10 @@ use terrace_pager::{Pager, sys};
 /// What is watched of a site, or of a zone of placed objects.
 #[derive(Clone, Copy, Default)]
 struct Watched {
-    /// Samples that met its objects: all, and decayed.
+    /// Samples that met its objects.
     samples: f64,
+    /// Of grouped objects alone, as only these are sorted into zones: samples, decayed, and bytes of live ones at the last look.
     hotness: f32,
-    /// Bytes of live objects at the last look.
     bytes: f64,
     /// Sums over all looks: live objects, and their bytes by tier.
     objects_sum: f64,
@@ -26,13 +26,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn sampled(&mut self, weight: f32) {
-        self.samples += f64::from(weight);
-        self.hotness += weight;
-    }
-
     fn looked_at(&mut self, found: &Found) {
-        self.bytes = found.tier_bytes.iter().sum();
+        self.bytes = found.grouped_bytes;
         self.objects_sum += found.objects;
         self.tier_bytes_sum.iter_mut().zip(found.tier_bytes).for_each(|(sum, bytes)| *sum += bytes);
     }
@@ -42,6 +37,7 @@ impl Watched {
 #[derive(Clone, Copy, Default)]
 struct Found {
     objects: f64,
+    grouped_bytes: f64,
     tier_bytes: [f64; MAX_TIERS],
 }
 
@@ -50,8 +46,8 @@ struct Found {
 enum Stage {
     /// With grouped ones, at this address.
     Grouped(usize),
-    /// With large ones, at this address.
-    Large(usize),
+    /// With large ones.
+    Large(large::At),
     /// With placed ones, on this page.
     Placed(u32),
     Done,
@@ -65,8 +61,11 @@ struct Look {
 }
 
 impl Look {
-    const BEGIN: Look =
-        Look { stage: Stage::Grouped(0), sites: Vec::new(), placed: [Found { objects: 0.0, tier_bytes: [0.0; MAX_TIERS] }; TEMPERATURES] };
+    const BEGIN: Look = Look {
+        stage: Stage::Grouped(0),
+        sites: Vec::new(),
+        placed: [Found { objects: 0.0, grouped_bytes: 0.0, tier_bytes: [0.0; MAX_TIERS] }; TEMPERATURES],
+    };
 
     fn of(&mut self, site: Site) -> &mut Found {
         at(&mut self.sites, site as usize)
@@ -75,8 +74,12 @@ impl Look {
     /// Goes on for a slice, or less if somebody waits.
     fn go_on(&mut self, pager: &Pager) {
         let left = Cell::new(OBJECTS_A_SLICE);
-        let more = || left.get() > 0 && !FORK_WAITS.load(Relaxed);
         let count = |objects: usize| left.set(left.get().saturating_sub(objects));
+        // Asked for each page or so: those without objects count too.
+        let more = || {
+            count(1);
+            left.get() > 0 && !FORK_WAITS.load(Relaxed)
+        };
         let tier = |address: usize| pager.tier_of(address).min(MAX_TIERS - 1);
         while more() {
             self.stage = match self.stage {
@@ -90,9 +93,10 @@ impl Look {
                         }
                         let found = self.of(seen.tag);
                         found.objects += f64::from(seen.objects);
+                        found.grouped_bytes += f64::from(seen.bytes);
                         found.tier_bytes[last.1] += f64::from(seen.bytes);
                     };
-                    slabs::walk(from, each, more).map_or(Stage::Large(0), Stage::Grouped)
+                    slabs::walk(from, each, more).map_or(Stage::Large(large::At::default()), Stage::Grouped)
                 }
                 Stage::Large(from) => {
                     let each = |address: usize, Large { bytes, site }: Large| {
@@ -104,10 +108,7 @@ impl Look {
                             self.of(site).tier_bytes[tier(address + bytes / looks * look)] += bytes as f64 / looks as f64;
                         }
                     };
-                    match large::walk(from, each, more) {
-                        Some(same) if same == from => return,
-                        next => next.map_or(Stage::Placed(0), Stage::Large),
-                    }
+                    large::walk(from, each, more).map_or(Stage::Placed(0), Stage::Large)
                 }
                 Stage::Placed(from) => {
                     let each = |page: placement::Seen| {
@@ -169,11 +170,11 @@ const HALF_LIFE_S: f64 = 10.0;
 /// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much time at the beginning.
 const LOOK_EVERY_NS: u64 = 500_000_000;
 const LOOK_SHARE: u64 = 200;
-const FIRST_NS: u64 = 30_000_000;
+const FIRST_NS: u64 = 100_000_000;
 /// Then so many in one piece: some milliseconds, in which the mover does nothing else.
 const OBJECTS_A_SLICE: usize = 1 << 17;
-/// And so often at the end.
-const SLICES_AT_THE_END: usize = 10_000;
+/// And for so long at the end, if no look has ended before.
+const AT_THE_END_NS: u64 = 100_000_000;
 /// Pages of one object that are looked at, at most.
 const PAGES_OF_AN_OBJECT: usize = 64;
 
@@ -183,15 +184,21 @@ pub fn sampled(address: usize, weight: f32) {
         return;
     }
     let Ok(mut site) = slabs::tag_at(address) else { return };
-    if site == 0 {
+    let is_grouped = site != 0;
+    let placed = placement::temperature_at(address);
+    if !is_grouped && placed.is_none() {
         let Ok(found) = large::site_at(address) else { return };
         site = found.unwrap_or(0);
     }
     // A fork holds the lock while it waits for the mover, which calls this.
     let Some(mut watch) = WATCH.try_lock() else { return };
-    match placement::temperature_at(address) {
-        _ if site != 0 => at(&mut watch.sites, site as usize).sampled(weight),
-        Some(temperature) => watch.placed[temperature].sampled(weight),
+    match placed {
+        _ if site != 0 => {
+            let watched = at(&mut watch.sites, site as usize);
+            watched.samples += f64::from(weight);
+            watched.hotness += if is_grouped { weight } else { 0.0 };
+        }
+        Some(temperature) => watch.placed[temperature].samples += f64::from(weight),
         None => watch.elsewhere += f64::from(weight),
     }
 }
@@ -204,9 +211,14 @@ impl Watch {
     /// Goes on with the look at all objects; true when that has come to its end.
     fn go_on(&mut self, pager: &Pager) -> bool {
         self.look.go_on(pager);
-        if !matches!(self.look.stage, Stage::Done) {
-            return false;
+        let is_done = matches!(self.look.stage, Stage::Done);
+        if is_done {
+            self.end_look();
         }
+        is_done
+    }
+
+    fn end_look(&mut self) {
         let look = std::mem::replace(&mut self.look, Look::BEGIN);
         self.looks += 1;
         self.watched().for_each(|watched| watched.bytes = 0.0);
@@ -214,11 +226,11 @@ impl Watch {
             at(&mut self.sites, site).looked_at(found);
         }
         self.placed.iter_mut().zip(&look.placed).for_each(|(watched, found)| watched.looked_at(found));
-        true
     }
 
     /// The whole list as text: a line of what concerns all, then one for each site, and each zone of placed objects, with objects or samples.
-    fn text(&self, pager: &Pager) -> String {
+    /// `None` while somebody has the sites.
+    fn text(&self, pager: &Pager) -> Option<String> {
         let names: Vec<&str> = pager.tier_names().collect();
         let mut text = format!("terrace-sites 1 elsewhere {:.1} tiers {}\n", self.elsewhere, names.join(","));
         let mean = |sum: f64| (sum / self.looks.max(1) as f64).round() as u64;
@@ -235,17 +247,21 @@ impl Watch {
             frames(&mut text);
             text.push('\n');
         };
-        sites::each(|site, zone, frames| {
+        let is_free = sites::each(|site, zone, frames| {
             if let Some(watched) = self.sites.get(site as usize) {
-                line(watched, zone, frames);
+                // Large ones are in none.
+                line(watched, if watched.bytes > 0.0 || watched.hotness > 0.0 { zone } else { 0 }, frames);
             }
         });
+        if !is_free {
+            return None;
+        }
         for (watched, name) in self.placed.iter().zip(placement::NAMES) {
             line(watched, 0, &|text| {
                 let _ = write!(text, "\t-\t{name}");
             });
         }
-        text
+        Some(text)
     }
 }
 
@@ -271,7 +287,7 @@ pub fn look(now_ns: u64) {
     if watch.go_on(pager) {
         watch.look_ended_ns = now_ns;
         sites::regroup(|site| watch.sites.get(site as usize).map_or((0, 0.0), |watched| (watched.bytes as u64, watched.hotness)));
-        publish(pager, &watch.text(pager));
+        watch.text(pager).inspect(|text| publish(pager, text));
     }
     watch.spent_ns += sys::thread_cpu_ns() - begun_ns;
 }
@@ -282,14 +298,15 @@ pub fn tell(pager: &Pager) {
         return;
     }
     if let Some(mut watch) = WATCH.try_lock() {
-        // Not for ever: a lock may be held by what called `exit`.
-        for _ in 0..SLICES_AT_THE_END {
-            if watch.looks > 0 || FORK_WAITS.load(Relaxed) {
-                break;
+        // Not for long, and waiting for nothing: a lock may be held by what called `exit`.
+        let until_ns = sys::now_ns() + AT_THE_END_NS;
+        while watch.looks == 0 && !FORK_WAITS.load(Relaxed) {
+            if !watch.go_on(pager) && sys::now_ns() > until_ns {
+                // What was seen so far.
+                watch.end_look();
             }
-            watch.go_on(pager);
         }
-        publish(pager, &watch.text(pager));
+        watch.text(pager).inspect(|text| publish(pager, text));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
 use terrace_pager::ranges::Attributes;
-use terrace_pager::{Pager, sys};
+use terrace_pager::{Expectation, Pager, sys};
 
 /// A zone's number.
 pub type ZoneId = u32;
@@ -74,11 +74,20 @@ fn attributes(zone: ZoneId) -> Attributes {
     Attributes { evictable: true, expected: temperature.and_then(|temperature| EXPECTATIONS[temperature]), ..Attributes::default() }
 }
 
+/// Tells the pager of memory that a zone hands out. What is placed cold has its first tier below DRAM, if that is possible.
+fn manage(pager: &Pager, zone: ZoneId, start: usize, len: usize) {
+    let attributes = attributes(zone);
+    if attributes.expected == Some(Expectation::Cold) {
+        pager.begin_far(start, len);
+    }
+    pager.manage_as(start, len, attributes);
+}
+
 /// Puts all zones under the pager's management, with what they already hold.
 pub fn attach(pager: &'static Pager) {
     let guards: Vec<_> = all(groups()).map(|(id, zone)| (id, zone, zone.used.lock())).collect();
     for (id, zone, used) in guards.iter().filter(|(_, _, used)| used.bytes > 0) {
-        pager.manage_as(zone.start.load(Relaxed), used.bytes, attributes(*id));
+        manage(pager, *id, zone.start.load(Relaxed), used.bytes);
     }
     // Under the locks: an extent is managed either here or by whoever hands it out.
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
@@ -177,7 +186,7 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
     used.bytes = end - base;
     if let Some(pager) = pager() {
         // With the gap that alignment left: nobody touches it, and the range stays one.
-        pager.manage_as(before, end - before, attributes(id));
+        manage(pager, id, before, end - before);
     }
     start as *mut u8
 }

@@ -41,6 +41,42 @@ pub enum Command {
     /// Run policies over generated or recorded accesses, and say what would have come of it
     #[command(after_long_help = SIM_HELP)]
     Sim(SimArguments),
+    /// Run the papers' figures in the simulator, and put their numbers beside ours
+    #[command(after_long_help = REPRODUCE_HELP)]
+    Reproduce(ReproduceArguments),
+}
+
+const REPRODUCE_HELP: &str = "\
+What is written:
+  index.html, which needs no network and no scripts; an SVG for each plot; NAME.json (`all`: one of each paper) with
+  `rows`: figure, metric, paper, ours, deviation, unit, verdict. A claim that does not reproduce is no error: it stands there, with why.
+
+Examples:
+  terrace reproduce all --out papers
+  terrace reproduce jenga-fig7 --seed 2 --json";
+
+/// `terrace reproduce`.
+#[derive(Args, Debug)]
+pub struct ReproduceArguments {
+    /// A paper (jenga, objectier, m2t), one of its figures (jenga-fig7), or all
+    #[arg(value_name = "NAME", value_parser = crate::reproduce::wanted)]
+    pub name: crate::reproduce::Wanted,
+
+    /// The directory to write into; files of the same names are replaced
+    #[arg(long, value_name = "DIR", default_value = "terrace-reproduce")]
+    pub out: PathBuf,
+
+    /// A small version, some seconds: shows that all runs, and no more
+    #[arg(long)]
+    pub quick: bool,
+
+    /// From what all chance is made
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Print the rows as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const SIM_HELP: &str = "\
@@ -202,13 +238,16 @@ pub struct RecordArguments {
     /// The file to write; one that exists is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Write the sampled accesses themselves, one by one by page, instead of counting them by region and time
+    #[arg(long, conflicts_with = "window")]
+    pub accesses: bool,
     /// Samples a second of each running thread, from 1 to 20000
     #[arg(long, value_name = "HZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub rate: u32,
     /// Milliseconds that are counted together, at least 10; longer ones where the file would grow beyond --limit
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     pub window: u64,
-    /// How large the file may grow (64K, 16M: powers of 1024)
+    /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which costs some 3 bytes for each sample
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = recording_size)]
     pub limit: u64,
     /// The program and its arguments
@@ -228,10 +267,24 @@ fn recording_size(text: &str) -> Result<u64, String> {
 
 /// `terrace report`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct ReportArguments {
     /// What to show.
     #[command(subcommand)]
-    pub kind: ReportKind,
+    pub kind: Option<ReportKind>,
+    /// Any recording: says in words what is in it
+    #[command(flatten)]
+    pub recording: Option<RecordingArguments>,
+}
+
+/// `terrace report FILE`.
+#[derive(Args, Debug)]
+pub struct RecordingArguments {
+    /// What `terrace record`, or a program built with the recorder, wrote: what is in it, in words
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `terrace report …`.
@@ -241,8 +294,31 @@ pub enum ReportKind {
     Heatmap(HeatmapArguments),
     /// How much memory it waits for, in each stretch of time and in all
     Wss(Shown),
+    /// Give what `terrace record --accesses`, or a program built with the recorder, wrote another format
+    Export(ExportArguments),
     /// Who allocates what is hot and what is cold: from a report of `terrace run --allocator context --sampler auto --report FILE.json`
     Sites(SitesArguments),
+}
+
+/// `terrace report export`.
+#[derive(Args, Debug)]
+pub struct ExportArguments {
+    /// The recording
+    pub file: PathBuf,
+    /// The file to write; one that exists is replaced
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// oracleGeneral: libCacheSim's, 24 bytes for each access, with when its page comes next
+    #[arg(long, value_enum, default_value_t = ExportFormat::OracleGeneral)]
+    pub format: ExportFormat,
+}
+
+/// What `terrace report export` writes.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// libCacheSim's.
+    #[value(name = "oracleGeneral")]
+    OracleGeneral,
 }
 
 /// `terrace report sites`.

@@ -1,4 +1,5 @@
-//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, and loads servers.
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, loads servers, and
+//! reproduces papers' figures.
 //!
 //! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
@@ -20,9 +21,11 @@ mod process;
 mod quantity;
 mod reach;
 mod record;
+mod recording;
 mod report;
 mod report_file;
 mod report_text;
+mod reproduce;
 mod run;
 mod run_dir;
 mod sampling;
@@ -58,9 +61,8 @@ fn main() -> ExitCode {
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
-        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Heatmap(arguments) }) => heatmap::run(&arguments),
-        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Sites(arguments) }) => sites::show(&arguments),
-        args::Command::Report(args::ReportArguments { kind: args::ReportKind::Wss(arguments) }) => heatmap::working_set(&arguments),
+        args::Command::Report(arguments) => report_on(&arguments),
+        args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
     };
@@ -68,6 +70,17 @@ fn main() -> ExitCode {
         say(&format!("{error:#}"));
         OUR_FAULT
     }))
+}
+
+fn report_on(arguments: &args::ReportArguments) -> anyhow::Result<u8> {
+    match (&arguments.kind, &arguments.recording) {
+        (Some(args::ReportKind::Heatmap(arguments)), _) => heatmap::run(arguments),
+        (Some(args::ReportKind::Sites(arguments)), _) => sites::show(arguments),
+        (Some(args::ReportKind::Wss(arguments)), _) => heatmap::working_set(arguments),
+        (Some(args::ReportKind::Export(arguments)), _) => recording::export(arguments),
+        (None, Some(arguments)) => recording::show(arguments),
+        (None, None) => anyhow::bail!("report what? `terrace report FILE` says what is in a recording; `terrace report --help` has more"),
+    }
 }
 
 /// One message of ours on standard error; a closed standard error is not an error.

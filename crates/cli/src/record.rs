@@ -5,17 +5,25 @@ use crate::args::RecordArguments;
 use crate::data::{Data, REGION_BYTES};
 use crate::{child, command_path, say};
 use anyhow::{Context, Result, bail};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 use std::cell::RefCell;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use terrace_sampler::Tally;
 use terrace_sampler::clock::Clock;
 use terrace_sampler::events::Whose;
+use terrace_sampler::{Sample, Tally};
+use terrace_trace::accesses;
 use terrace_trace::counts::{Header, PARTS, Place, Window, Writer};
 
 /// Half of a ring is this many samples: it is emptied before it is full.
 const SAMPLES_A_LOOK: u64 = 170;
+/// Bytes of a page, by which accesses are written.
+const PAGE_BYTES: u64 = 4096;
+/// Accesses are written out after so long, so that the file can be read while it grows.
+const FLUSH_EVERY_US: u64 = 1_000_000;
 
 /// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
 pub fn run(arguments: &RecordArguments) -> Result<u8> {
@@ -27,24 +35,15 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
     if !cfg!(target_arch = "x86_64") {
         bail!("recording needs x86-64: what an interrupted instruction touches is read from its operands");
     }
-    let header = Header {
-        terrace: env!("CARGO_PKG_VERSION").into(),
-        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        source: "clock".into(),
-        rate_hz: arguments.rate,
-        region_bytes: REGION_BYTES,
-    };
     // Inherited by what is started next.
     let clock = Clock::open(Whose::Children, arguments.rate)?;
     let shown = arguments.output.display();
-    let writer = Writer::create(&arguments.output, &header, arguments.limit).with_context(|| format!("cannot write {shown}"))?;
+    let output = Output::create(arguments).with_context(|| format!("cannot write {shown}"))?;
     let mut recorder = Recorder {
         clock,
-        writer: Some(writer),
+        output: Some(output),
         data: RefCell::default(),
         begun: Instant::now(),
-        window: Window::default(),
-        window_ms: arguments.window,
         look_ms: (SAMPLES_A_LOOK * 1000 / u64::from(arguments.rate)).clamp(5, 100),
         tally: Tally::default(),
     };
@@ -61,11 +60,9 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
 struct Recorder {
     clock: Clock,
     /// Until it fails.
-    writer: Option<Writer>,
+    output: Option<Output>,
     data: RefCell<Data>,
     begun: Instant,
-    window: Window,
-    window_ms: u64,
     look_ms: u64,
     tally: Tally,
 }
@@ -73,44 +70,44 @@ struct Recorder {
 impl Recorder {
     /// Takes out what was sampled since the last look.
     fn look(&mut self) -> Duration {
-        let (data, window) = (&self.data, &mut self.window);
+        let (data, output) = (&self.data, &mut self.output);
+        let mut written = Ok(());
         let tally = self.clock.drain(
             |_| true,
             |process, address| data.borrow_mut().contains(process, address),
-            |sample| window.add(Place { process: sample.process, region: sample.address / REGION_BYTES }, sample.weight),
+            |sample| {
+                if let Some(output) = output {
+                    output.add(&sample);
+                }
+            },
         );
-        window.elsewhere = window.elsewhere.saturating_add((tally.samples - tally.located) as u32 * PARTS as u32);
         self.tally += tally;
         let now_ms = self.begun.elapsed().as_millis() as u64;
-        if now_ms >= self.window.start_ms + self.window_ms {
-            let next = Window { start_ms: now_ms, ..Window::default() };
-            let done = Window { end_ms: now_ms, ..std::mem::replace(&mut self.window, next) };
-            self.write(|writer| writer.append(done));
+        let mut left_ms = self.look_ms;
+        if let Some(output) = output {
+            written = output.looked(&tally, now_ms);
+            left_ms = output.left_ms(now_ms).min(self.look_ms);
         }
-        let left_ms = (self.window.start_ms + self.window_ms).saturating_sub(now_ms).max(1);
-        Duration::from_millis(left_ms.min(self.look_ms))
+        self.check(written);
+        Duration::from_millis(left_ms)
     }
 
     /// What cannot be written costs the recording, not the program.
-    fn write(&mut self, what: impl FnOnce(&mut Writer) -> std::io::Result<()>) {
-        if let Some(writer) = &mut self.writer
-            && let Err(error) = what(writer)
-        {
+    fn check(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
             say(&format!("the recording ends here, it cannot be written: {error}"));
-            self.writer = None;
+            self.output = None;
         }
     }
 
     fn finish(mut self, shown: &str) {
         self.look();
         let end_ms = self.begun.elapsed().as_millis() as u64;
-        let last = Window { end_ms, ..std::mem::take(&mut self.window) };
-        self.write(|writer| writer.append(last));
-        let Some(writer) = self.writer else { return };
-        if let Err(error) = writer.finish() {
-            say(&format!("the recording is not whole, it cannot be written: {error}"));
-            return;
-        }
+        let Some(output) = self.output else { return };
+        let left_out = match output.finish(end_ms) {
+            Ok(left_out) => left_out,
+            Err(error) => return say(&format!("the recording is not whole, it cannot be written: {error}")),
+        };
         let Tally { samples, located, lost, damaged, .. } = self.tally;
         say(&format!(
             "{samples} samples, {located} of them accesses to the program's data{}: {shown}",
@@ -119,8 +116,132 @@ impl Recorder {
                 lost => format!("; {lost} more were lost"),
             }
         ));
+        if left_out > 0 {
+            say(&format!("the file was full: the last {left_out} accesses are not in it (a larger --limit holds more)"));
+        }
         if located == 0 {
             say("nothing was seen: the program ran too shortly, or waits for no memory (a higher --rate sees more)");
         }
     }
+}
+
+/// What becomes of samples.
+enum Output {
+    /// They are counted by region and time.
+    Counts { writer: Writer, window: Window, window_ms: u64 },
+    /// They are written one by one.
+    Accesses(Accesses),
+}
+
+/// Samples since the last look, and where they go.
+struct Accesses {
+    writer: accesses::Writer,
+    begun_ns: u64,
+    waiting: Vec<Sample>,
+    flushed_us: u64,
+    random: SmallRng,
+}
+
+impl Output {
+    fn create(arguments: &RecordArguments) -> io::Result<Output> {
+        let terrace = env!("CARGO_PKG_VERSION").to_owned();
+        let command = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let (source, rate_hz) = ("clock".to_owned(), arguments.rate);
+        if !arguments.accesses {
+            let header = Header { terrace, command, source, rate_hz, region_bytes: REGION_BYTES };
+            let writer = Writer::create(&arguments.output, &header, arguments.limit)?;
+            return Ok(Output::Counts { writer, window: Window::default(), window_ms: arguments.window });
+        }
+        let header = accesses::Header {
+            terrace,
+            command,
+            source,
+            clock: accesses::Clock::Us,
+            period: 1,
+            rate_hz,
+            writes: false,
+            cache: None,
+            page_bytes: PAGE_BYTES,
+        };
+        Ok(Output::Accesses(Accesses {
+            writer: accesses::Writer::create(&arguments.output, &header, arguments.limit)?,
+            begun_ns: monotonic_ns(),
+            waiting: Vec::new(),
+            flushed_us: 0,
+            random: SmallRng::seed_from_u64(1),
+        }))
+    }
+
+    fn add(&mut self, sample: &Sample) {
+        match self {
+            Output::Counts { window, .. } => {
+                window.add(Place { process: sample.process, region: sample.address / REGION_BYTES }, sample.weight);
+            }
+            // Where any of several addresses may have been touched, each is written as often as its weight says.
+            Output::Accesses(accesses) => {
+                if sample.weight >= 1.0 || accesses.random.random::<f32>() < sample.weight {
+                    accesses.waiting.push(*sample);
+                }
+            }
+        }
+    }
+
+    /// All samples of a look were added.
+    fn looked(&mut self, tally: &Tally, now_ms: u64) -> io::Result<()> {
+        match self {
+            Output::Counts { writer, window, window_ms } => {
+                window.elsewhere = window.elsewhere.saturating_add((tally.samples - tally.located) as u32 * PARTS as u32);
+                if now_ms < window.start_ms + *window_ms {
+                    return Ok(());
+                }
+                let next = Window { start_ms: now_ms, ..Window::default() };
+                writer.append(Window { end_ms: now_ms, ..std::mem::replace(window, next) })
+            }
+            Output::Accesses(accesses) => accesses.write(),
+        }
+    }
+
+    /// Until something is to be written, ms.
+    fn left_ms(&self, now_ms: u64) -> u64 {
+        match self {
+            Output::Counts { window, window_ms, .. } => (window.start_ms + window_ms).saturating_sub(now_ms).max(1),
+            Output::Accesses(_) => u64::MAX,
+        }
+    }
+
+    /// Writes what is left; how many accesses had no room.
+    fn finish(self, end_ms: u64) -> io::Result<u64> {
+        match self {
+            Output::Counts { mut writer, window, .. } => {
+                writer.append(Window { end_ms, ..window })?;
+                writer.finish()?;
+                Ok(0)
+            }
+            Output::Accesses(accesses) => Ok(accesses.writer.finish(end_ms * 1000)?.left_out),
+        }
+    }
+}
+
+impl Accesses {
+    /// In the order of time: each CPU has its own ring.
+    fn write(&mut self) -> io::Result<()> {
+        self.waiting.sort_by_key(|sample| sample.time_ns);
+        for sample in self.waiting.drain(..) {
+            let us = sample.time_ns.saturating_sub(self.begun_ns) / 1000;
+            self.writer.append(accesses::Page { process: sample.process, number: sample.address / PAGE_BYTES }, false, us)?;
+            if us >= self.flushed_us + FLUSH_EVERY_US {
+                self.writer.flush()?;
+                self.flushed_us = us;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The clock of samples, ns.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills in what it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,4 +1,4 @@
-//! Allocation sites: what each process told of them (`alloc::sites`), as part of the report, and `terrace report sites`, which gives them the names of their functions.
+//! Allocation sites: what each process told of them (`alloc::watch`), as part of the report, and `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
 use crate::quantity::{bytes, share};
@@ -44,6 +44,13 @@ pub struct Site {
     pub tier_bytes: Vec<u64>,
     /// Who calls malloc, who calls that, and so on: each a file and a return address in it.
     pub frames: Vec<String>,
+}
+
+impl Site {
+    /// Whether it is no site, but what the program placed itself: the name is in parentheses.
+    fn is_placed(&self) -> bool {
+        self.frames.first().is_some_and(|frame| frame.starts_with('('))
+    }
 }
 
 /// The lists of all processes in a run directory.
@@ -128,7 +135,14 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
         return Ok(0);
     }
     let (bytes_in_all, met) = (sites.sites.iter().map(|site| site.bytes).sum::<u64>(), samples(sites));
-    writeln!(out, "{}: process {}, {} in {} sites", report.command.join(" "), sites.pid, bytes(bytes_in_all), sites.sites.len())?;
+    writeln!(
+        out,
+        "{}: process {}, {} in {} sites",
+        report.command.join(" "),
+        sites.pid,
+        bytes(bytes_in_all),
+        sites.sites.iter().filter(|site| !site.is_placed()).count()
+    )?;
     writeln!(out, "samples: {met:.0} met objects of these, {:.0} other memory (mappings, stacks)", sites.samples_elsewhere)?;
     let density = |site: &Site| site.samples / site.bytes.max(1) as f64;
     let mut ranking: Vec<&Site> = sites.sites.iter().collect();
@@ -152,7 +166,7 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     list("hottest (most samples)", &ranking)?;
     // Who holds much of which nothing is met: a candidate for `Cold`.
     let mean = met / bytes_in_all.max(1) as f64;
-    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| density(site) < mean / 4.0).collect();
+    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| density(site) < mean / 4.0 && !site.is_placed()).collect();
     cold.sort_by_key(|site| std::cmp::Reverse(site.bytes));
     list("coldest (most bytes with less than a quarter of the mean samples per byte)", &cold)?;
     Ok(0)

@@ -38,14 +38,19 @@ impl Pager {
             // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
-        if attributes.expected == Some(Expectation::Cold)
-            && let Some((_, node)) = self.far()
-        {
-            // Its first tier. Where that is refused it begins in DRAM, as all else does.
-            let _ = sys::prefer_node(start, len, node.number());
-        }
         self.ranges.lock().insert(start, start + len, Attributes { registered: false, ..attributes });
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
+    }
+
+    /// What is touched first in a range of ours comes from the far node as long as that has room, if there is one; as does what comes back there from lower tiers. Where
+    /// that is refused, it comes from DRAM, as all else does.
+    pub fn begin_far(&self, start: usize, len: usize) {
+        if let Some((_, node)) = self.far().filter(|_| self.moves() && !self.is_retired()) {
+            // A filter may end who asks.
+            if !sys::is_filtered() {
+                let _ = sys::prefer_node(start, len, node.number());
+            }
+        }
     }
 
     /// The program says how a range will be used. Of pages it is remembered for as long as they stay; of whole regions until it says otherwise.

@@ -18,11 +18,19 @@ uint64_t terrace_recorder_leaves(void *object);
 void terrace_recorder_arrives(uint64_t leaver, void *before, void *object, size_t size, size_t usable, void *return_address);
 
 void terrace_recorder_begins(void);
+/* Whether it is at work on this thread: what is allocated then is for itself, and comes from its own memory (memory.rs). */
+_Bool terrace_recorder_inside(void);
+_Bool terrace_recorder_owns(const void *);
+void *terrace_recorder_allocate(size_t size, size_t align);
+size_t terrace_recorder_size(const void *);
+void terrace_recorder_release(void *);
 
 /* Before the constructors of the program itself, which have no priority or a later one. */
 __attribute__((constructor(101))) static void begin(void) { terrace_recorder_begins(); }
 
-#define CALLER __builtin_return_address(0)
+/* Where the call came from; what the program jumped out of before is forgotten. */
+void terrace_recorder_called(uintptr_t stack);
+#define CALLER (terrace_recorder_called((uintptr_t)__builtin_dwarf_cfa()), __builtin_return_address(0))
 
 /* Calls inside a call (operator new inside malloc, or the reverse) are the allocator's own affair. */
 static __thread int depth;
@@ -82,6 +90,8 @@ static void *born(void *object, size_t size, void *return_address) {
 
 void *malloc(size_t size) {
     void *object;
+    if (terrace_recorder_inside())
+        return terrace_recorder_allocate(size, 16);
     if (!found())
         return from_early(size);
     PASS(object, next.malloc(size));
@@ -89,12 +99,23 @@ void *malloc(size_t size) {
 }
 void *calloc(size_t count, size_t size) {
     void *object;
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (terrace_recorder_inside())
+        return terrace_recorder_allocate(bytes, 16);
     if (!found())
-        return from_early(count * size);
+        return from_early(bytes);
     PASS(object, next.calloc(count, size));
-    return born(object, count * size, CALLER);
+    return born(object, bytes, CALLER);
 }
 void free(void *object) {
+    if (terrace_recorder_owns(object)) {
+        terrace_recorder_release(object);
+        return;
+    }
     if (!object || is_early(object) || !found())
         return;
     if (!depth)
@@ -105,12 +126,20 @@ void free(void *object) {
 }
 static void *resize(void *object, size_t size, void *return_address) {
     void *moved;
+    int is_own = terrace_recorder_owns(object);
+    if (is_own || is_early(object) || (!object && terrace_recorder_inside())) {
+        size_t room = is_own ? terrace_recorder_size(object) : object ? (size_t)(early + sizeof early - (char *)object) : 0;
+        moved = malloc(size);
+        for (size_t at = 0; moved && at < size && at < room; at++)
+            ((char *)moved)[at] = ((char *)object)[at];
+        if (moved)
+            free(object);
+        return moved;
+    }
     if (!found())
         return NULL;
-    if (!object || is_early(object)) {
+    if (!object) {
         PASS(moved, next.malloc(size));
-        for (size_t at = 0; object && moved && at < size && (char *)object + at < early + sizeof early; at++)
-            ((char *)moved)[at] = ((char *)object)[at];
         return born(moved, size, return_address);
     }
     if (depth) {
@@ -139,6 +168,8 @@ void *reallocarray(void *object, size_t count, size_t size) {
 }
 void *memalign(size_t align, size_t size) {
     void *object;
+    if (terrace_recorder_inside())
+        return terrace_recorder_allocate(size, align);
     if (!found())
         return NULL;
     PASS(object, next.memalign(align, size));
@@ -146,6 +177,8 @@ void *memalign(size_t align, size_t size) {
 }
 void *aligned_alloc(size_t align, size_t size) {
     void *object;
+    if (terrace_recorder_inside())
+        return terrace_recorder_allocate(size, align);
     if (!found())
         return NULL;
     PASS(object, next.aligned_alloc(align, size));
@@ -153,6 +186,10 @@ void *aligned_alloc(size_t align, size_t size) {
 }
 int posix_memalign(void **to, size_t align, size_t size) {
     int error;
+    if (terrace_recorder_inside()) {
+        *to = terrace_recorder_allocate(size, align);
+        return *to ? 0 : ENOMEM;
+    }
     if (!found())
         return ENOMEM;
     PASS(error, next.posix_memalign(to, align, size));
@@ -162,7 +199,11 @@ int posix_memalign(void **to, size_t align, size_t size) {
 }
 void *valloc(size_t size) { return memalign(4096, size); }
 void *pvalloc(size_t size) { return memalign(4096, (size + 4095) & ~(size_t)4095); }
-size_t malloc_usable_size(void *object) { return object && !is_early(object) && found() ? next.usable(object) : 0; }
+size_t malloc_usable_size(void *object) {
+    if (terrace_recorder_owns(object))
+        return terrace_recorder_size(object);
+    return object && !is_early(object) && found() ? next.usable(object) : 0;
+}
 
 /*
  * C++'s operators. A preloaded allocator may bring its own, which do not call malloc: they are passed on to as well. Weak, so that a program may

@@ -1,11 +1,9 @@
-//! Each thread's call stack, as the hooks at the beginning and end of every function tell it.
+//! What the recorder knows of each thread: its call stack (kept in `shim/calls.c`), and where it was last.
 
-use std::cell::{Cell, UnsafeCell};
+use crate::settings::DEPTH_MAX;
+use std::cell::Cell;
 
-/// Frames that are kept; what is deeper is counted only.
-const FRAMES: usize = 1024;
-
-/// What a thread has of its own. Reached without a lock, by the thread itself and by signal handlers on it.
+/// Reached without a lock, by the thread itself and by signal handlers on it.
 pub struct Thread {
     /// The recorder is at work on this thread: what it does itself, and what a signal handler does meanwhile, is not recorded.
     pub inside: Cell<bool>,
@@ -13,20 +11,10 @@ pub struct Thread {
     pub line: Cell<u64>,
     /// Accesses that were not told to the recorder yet.
     pub pending: Cell<u64>,
-    depth: Cell<usize>,
-    frames: UnsafeCell<[usize; FRAMES]>,
 }
 
 thread_local! {
-    static THREAD: Thread = const {
-        Thread {
-            inside: Cell::new(false),
-            line: Cell::new(u64::MAX),
-            pending: Cell::new(0),
-            depth: Cell::new(0),
-            frames: UnsafeCell::new([0; FRAMES]),
-        }
-    };
+    static THREAD: Thread = const { Thread { inside: Cell::new(false), line: Cell::new(u64::MAX), pending: Cell::new(0) } };
 }
 
 /// The calling thread's.
@@ -36,57 +24,80 @@ pub fn thread<R>(what: impl FnOnce(&Thread) -> R) -> R {
     THREAD.with(what)
 }
 
-impl Thread {
-    /// A function was entered that returns to this address.
-    #[inline]
-    pub fn enter(&self, returns_to: usize) {
-        let depth = self.depth.get();
-        if depth < FRAMES {
-            // SAFETY: only this thread reaches it, and no reference to it is held.
-            unsafe { (*self.frames.get())[depth] = returns_to };
-        }
-        self.depth.set(depth + 1);
-    }
+unsafe extern "C" {
+    fn terrace_recorder_calls(to: *mut usize, most: usize) -> usize;
+}
 
-    /// It returned. (After a `longjmp` too few are told of; then the stack keeps what was left behind below what comes, until its own caller returns.)
-    #[inline]
-    pub fn leave(&self) {
-        self.depth.set(self.depth.get().saturating_sub(1));
-    }
-
-    /// The innermost return addresses, the innermost first, and how many there are.
-    pub fn innermost<const N: usize>(&self) -> ([usize; N], usize) {
-        let mut found = [0; N];
-        let depth = self.depth.get().min(FRAMES);
-        let count = depth.min(N);
-        // SAFETY: as above.
-        let frames = unsafe { &*self.frames.get() };
-        for (to, from) in found.iter_mut().zip(frames[depth - count..depth].iter().rev()) {
-            *to = *from;
-        }
-        (found, count)
-    }
+/// The calling thread's stack at a call that returns to this address: return addresses, the innermost first, and how many there are.
+pub fn context_of(return_address: usize, depth: usize) -> ([usize; DEPTH_MAX], usize) {
+    debug_assert!((1..=DEPTH_MAX).contains(&depth));
+    let mut frames = [0; DEPTH_MAX];
+    frames[0] = return_address;
+    // SAFETY: fills in so many numbers at most, for which there is room behind the first.
+    let outer = unsafe { terrace_recorder_calls(frames[1..].as_mut_ptr(), depth - 1) };
+    (frames, 1 + outer)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    unsafe extern "C" {
+        fn __tsan_func_entry(returns_to: usize);
+        fn __tsan_func_exit();
+    }
+
+    /// A function of an instrumented program, with a frame of its own.
+    #[inline(never)]
+    fn called(name: usize, leaves: bool, inner: &mut dyn FnMut()) {
+        // SAFETY: what the compiler would call here.
+        unsafe { __tsan_func_entry(name) };
+        inner();
+        if leaves {
+            // SAFETY: as above.
+            unsafe { __tsan_func_exit() };
+        }
+        std::hint::black_box(name);
+    }
+
+    fn now(depth: usize) -> Vec<usize> {
+        let (frames, count) = context_of(9, depth);
+        frames[..count].to_vec()
+    }
+
     #[test]
     fn the_stack_is_that_of_the_calls() {
-        std::thread::spawn(|| {
-            thread(|own| {
-                (1..=5).for_each(|address| own.enter(address));
-                own.leave();
-                assert_eq!(own.innermost::<3>(), ([4, 3, 2], 3));
-                (0..2000).for_each(|address| own.enter(address));
-                (0..2000).for_each(|_| own.leave());
-                assert_eq!(own.innermost::<6>(), ([4, 3, 2, 1, 0, 0], 4));
-                (0..9).for_each(|_| own.leave());
-                assert_eq!(own.innermost::<2>(), ([0, 0], 0));
+        called(1, true, &mut || {
+            called(2, true, &mut || called(3, true, &mut || assert_eq!(now(4), [9, 3, 2, 1])));
+            called(4, true, &mut || assert_eq!((now(3), now(2)), (vec![9, 4, 1], vec![9, 4])));
+        });
+        assert_eq!(now(4), [9]);
+    }
+
+    #[test]
+    fn what_a_longjmp_leaves_behind_is_forgotten() {
+        called(1, true, &mut || {
+            called(2, true, &mut || {
+                // These never say that they return.
+                called(3, false, &mut || called(4, false, &mut || ()));
             });
-        })
-        .join()
-        .unwrap();
+            assert_eq!(now(4), [9, 1]);
+        });
+        assert_eq!(now(4), [9]);
+    }
+
+    #[test]
+    fn deep_recursion_is_counted() {
+        fn deep(levels: usize) {
+            called(levels, true, &mut || {
+                if levels > 1 {
+                    deep(levels - 1)
+                }
+            });
+        }
+        called(5000, true, &mut || {
+            deep(3000);
+            assert_eq!(now(4), [9, 5000]);
+        });
     }
 }

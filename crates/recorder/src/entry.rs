@@ -1,8 +1,8 @@
 //! Where the program's calls come in: the recorder behind its lock, its beginning and its end.
 
-use crate::calls::{Thread, thread};
+use crate::calls::{Thread, context_of, thread};
 use crate::recorder::Recorder;
-use crate::settings::{DEPTH_MAX, Settings, Start};
+use crate::settings::{Settings, Start};
 use std::ffi::CStr;
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -18,21 +18,49 @@ static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
 /// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no recording.
-fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder, &Thread) -> R) -> Option<R> {
+fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
     if !ON.load(Relaxed) || own.inside.replace(true) {
         return None;
     }
-    // The program may be about to read it: a contended lock and the end of a recording change it.
-    // SAFETY: the thread's own.
-    let errno = unsafe { *libc::__errno_location() };
-    let done = RECORDER.lock().ok().and_then(|mut recorder| recorder.as_mut().map(|recorder| what(recorder, own)));
+    // What the program looks at next may be what its last call left there.
+    let errno = errno();
+    let done = RECORDER.lock().ok().and_then(|mut recorder| {
+        let recorder = recorder.as_mut()?;
+        recorder.passed(own.pending.take());
+        let done = what(recorder);
+        if let Some(error) = recorder.broken() {
+            ON.store(false, Relaxed);
+            say(&format!("the recording ends here, it cannot be written: {error}"));
+        }
+        Some(done)
+    });
+    set_errno(errno);
     own.inside.set(false);
     if SIGNALS.load(Relaxed) > 0 {
         heed_signals();
     }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
     done
+}
+
+fn errno() -> i32 {
+    // SAFETY: the thread's own number.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(number: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = number }
+}
+
+/// On standard error. Nobody is there to hear if that is closed.
+fn say(what: &str) {
+    let _ = writeln!(std::io::stderr(), "terrace: recorder: {what}");
+}
+
+/// Whether the recorder is at work on this thread.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_recorder_inside() -> bool {
+    thread(|own| own.inside.get())
 }
 
 /// An access of the program's.
@@ -52,8 +80,8 @@ pub fn access(address: usize, bytes: usize, write: bool) {
 
 #[inline(never)]
 fn tell(own: &Thread, address: usize, bytes: usize, write: bool, last: u64) {
-    with(own, |recorder, own| {
-        recorder.access(address as u64, bytes as u64, write, own.pending.take());
+    with(own, |recorder| {
+        recorder.access(address as u64, bytes as u64, write);
         own.line.set(if ALL.load(Relaxed) { u64::MAX } else { last });
     });
 }
@@ -68,36 +96,33 @@ extern "C" fn terrace_recorder_writes(to: usize, bytes: usize) {
     access(to, bytes, true);
 }
 
-fn made(recorder: &mut Recorder, own: &Thread, object: usize, size: usize, usable: usize, return_address: usize) {
-    let (outer, count) = own.innermost::<DEPTH_MAX>();
-    let mut frames = [0; DEPTH_MAX + 1];
-    frames[0] = return_address;
-    frames[1..].copy_from_slice(&outer);
-    let context = recorder.context(&frames[..(count + 1).min(recorder.depth())]);
-    recorder.born(object as u64, size as u64, usable.max(size) as u64, context);
+fn made(recorder: &mut Recorder, object: usize, size: usize, usable: usize, return_address: usize) {
+    let Some(depth) = recorder.depth() else { return };
+    let (frames, count) = context_of(return_address, depth);
+    recorder.born(object as u64, size as u64, usable.max(size) as u64, &frames[..count]);
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_born(object: usize, size: usize, usable: usize, return_address: usize) {
-    thread(|own| with(own, |recorder, own| made(recorder, own, object, size, usable, return_address)));
+    thread(|own| with(own, |recorder| made(recorder, object, size, usable, return_address)));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_dies(object: usize) {
-    thread(|own| with(own, |recorder, _| recorder.dies(object as u64)));
+    thread(|own| with(own, |recorder| recorder.dies(object as u64)));
 }
 
 /// A realloc begins: another thread may be given the address before it ends. Its object's number and address are asked for again then.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
-    thread(|own| with(own, |recorder, _| recorder.leaves(object as u64))).map_or(0, u64::from)
+    thread(|own| with(own, |recorder| recorder.leaves(object as u64))).map_or(0, u64::from)
 }
 
 /// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is gone.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize, size: usize, usable: usize, return_address: usize) {
     thread(|own| {
-        with(own, |recorder, own| {
+        with(own, |recorder| {
             let id = leaver as u32;
             if id != 0 && object == before {
                 recorder.stays(id, size as u64, usable.max(size) as u64);
@@ -107,7 +132,7 @@ extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize
                 recorder.left(id);
             }
             if object != 0 {
-                made(recorder, own, object, size, usable, return_address);
+                made(recorder, object, size, usable, return_address);
             }
         })
     });
@@ -116,7 +141,7 @@ extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize
 /// The program says from when on to count.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_record_start() {
-    thread(|own| with(own, |recorder, _| recorder.start()));
+    thread(|own| with(own, |recorder| recorder.start()));
 }
 
 /// The program says that what comes now does not belong to it: the recording is ended and written.
@@ -146,7 +171,7 @@ extern "C" fn terrace_recorder_begins() {
         match begun {
             Ok(begun) => ON.store(begun, Release),
             Err(why) => {
-                let _ = writeln!(std::io::stderr(), "terrace: recorder: {why}");
+                say(&why);
                 // SAFETY: ends the process. What would run without its recording would only look as if it had worked.
                 unsafe { libc::_exit(125) }
             }
@@ -156,7 +181,10 @@ extern "C" fn terrace_recorder_begins() {
 
 fn begin(settings: Settings) -> Result<(), String> {
     let (start, shown) = (settings.start, settings.file.display().to_string());
-    let recorder = Recorder::new(settings).map_err(|error| format!("{shown}: {error}"))?;
+    let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let command = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let command: Vec<String> = command.collect::<Vec<_>>().into_iter().rev().skip(1).rev().collect();
+    let recorder = Recorder::new(settings, std::process::id(), command, name_of).map_err(|error| format!("{shown}: {error}"))?;
     ALL.store(recorder.wants_all(), Relaxed);
     if let Ok(mut slot) = RECORDER.lock() {
         *slot = Some(recorder);
@@ -203,12 +231,16 @@ extern "C" fn finish() {
         if own.inside.replace(true) {
             return;
         }
+        let errno = errno();
         if ON.swap(false, Relaxed)
-            && let Ok(Some(recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
-            && let Err(error) = recorder.finish(resident, name_of)
+            && let Ok(Some(mut recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
         {
-            let _ = writeln!(std::io::stderr(), "terrace: recorder: the recording cannot be written: {error}");
+            recorder.passed(own.pending.take());
+            if let Err(error) = recorder.finish(resident) {
+                say(&format!("the recording cannot be written: {error}"));
+            }
         }
+        set_errno(errno);
         own.inside.set(false);
     });
 }
@@ -220,16 +252,41 @@ fn resident(address: u64) -> bool {
     unsafe { libc::mincore(address as *mut _, 4096, &raw mut there) == 0 && there & 1 == 1 }
 }
 
-/// `program+0x1234`, or the nearest exported name: for addr2line.
+/// What the loader knows of an address, as far as it matters here (glibc's `struct dl_find_object`).
+#[repr(C)]
+struct Found {
+    flags: u64,
+    map_start: usize,
+    map_end: usize,
+    link_map: *const LinkMap,
+    /// The rest of it, on any architecture.
+    more: [usize; 16],
+}
+
+/// The public part of glibc's.
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const libc::c_char,
+}
+
+unsafe extern "C" {
+    /// Without a lock, unlike dladdr: another thread may hold the loader's while it waits for ours.
+    fn _dl_find_object(address: usize, found: *mut Found) -> i32;
+}
+
+/// `file+0x1234`, as addr2line takes it.
 fn name_of(address: usize) -> String {
-    // SAFETY: fills in what it is given; the names live as long as their objects are loaded.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(address as *const _, &raw mut info) == 0 || info.dli_fname.is_null() {
+    // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as it is loaded, and it has just called.
+    let (base, path) = unsafe {
+        let mut found: Found = std::mem::zeroed();
+        if _dl_find_object(address, &raw mut found) != 0 || found.link_map.is_null() {
             return format!("{address:#x}");
         }
-        let file = CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        format!("{file}+{:#x}", address - info.dli_fbase as usize)
-    }
+        let map = &*found.link_map;
+        (map.address, if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) }.to_string_lossy().into_owned())
+    };
+    // The program itself has no name there.
+    let path = if path.is_empty() { std::fs::read_link("/proc/self/exe").unwrap_or_default() } else { path.into() };
+    format!("{}+{:#x}", path.file_name().unwrap_or_default().to_string_lossy(), address.wrapping_sub(base))
 }

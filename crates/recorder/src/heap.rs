@@ -1,9 +1,7 @@
 //! The program's objects: which one lies at an address, who made it, and how often each, and each page, was missed.
 //!
-//! Addresses lead through a table of regions (2 MiB) to the object at each eight bytes: two loads, for every miss. The table of regions is reserved
-//! for all addresses that a program has, and touched where there are objects.
+//! Addresses lead through two tables to a region (2 MiB), and there to the object at each eight bytes: three loads, for every miss.
 
-use crate::memory;
 use crate::settings::DEPTH_MAX;
 use std::collections::HashMap;
 
@@ -15,8 +13,12 @@ const REGION: u64 = 1 << REGION_SHIFT;
 const GRANULE: u64 = 8;
 const GRANULES: usize = (REGION / GRANULE) as usize;
 const PAGES: usize = (REGION / PAGE) as usize;
-/// User space has so many address bits on x86-64 and aarch64 (without five-level tables).
-const ADDRESS_BITS: u32 = 47;
+/// User space has so many address bits on x86-64 (without five-level tables), and one more on aarch64.
+const ADDRESS_BITS: u32 = 48;
+/// Regions of one table.
+const TABLE_BITS: u32 = 13;
+const TABLE: usize = 1 << TABLE_BITS;
+const TABLES: usize = 1 << (ADDRESS_BITS - REGION_SHIFT - TABLE_BITS);
 
 /// An object's number while it lives; those of the dead are used again. 0: none.
 pub type ObjectId = u32;
@@ -34,6 +36,8 @@ pub struct Object {
     pub usable: u64,
     /// Who made it.
     pub context: ContextId,
+    /// Its number in a trace of objects.
+    pub traced: u32,
     /// Misses in it that counted.
     pub misses: u64,
     /// Of an object larger than a page: those of each 4 KiB from its beginning.
@@ -74,66 +78,59 @@ struct Region {
     pages: [Page; PAGES],
 }
 
+type Table = Box<[Option<Box<Region>>]>;
+
 /// All of them.
 pub struct Heap {
-    /// A pointer to each region, or null: as long as the address space.
-    regions: *mut *mut Region,
-    /// Those that there are.
-    known: Vec<u64>,
+    /// Of regions in the order of addresses, where there is one.
+    tables: Vec<Option<Table>>,
     objects: Vec<Object>,
     free: Vec<ObjectId>,
     by_hash: HashMap<u64, ContextId>,
     contexts: Vec<Context>,
 }
 
-// SAFETY: its pointers lead to memory that it alone has.
-unsafe impl Send for Heap {}
-
-impl Heap {
-    /// Empty; `None` where the machine has no room for the table.
-    pub fn new() -> Option<Heap> {
-        let regions = memory::map((1 << (ADDRESS_BITS - REGION_SHIFT)) * size_of::<*mut Region>())?.cast();
-        Some(Heap {
-            regions,
-            known: Vec::new(),
+impl Default for Heap {
+    fn default() -> Heap {
+        Heap {
+            tables: (0..TABLES).map(|_| None).collect(),
             objects: vec![Object::default()],
             free: Vec::new(),
             by_hash: HashMap::new(),
             contexts: Vec::new(),
-        })
-    }
-
-    fn region(&self, address: u64) -> Option<&Region> {
-        if address >> ADDRESS_BITS != 0 {
-            return None;
         }
-        // SAFETY: the table reaches so far; a region lives as long as we do, and is changed through `&mut self` only.
-        unsafe { (*self.regions.add((address >> REGION_SHIFT) as usize)).as_ref() }
+    }
+}
+
+/// Which table, and which of its regions.
+#[inline]
+fn place(address: u64) -> (usize, usize) {
+    let region = (address >> REGION_SHIFT) as usize;
+    (region >> TABLE_BITS, region % TABLE)
+}
+
+impl Heap {
+    #[inline]
+    fn region(&self, address: u64) -> Option<&Region> {
+        let (table, region) = place(address);
+        self.tables.get(table)?.as_ref()?[region].as_deref()
     }
 
     fn region_mut(&mut self, address: u64) -> Option<&mut Region> {
-        if address >> ADDRESS_BITS != 0 {
-            return None;
-        }
-        // SAFETY: as above.
-        unsafe { (*self.regions.add((address >> REGION_SHIFT) as usize)).as_mut() }
+        let (table, region) = place(address);
+        self.tables.get_mut(table)?.as_mut()?[region].as_deref_mut()
     }
 
     /// Makes it if need be. The address is one that user space has.
     fn make_region(&mut self, address: u64) -> &mut Region {
-        // SAFETY: as above.
-        let slot = unsafe { &mut *self.regions.add((address >> REGION_SHIFT) as usize) };
-        if slot.is_null() {
-            self.known.push(address >> REGION_SHIFT);
-            *slot = Box::into_raw(Box::new(Region { whole: 0, objects: None, pages: [Page::default(); PAGES] }));
-        }
-        // SAFETY: not null, and ours.
-        unsafe { &mut **slot }
+        let (table, region) = place(address);
+        let table = self.tables[table].get_or_insert_with(|| (0..TABLE).map(|_| None).collect());
+        table[region].get_or_insert_with(|| Box::new(Region { whole: 0, objects: None, pages: [Page::default(); PAGES] }))
     }
 
     /// The number of the context with these return addresses.
     pub fn context(&mut self, frames: &[usize]) -> ContextId {
-        debug_assert!(frames.len() <= DEPTH_MAX + 1);
+        debug_assert!(frames.len() <= DEPTH_MAX);
         // FNV-1a, word by word.
         let hash = frames.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, frame| (hash ^ *frame as u64).wrapping_mul(0x100_0000_01B3));
         let contexts = &mut self.contexts;
@@ -143,15 +140,10 @@ impl Heap {
         })
     }
 
-    /// An object came into being; its number.
+    /// An object came into being; its number, or 0 where no program's memory is.
     pub fn born(&mut self, address: u64, bytes: u64, usable: u64, context: ContextId) -> ObjectId {
         if address == 0 || address.saturating_add(usable) >> ADDRESS_BITS != 0 {
             return 0;
-        }
-        // What still lies here went without our being told.
-        let stale = self.find(address);
-        if stale != 0 {
-            self.dies(self.objects[stale as usize].address);
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.objects.push(Object::default());
@@ -250,6 +242,11 @@ impl Heap {
         &self.objects[id as usize]
     }
 
+    /// Gives it a number in a trace.
+    pub fn trace_as(&mut self, id: ObjectId, number: u32) {
+        self.objects[id as usize].traced = number;
+    }
+
     /// A miss that counts.
     pub fn missed(&mut self, address: u64) -> Missed {
         let id = self.find(address);
@@ -263,15 +260,16 @@ impl Heap {
             return Missed::Between;
         }
         let object = &mut self.objects[id as usize];
+        let offset = address.saturating_sub(object.address);
         object.misses += 1;
         if object.bytes > PAGE {
-            let part = (address.saturating_sub(object.address) / PAGE) as usize;
+            let part = (offset / PAGE) as usize;
             if part >= object.parts.len() {
                 object.parts.resize(part.max(object.bytes.div_ceil(PAGE) as usize - 1) + 1, 0);
             }
             object.parts[part] += 1;
         }
-        Missed::Object
+        Missed::Object { id, offset }
     }
 
     /// The live objects.
@@ -284,12 +282,15 @@ impl Heap {
         &self.contexts
     }
 
-    /// Pages on which an object ever lay: their addresses and what is known of them, region by region.
+    /// Pages on which an object ever lay: their addresses and what is known of them.
     pub fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
-        self.known.iter().flat_map(|number| {
-            let start = number << REGION_SHIFT;
-            let pages = self.region(start).map(|region| &region.pages[..]).unwrap_or_default();
-            pages.iter().enumerate().filter(|(_, page)| page.heap).map(move |(at, page)| (start + at as u64 * PAGE, page))
+        let regions = self.tables.iter().enumerate().flat_map(|(table, regions)| {
+            let regions = regions.iter().flatten().enumerate();
+            regions.filter_map(move |(number, region)| Some((((table << TABLE_BITS) + number) as u64, region.as_ref()?)))
+        });
+        regions.flat_map(|(number, region)| {
+            let pages = region.pages.iter().enumerate().filter(|(_, page)| page.heap);
+            pages.map(move |(at, page)| ((number << REGION_SHIFT) + at as u64 * PAGE, page))
         })
     }
 }
@@ -298,7 +299,12 @@ impl Heap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// In a live object.
-    Object,
+    Object {
+        /// Which one.
+        id: ObjectId,
+        /// Bytes from its beginning.
+        offset: u64,
+    },
     /// On a page of the heap, but in no object.
     Between,
     /// On a stack, in a variable of the program's, in memory that it mapped itself.
@@ -313,16 +319,18 @@ mod tests {
 
     #[test]
     fn a_miss_is_its_objects_and_its_pages() {
-        let mut heap = Heap::new().unwrap();
+        let mut heap = Heap::default();
         let context = heap.context(&[1, 2]);
         assert_eq!((heap.context(&[1, 3]), heap.context(&[1, 2])), (1, context));
         heap.born(0x10000, 100, 104, context);
         heap.born(0x10068, 8, 8, context);
         // Over two pages.
         let large = heap.born(0x10ff0, 5000, 5000, 1);
-        assert_eq!((heap.missed(0x10064), heap.missed(0x10068), heap.missed(0x10070)), (Missed::Object, Missed::Object, Missed::Between));
+        let in_object = |missed, offset| matches!(missed, Missed::Object { offset: at, .. } if at == offset);
+        assert!(in_object(heap.missed(0x10064), 100) && in_object(heap.missed(0x10069), 1));
+        assert_eq!(heap.missed(0x10070), Missed::Between);
         assert_eq!((heap.missed(0x9000), heap.missed(u64::MAX)), (Missed::Elsewhere, Missed::Elsewhere));
-        (0..3).for_each(|_| assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object));
+        (0..3).for_each(|_| assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object { id: large, offset: 4096 }));
         assert_eq!((heap.object(large).misses, &heap.object(large).parts[..]), (3, &[0, 3][..]));
         let pages: Vec<(u64, u64)> = heap.pages().map(|(at, page)| (at, page.misses)).collect();
         assert_eq!(pages, [(0x10000, 3), (0x11000, 3), (0x12000, 0)]);
@@ -337,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_covers_regions_is_found_everywhere_in_them() {
-        let mut heap = Heap::new().unwrap();
+        let mut heap = Heap::default();
         let context = heap.context(&[]);
         let start = (7 << 21) - 64;
         let huge = heap.born(start, 3 << 21, 3 << 21, context);
@@ -357,7 +365,7 @@ mod tests {
         /// As a plain map of intervals has it.
         #[test]
         fn objects_are_found_as_in_a_map(steps in prop::collection::vec((0u64..600, 1u64..700, any::<bool>()), 1..200)) {
-            let mut heap = Heap::new().unwrap();
+            let mut heap = Heap::default();
             let context = heap.context(&[]);
             let mut map: BTreeMap<u64, u64> = BTreeMap::new();
             // Around the end of a region.

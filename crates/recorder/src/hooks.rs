@@ -1,6 +1,5 @@
-//! What the compiler calls (gcc and clang, `-fsanitize=thread`): before each access, and at the beginning and end of each function.
+//! What the compiler calls (gcc and clang, `-fsanitize=thread`) before each access. What it calls at the beginning and end of each function is in `shim/calls.c`.
 
-use crate::calls::thread;
 use crate::entry::access;
 
 macro_rules! accesses {
@@ -18,7 +17,7 @@ accesses!(
     __tsan_unaligned_read1 1 false, __tsan_unaligned_read2 2 false, __tsan_unaligned_read4 4 false, __tsan_unaligned_read8 8 false,
     __tsan_unaligned_read16 16 false, __tsan_unaligned_write1 1 true, __tsan_unaligned_write2 2 true, __tsan_unaligned_write4 4 true,
     __tsan_unaligned_write8 8 true, __tsan_unaligned_write16 16 true,
-    // gcc's `--param tsan-distinguish-volatile`, and clang's reads that are written next.
+    // With gcc's `--param tsan-distinguish-volatile`, and clang's for what is read and then written.
     __tsan_volatile_read1 1 false, __tsan_volatile_read2 2 false, __tsan_volatile_read4 4 false, __tsan_volatile_read8 8 false,
     __tsan_volatile_read16 16 false, __tsan_volatile_write1 1 true, __tsan_volatile_write2 2 true, __tsan_volatile_write4 4 true,
     __tsan_volatile_write8 8 true, __tsan_volatile_write16 16 true,
@@ -42,16 +41,6 @@ extern "C" fn __tsan_read_range(address: usize, bytes: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn __tsan_write_range(address: usize, bytes: usize) {
     access(address, bytes, true);
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn __tsan_func_entry(returns_to: usize) {
-    thread(|own| own.enter(returns_to));
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn __tsan_func_exit() {
-    thread(|own| own.leave());
 }
 
 /// Each object file's constructor calls it. The recorder begins by its own (`entry`).

@@ -8,6 +8,10 @@ use terrace_trace::cache::Cache;
 pub enum Mode {
     /// A summary at the end: how many pages hold how much of them.
     Pages,
+    /// One by one, by page (`terrace_trace::accesses`).
+    Trace,
+    /// One by one, by object, and all objects (`terrace_trace::objects`).
+    Objects,
 }
 
 /// From when on misses count. The cache is filled from the beginning.
@@ -36,12 +40,18 @@ pub struct Settings {
     pub start: Start,
     /// `TERRACE_RECORD_DEPTH`: return addresses that make a context.
     pub depth: usize,
+    /// `TERRACE_RECORD_PERIOD`: one of so many misses is written, at random; 1: all. Summaries count all.
+    pub period: u64,
+    /// `TERRACE_RECORD_LIMIT`: bytes that a trace may grow to.
+    pub limit: u64,
 }
 
 /// That of the benchmark of objects (`terrace-bench objects`).
 const CACHE_BYTES: usize = 4 << 20;
 /// As many as `terrace run --allocator context` looks at.
 const DEPTH: usize = 4;
+/// Some 400 million misses.
+const LIMIT: u64 = 1 << 30;
 /// The most frames of a context.
 pub const DEPTH_MAX: usize = 16;
 
@@ -52,20 +62,24 @@ impl Settings {
     /// What is wrong, and what would be right.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
         let Some(what) = get("TERRACE_RECORD").filter(|what| !what.is_empty()) else { return Ok(None) };
-        let wrong = |why: &str| format!("TERRACE_RECORD={what} {why}: write MODE:FILE, with MODE pages");
+        let wrong = |why: &str| format!("TERRACE_RECORD={what} {why}: write MODE:FILE, with MODE pages, trace or objects");
         let (mode, file) = what.split_once(':').ok_or_else(|| wrong("has no colon"))?;
         if file.is_empty() {
             return Err(wrong("names no file"));
         }
         let mode = match mode {
             "pages" => Mode::Pages,
+            "trace" => Mode::Trace,
+            "objects" => Mode::Objects,
             _ => return Err(wrong("has an unknown mode")),
         };
         let text = |name: &str| get(name).filter(|text| !text.is_empty());
         let cache_bytes = match text("TERRACE_RECORD_CACHE") {
             None => CACHE_BYTES,
             Some(text) => match size(&text) {
-                Some(bytes) if bytes == 0 || (bytes.is_power_of_two() && (Cache::BYTES_MIN..=1 << 40).contains(&bytes)) => bytes,
+                Some(bytes) if bytes == 0 || (bytes.is_power_of_two() && (Cache::BYTES_MIN as u64..=1 << 40).contains(&bytes)) => {
+                    bytes as usize
+                }
                 _ => return Err(format!("TERRACE_RECORD_CACHE={text}: write a power of two from 2K on, such as 4M, or 0 for no cache")),
             },
         };
@@ -85,12 +99,23 @@ impl Settings {
                 _ => return Err(format!("TERRACE_RECORD_DEPTH={text}: write a number of frames from 1 to {DEPTH_MAX}")),
             },
         };
-        Ok(Some(Settings { mode, file: file.into(), cache_bytes, start, depth }))
+        let period = match text("TERRACE_RECORD_PERIOD") {
+            None => 1,
+            Some(text) => match text.parse() {
+                Ok(period) if (1..=1 << 32).contains(&period) => period,
+                _ => return Err(format!("TERRACE_RECORD_PERIOD={text}: write a number from 1 on: one of so many misses is written")),
+            },
+        };
+        let limit = match text("TERRACE_RECORD_LIMIT") {
+            None => LIMIT,
+            Some(text) => size(&text).ok_or_else(|| format!("TERRACE_RECORD_LIMIT={text}: write a size, such as 512M"))?,
+        };
+        Ok(Some(Settings { mode, file: file.into(), cache_bytes, start, depth, period, limit }))
     }
 }
 
 /// A number of bytes: `4096`, `64K`, `4M`, `1G`.
-fn size(text: &str) -> Option<usize> {
+fn size(text: &str) -> Option<u64> {
     let shift = match text.as_bytes().last()? {
         b'K' => 10,
         b'M' => 20,
@@ -98,7 +123,7 @@ fn size(text: &str) -> Option<usize> {
         _ => 0,
     };
     let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -112,15 +137,34 @@ mod tests {
     #[test]
     fn settings_are_read() {
         assert_eq!(read(&[]), Ok(None));
-        let plain = Settings { mode: Mode::Pages, file: "a:b.json".into(), cache_bytes: 4 << 20, start: Start::Now, depth: 4 };
+        let plain = Settings {
+            mode: Mode::Pages,
+            file: "a:b.json".into(),
+            cache_bytes: 4 << 20,
+            start: Start::Now,
+            depth: 4,
+            period: 1,
+            limit: 1 << 30,
+        };
         assert_eq!(read(&[("TERRACE_RECORD", "pages:a:b.json")]), Ok(Some(plain.clone())));
         let all = [
-            ("TERRACE_RECORD", "pages:a:b.json"),
+            ("TERRACE_RECORD", "objects:a:b.json"),
             ("TERRACE_RECORD_CACHE", "32M"),
             ("TERRACE_RECORD_START", "5000"),
             ("TERRACE_RECORD_DEPTH", "10"),
+            ("TERRACE_RECORD_PERIOD", "8"),
+            ("TERRACE_RECORD_LIMIT", "64K"),
         ];
-        assert_eq!(read(&all), Ok(Some(Settings { cache_bytes: 32 << 20, start: Start::After(5000), depth: 10, ..plain })));
+        let expected = Settings {
+            mode: Mode::Objects,
+            cache_bytes: 32 << 20,
+            start: Start::After(5000),
+            depth: 10,
+            period: 8,
+            limit: 64 << 10,
+            ..plain
+        };
+        assert_eq!(read(&all), Ok(Some(expected)));
     }
 
     #[test]
@@ -133,6 +177,8 @@ mod tests {
             ("TERRACE_RECORD_CACHE", "99999999999999999999G", "power of two"),
             ("TERRACE_RECORD_START", "later", "now, call, signal"),
             ("TERRACE_RECORD_DEPTH", "0", "1 to 16"),
+            ("TERRACE_RECORD_PERIOD", "0", "from 1 on"),
+            ("TERRACE_RECORD_LIMIT", "much", "512M"),
         ] {
             let error = read(&[(name, value), ("TERRACE_RECORD", "pages:x")]).unwrap_err();
             assert!(error.contains(hint) && error.contains(value), "{error}");

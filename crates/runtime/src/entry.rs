@@ -2,7 +2,7 @@
 //!
 //! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own symbols, so each public name is one
 //! jump to the real function. Those that allocate pass on who calls, behind their own arguments: what the call returns to, the stack
-//! pointer before it, and the frame pointer register (`alloc::context`).
+//! pointer before it, and the frame pointer register (the crate `context`).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;

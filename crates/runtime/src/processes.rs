@@ -187,28 +187,33 @@ unsafe extern "C" {
     fn terrace_touch_streams();
 }
 
-/// What the forking thread had blocked; the zones' locks guard it.
+/// What the forking thread had blocked; the lock of what is watched guards it, which every fork takes first and opens last.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped and placed objects, the zones', the
 /// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
-    grouped::lock_watch_for_fork();
+    lock_watch();
     grouped::lock_for_fork();
     placement::lock_for_fork();
     lock_for_any_fork();
 }
 
 fn before_any_fork() {
-    grouped::lock_watch_for_fork();
+    lock_watch();
     lock_for_any_fork();
+}
+
+/// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for what its own thread has.
+fn lock_watch() {
+    let signals = sys::block_signals();
+    grouped::lock_watch_for_fork();
+    SIGNALS.store(signals, Relaxed);
 }
 
 fn lock_for_any_fork() {
     terrace_alloc::enter_internal();
-    let signals = sys::block_signals();
     zone::lock_for_fork();
-    SIGNALS.store(signals, Relaxed);
     if let Some(pager) = pager() {
         // SAFETY: walks the C library's list of streams under its lock.
         pager.fork_prepare(|| unsafe { terrace_touch_streams() });
@@ -217,26 +222,35 @@ fn lock_for_any_fork() {
 }
 
 extern "C" fn after_fork_in_parent() {
-    after_any_fork_in_parent();
+    unlock_after_any_fork();
     // SAFETY: this thread took the locks in `before_fork`.
     unsafe {
         placement::unlock_after_fork();
         grouped::unlock_after_fork();
     }
+    unlock_watch();
 }
 
 fn after_any_fork_in_parent() {
-    // SAFETY: this thread took the lock in `before_fork` or `before_any_fork`, and below in `lock_for_any_fork`.
+    unlock_after_any_fork();
+    unlock_watch();
+}
+
+fn unlock_watch() {
+    let signals = SIGNALS.load(Relaxed);
+    // SAFETY: this thread, or in the child its parent's, took the lock in `lock_watch`.
     unsafe { grouped::unlock_watch_after_fork() };
-    // SAFETY: as above.
+    sys::restore_signals(signals);
+}
+
+fn unlock_after_any_fork() {
+    // SAFETY: this thread took the locks in `lock_for_any_fork`.
     unsafe { unmanaged::unlock_after_fork() };
     if let Some(pager) = pager() {
         pager.fork_parent();
     }
-    let signals = SIGNALS.load(Relaxed);
     // SAFETY: as above.
     unsafe { zone::unlock_after_fork() };
-    sys::restore_signals(signals);
     terrace_alloc::leave_internal();
 }
 
@@ -246,13 +260,14 @@ extern "C" fn after_fork_in_child() {
     grouped_in_child();
 }
 
-/// The rest of what [`before_fork`] took.
+/// The rest of what [`before_fork`] took, and what it blocked.
 fn grouped_in_child() {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe {
         placement::unlock_after_fork();
         grouped::unlock_after_fork();
     }
+    sys::restore_signals(SIGNALS.load(Relaxed));
 }
 
 fn in_child(threads: bool) {
@@ -267,7 +282,6 @@ fn in_child(threads: bool) {
     if let Some(pager) = pager() {
         pager.fork_child(threads);
     }
-    sys::restore_signals(SIGNALS.load(Relaxed));
     terrace_alloc::leave_internal();
 }
 
@@ -277,7 +291,8 @@ fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_any_fork();
     let child = fork();
     if child == 0 {
-        in_child(false)
+        in_child(false);
+        sys::restore_signals(SIGNALS.load(Relaxed));
     } else {
         after_any_fork_in_parent()
     }

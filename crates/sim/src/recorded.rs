@@ -156,6 +156,7 @@ mod tests {
             rate_hz: 0,
             cache: Some(CacheModel { bytes: 1 << 20, ways: 16, line_bytes: 64 }),
             page_bytes: 4096,
+            writes: true,
         }
     }
 

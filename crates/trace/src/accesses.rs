@@ -58,6 +58,8 @@ pub struct Header {
     pub period: u64,
     /// Samples a second of a running thread; 0 if it is not samples.
     pub rate_hz: u32,
+    /// Whether it is known which accesses are writes; else none is marked as one.
+    pub writes: bool,
     /// The modelled cache whose misses are recorded; `None`: all accesses, or what a sampler meets.
     pub cache: Option<CacheModel>,
     /// Bytes of a page.
@@ -150,13 +152,14 @@ impl Writer {
         })
     }
 
-    /// Adds an access, at this time of the clock, which never goes back.
+    /// Adds an access, at this time of the clock; one before the last counts as that.
     ///
     /// # Errors
     /// If it cannot be written; what was written before can still be read.
     #[inline]
     pub fn append(&mut self, page: Page, written: bool, clock: u64) -> io::Result<()> {
-        self.end.clock = self.end.clock.max(clock);
+        let clock = clock.max(self.end.clock);
+        self.end.clock = clock;
         if self.full {
             self.end.left_out += 1;
             return Ok(());
@@ -212,24 +215,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Records that were written or will be, and those left out because the file is full.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.end.records + u64::from(self.count), self.end.left_out)
-    }
-
-    /// Pages that have a number.
-    pub fn pages(&self) -> usize {
-        self.numbers.len()
-    }
-
-    /// Writes what is left, the index, and that it is whole. `clock`: what it shows now.
+    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what it shows now.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(mut self, clock: u64) -> io::Result<()> {
+    pub fn finish(mut self, clock: u64) -> io::Result<End> {
         self.flush()?;
         self.end.clock = self.end.clock.max(clock);
-        self.file.finish(self.end)
+        self.file.finish(self.end)?;
+        Ok(self.end)
     }
 }
 
@@ -422,6 +416,7 @@ pub(crate) mod tests {
             clock: Clock::Accesses,
             period: 1,
             rate_hz: 0,
+            writes: true,
             cache: Some(CacheModel { bytes: 4 << 20, ways: 16, line_bytes: 64 }),
             page_bytes: 4096,
         }
@@ -461,8 +456,10 @@ pub(crate) mod tests {
 
     /// Of two processes, near and far, again and again.
     pub fn accesses(count: u64) -> Vec<(Page, bool)> {
-        let page =
-            |n: u64| Page { process: 100 + (n % 7 == 3) as u32, number: 0x7_f123_4567 + n * n % 97 * if n % 5 == 0 { 100_000 } else { 1 } };
+        let page = |n: u64| Page {
+            process: 100 + (n % 7 == 3) as u32,
+            number: 0x7_f123_4567 + n * n % 97 * if n.is_multiple_of(5) { 100_000 } else { 1 },
+        };
         (0..count).map(|n| (page(n), n % 3 == 0)).collect()
     }
 

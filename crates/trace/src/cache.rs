@@ -17,7 +17,8 @@ impl Cache {
     pub const BYTES: usize = 32 << 20;
     /// The least: two sets.
     pub const BYTES_MIN: usize = 2 << 10;
-    const WAYS: usize = 16;
+    /// Lines of a set.
+    pub const WAYS: usize = 16;
 
     /// Empty, of the size of a server's.
     pub fn new() -> Cache {

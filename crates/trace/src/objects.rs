@@ -297,14 +297,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, the index, and that it is whole. `clock`: what it shows now.
+    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what it shows now.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(mut self, clock: u64) -> io::Result<()> {
+    pub fn finish(mut self, clock: u64) -> io::Result<End> {
         self.flush()?;
         self.end.clock = self.end.clock.max(clock);
-        self.file.finish(self.end)
+        self.file.finish(self.end)?;
+        Ok(self.end)
     }
 }
 

@@ -1,0 +1,197 @@
+//! What a figure of a paper is here: what it claims, with what it was run, both numbers side by side, and what came of it.
+
+use super::plot::Plot;
+use serde::Serialize;
+use std::fmt;
+
+/// One figure or headline.
+pub struct Figure {
+    /// `PAPER-figN`: its name on the command line, in JSON and in the page.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// What the paper says, in short.
+    pub claim: &'static str,
+    /// With what it was run: all that somebody needs who wants to doubt it.
+    pub run_with: String,
+    /// Its numbers.
+    pub rows: Vec<Row>,
+    /// Its pictures; the first one is named as the figure.
+    pub plots: Vec<Plot>,
+    /// What does not reproduce and why, and what cannot be judged with a model of pages.
+    pub note: String,
+}
+
+/// One number or statement of the paper, and ours.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The figure's name.
+    pub figure: &'static str,
+    /// What is compared.
+    pub metric: String,
+    /// The paper's; nothing where it says nothing.
+    pub paper: Value,
+    /// Ours.
+    pub ours: Value,
+    /// Ours over the paper's, less 1; of numbers.
+    pub deviation: Option<f64>,
+    /// Of the numbers; empty if they have none.
+    pub unit: &'static str,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// A number, or words.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// Not given.
+    None,
+    /// In the row's unit.
+    Number(f64),
+    /// What a paper says without a number, or ours with several.
+    Text(String),
+}
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// It holds here.
+    #[serde(rename = "reproduced")]
+    Reproduced,
+    /// It does not.
+    #[serde(rename = "not reproduced")]
+    NotReproduced,
+    /// This model says nothing about it.
+    #[serde(rename = "cannot be judged here")]
+    CannotBeJudged,
+    /// A number of ours that the paper does not have.
+    #[serde(rename = "ours only")]
+    OursOnly,
+}
+
+impl Verdict {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Reproduced => "reproduced",
+            Verdict::NotReproduced => "not reproduced",
+            Verdict::CannotBeJudged => "cannot be judged here",
+            Verdict::OursOnly => "ours only",
+        }
+    }
+
+    fn of(holds: bool) -> Verdict {
+        if holds { Verdict::Reproduced } else { Verdict::NotReproduced }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::None => write!(f, "–"),
+            Value::Number(number) => write!(f, "{}", short(*number)),
+            Value::Text(text) => write!(f, "{text}"),
+        }
+    }
+}
+
+/// Three significant digits, as tables have them.
+pub fn short(number: f64) -> String {
+    match number.abs() {
+        n if n == 0.0 || n >= 99.95 => format!("{number:.0}"),
+        n if n >= 9.995 => format!("{number:.1}"),
+        n if n >= 0.0995 => format!("{number:.2}"),
+        _ => format!("{number:.3}"),
+    }
+}
+
+/// A share in percent.
+pub fn percent(share: f64) -> String {
+    format!("{} %", short(share * 100.0))
+}
+
+/// The rows of one figure, as they are made.
+pub struct Rows {
+    figure: &'static str,
+    rows: Vec<Row>,
+}
+
+impl Rows {
+    /// None yet.
+    pub fn of(figure: &'static str) -> Rows {
+        Rows { figure, rows: Vec::new() }
+    }
+
+    fn push(&mut self, metric: impl Into<String>, paper: Value, ours: Value, unit: &'static str, verdict: Verdict) {
+        let deviation = match (&paper, &ours) {
+            (Value::Number(paper), Value::Number(ours)) if *paper != 0.0 => Some(ours / paper - 1.0),
+            _ => None,
+        };
+        self.rows.push(Row { figure: self.figure, metric: metric.into(), paper, ours, deviation, unit, verdict });
+    }
+
+    /// Two numbers: reproduced if they differ by this share at most.
+    pub fn number(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64, within: f64) {
+        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of((ours / paper - 1.0).abs() <= within));
+    }
+
+    /// A number of the paper's that is a least value.
+    pub fn at_least(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64) {
+        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(ours >= paper));
+    }
+
+    /// A statement, and what we have to say about it.
+    pub fn claim(&mut self, metric: impl Into<String>, paper: impl Into<String>, ours: impl Into<String>, holds: bool) {
+        self.push(metric, Value::Text(paper.into()), Value::Text(ours.into()), "", Verdict::of(holds));
+    }
+
+    /// A claim that this model cannot carry, and why.
+    pub fn unjudged(&mut self, metric: impl Into<String>, paper: impl Into<String>, why: impl Into<String>) {
+        self.push(metric, Value::Text(paper.into()), Value::Text(why.into()), "", Verdict::CannotBeJudged);
+    }
+
+    /// Numbers side by side which do not mean the same.
+    pub fn beside(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64) {
+        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::CannotBeJudged);
+    }
+
+    /// A number of ours.
+    pub fn ours(&mut self, metric: impl Into<String>, unit: &'static str, ours: f64) {
+        self.push(metric, Value::None, Value::Number(ours), unit, Verdict::OursOnly);
+    }
+
+    /// All of them.
+    pub fn done(self) -> Vec<Row> {
+        self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_say_what_came_of_them() {
+        let mut rows = Rows::of("x-fig1");
+        rows.number("a", "ns", 100.0, 102.0, 0.03);
+        rows.number("b", "ns", 100.0, 96.0, 0.03);
+        rows.at_least("c", "", 1.5, 1.6);
+        rows.claim("d", "more", "less", false);
+        rows.unjudged("e", "much", "no processor");
+        rows.ours("f", "", 1.0);
+        let rows = rows.done();
+        assert!((rows[0].deviation.unwrap() - 0.02).abs() < 1e-12);
+        let verdicts: Vec<&str> = rows.iter().map(|row| row.verdict.name()).collect();
+        let expected = ["reproduced", "not reproduced", "reproduced", "not reproduced", "cannot be judged here", "ours only"];
+        assert_eq!(verdicts, expected);
+        let json = serde_json::to_value(&rows).unwrap();
+        assert_eq!((json[0]["paper"].as_f64(), json[5]["paper"].is_null()), (Some(100.0), true));
+        assert_eq!((json[4]["deviation"].is_null(), json[4]["verdict"].as_str()), (true, Some("cannot be judged here")));
+    }
+
+    #[test]
+    fn three_digits() {
+        assert_eq!([0.0, 166.62, 12.345, 1.2345, 0.01234].map(short), ["0", "167", "12.3", "1.23", "0.012"]);
+    }
+}

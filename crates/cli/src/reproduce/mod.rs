@@ -1,0 +1,134 @@
+//! `terrace reproduce`: the papers' figures, from the simulator: each number beside ours, with a plot, as JSON and as a page that needs no
+//! network.
+//!
+//! One file per paper, which lists its figures; [`figure`] is what each is made of, [`plot`] draws, [`page`] writes. [`study`] has policies run
+//! on what is smaller than what the papers ran. `docs/reproduce.md` says what each figure is run with.
+
+mod figure;
+mod jenga;
+mod m2t;
+mod objectier;
+mod page;
+mod plot;
+mod study;
+
+use crate::args::ReproduceArguments;
+use anyhow::{Context, Result};
+use figure::{Figure, Row};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A paper whose figures are reproduced.
+pub struct Paper {
+    /// Its name on the command line.
+    name: &'static str,
+    title: &'static str,
+    /// Who, where, when; and which part of it is here.
+    cited: &'static str,
+    /// What is modelled, for the page.
+    about: &'static str,
+    figures: &'static [&'static str],
+    run: fn(&[&'static str], &Options) -> Result<Vec<Figure>>,
+}
+
+const PAPERS: [&Paper; 3] = [&jenga::PAPER, &objectier::PAPER, &m2t::PAPER];
+
+/// How figures are run.
+pub struct Options {
+    /// A small version.
+    quick: bool,
+    /// From what all chance is made.
+    seed: u64,
+}
+
+/// What is to be reproduced: papers, and which of their figures.
+#[derive(Clone, Debug)]
+pub struct Wanted(Vec<(usize, Vec<&'static str>)>, String);
+
+/// `all`, a paper, or a figure.
+pub fn wanted(name: &str) -> Result<Wanted, String> {
+    let papers = PAPERS.iter().enumerate().filter_map(|(number, paper)| {
+        let whole = name == "all" || name == paper.name;
+        let figures: Vec<&'static str> = paper.figures.iter().copied().filter(|figure| whole || *figure == name).collect();
+        (!figures.is_empty()).then_some((number, figures))
+    });
+    match papers.collect::<Vec<_>>() {
+        found if !found.is_empty() => Ok(Wanted(found, name.to_owned())),
+        _ => {
+            let names = PAPERS.iter().map(|paper| format!("{} ({})", paper.name, paper.figures.join(", ")));
+            Err(format!("there is no such paper or figure; there are all, {}", names.collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
+/// Reproduces what is asked for, and writes it down.
+pub fn run(arguments: &ReproduceArguments) -> Result<u8> {
+    let options = Options { quick: arguments.quick, seed: arguments.seed };
+    let out = &arguments.out;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+    let Wanted(wanted, name) = &arguments.name;
+    let mut papers = Vec::new();
+    for (number, figures) in wanted {
+        let paper = PAPERS[*number];
+        crate::say(&format!("{}: {}", paper.name, paper.title));
+        papers.push((paper, (paper.run)(figures, &options)?));
+    }
+    for (paper, figures) in &papers {
+        let name = if name == "all" { paper.name } else { name };
+        write(out, &format!("{name}.json"), &(json_of(figures.iter(), &options).to_string() + "\n"))?;
+        for plot in figures.iter().flat_map(|figure| &figure.plots) {
+            write(out, &format!("{}.svg", plot.name), &plot.svg_file()?)?;
+        }
+    }
+    write(out, "index.html", &page::page(&papers, &options)?)?;
+    let all = || papers.iter().flat_map(|(_, figures)| figures);
+    let text = if arguments.json {
+        json_of(all(), &options).to_string() + "\n"
+    } else {
+        let rows: Vec<Row> = all().flat_map(|figure| figure.rows.clone()).collect();
+        page::text(&rows)
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    crate::say(&format!("see {}", out.join("index.html").display()));
+    Ok(0)
+}
+
+fn json_of<'f>(figures: impl Iterator<Item = &'f Figure> + Clone, options: &Options) -> Value {
+    let rows: Vec<&Row> = figures.clone().flat_map(|figure| &figure.rows).collect();
+    let about: Vec<Value> = figures
+        .map(|figure| {
+            json!({ "figure": figure.id, "title": figure.title, "claim": figure.claim, "run_with": figure.run_with, "note": figure.note })
+        })
+        .collect();
+    json!({ "version": env!("CARGO_PKG_VERSION"), "quick": options.quick, "seed": options.seed, "figures": about, "rows": rows })
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
+    let path = directory.join(name);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Works on all items, as many at a time as there are processors, and says so. The results have the items' order.
+fn parallel<T: Sync, R: Send>(items: &[T], name: impl Fn(&T) -> String + Sync, work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((item, slot)) = {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    items.get(at).zip(results.get(at))
+                } {
+                    let result = work(item);
+                    *slot.lock().expect("nobody panics with it") = Some(result);
+                    crate::say(&format!("  {} ({} of {})", name(item), done.fetch_add(1, Ordering::Relaxed) + 1, items.len()));
+                }
+            });
+        }
+    });
+    results.into_iter().map(|slot| slot.into_inner().expect("nobody panics with it").expect("each was worked on")).collect()
+}
