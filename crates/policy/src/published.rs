@@ -370,7 +370,8 @@ mod tests {
         }
         // Of the ten that are hot two are of three base units: together they fit still.
         let sizes = std::array::from_fn(|unit| if unit % 5 == 0 { 3 } else { 1 });
-        for name in SIZED {
+        // To count faults is too coarse for so few units.
+        for name in SIZED.into_iter().filter(|name| !policy(name, &Parameters::default()).unwrap().senses().hints) {
             what_is_hot_comes_up(name, &sizes, 9);
         }
     }
