@@ -52,7 +52,8 @@ pub struct Generator {
     elements: u32,
     shift: f64,
     writes: f64,
-    huge: f64,
+    /// Of the memory, so much is in huge pages and the rest in base pages; where it is not given, all units are alike.
+    huge: Option<f64>,
 }
 
 /// Names of the parameters.
@@ -89,12 +90,12 @@ impl Generator {
             // Neither of a jump's two hot fifths is what comes first.
             shift: 0.3,
             writes: 0.1,
-            huge: 0.0,
+            huge: None,
         };
         for parameter in parameters {
             generator.set(written, parameter)?;
         }
-        if generator.huge > 0.0 && generator.units < mixed::HUGE {
+        if generator.huge > Some(0.0) && generator.units < mixed::HUGE {
             // `units` may come after it, or not at all.
             return Parameter { key: "units", value: &generator.units.to_string() }
                 .whole(u64::from(mixed::HUGE), 1 << 28)
@@ -112,26 +113,29 @@ impl Generator {
             "elements" => self.elements = parameter.whole(1, 1 << 15)? as u32,
             "shift" => self.shift = parameter.number(0.0, 1.0)?,
             "writes" => self.writes = parameter.number(0.0, 1.0)?,
-            "huge" => self.huge = parameter.number(0.0, 1.0)?,
+            "huge" => self.huge = Some(parameter.number(0.0, 1.0)?),
             _ => return Err(parameter.unknown(name, &KEYS)),
         }
         Ok(())
     }
 
-    /// Units that it touches; base pages, where some are parts of huge ones.
+    /// Units that it touches; base pages, where there are huge ones too.
     pub fn units(&self) -> u32 {
         self.units
     }
 
-    /// Whether some units are huge, and the others base pages.
+    /// Whether there are base pages and huge ones, rather than units that are alike.
     pub fn is_mixed(&self) -> bool {
-        self.huge > 0.0
+        self.huge.is_some()
     }
 
     /// Its accesses. The same seed makes the same ones.
     pub fn source(&self, seed: u64) -> Box<dyn Source> {
         let stream = Box::new(self.stream(seed));
-        if self.is_mixed() { Box::new(Mixed::evenly(stream, self.huge)) } else { stream }
+        match self.huge {
+            Some(share) => Box::new(Mixed::evenly(stream, share)),
+            None => stream,
+        }
     }
 
     /// Draws units, which is quicker than elements and as good where nothing changes: by what their elements have together.
@@ -145,7 +149,7 @@ impl Generator {
         Alias::new(&weights)
     }
 
-    /// The stream, in base pages even where some are parts of huge ones. The same seed makes the same one.
+    /// The stream, in base pages where there are huge ones too. The same seed makes the same one.
     pub fn stream(&self, seed: u64) -> Stream {
         let units = u64::from(self.units);
         let elements = units * u64::from(self.elements);
@@ -188,7 +192,7 @@ impl fmt::Display for Generator {
             f,
             "{name}:units={units},accesses={accesses},theta={theta},changes={changes},elements={elements},shift={shift},writes={writes}"
         )?;
-        if self.is_mixed() { write!(f, ",huge={huge}") } else { Ok(()) }
+        huge.map_or(Ok(()), |huge| write!(f, ",huge={huge}"))
     }
 }
 
@@ -368,6 +372,9 @@ mod tests {
         let mut source = mixed.source(3);
         source.next_block(&mut units).unwrap();
         assert!(!plain.is_mixed() && plain.source(3).sizes().is_empty());
+        // None of them huge, which are not units of 2 MiB either.
+        let base = Generator::parse("jump:huge=0", 100, 100).unwrap();
+        assert!(base.is_mixed() && base.source(3).sizes()[..] == [1; 100]);
         assert_eq!((source.units(), source.sizes().iter().filter(|size| **size == 512).count()), (5 + 2560, 5));
         // A page is always in the same unit, and a huge one has 512 of them.
         let mut unit_of = std::collections::HashMap::new();
@@ -401,7 +408,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_the_same_generator() {
-        for text in ["flex", "btree:theta=1.1,units=50", "drift:changes=2.5,accesses=3M,writes=0", "zipf:huge=0.25"] {
+        for text in ["flex", "btree:theta=1.1,units=50", "drift:changes=2.5,accesses=3M,writes=0", "zipf:huge=0.25", "zipf:huge=0"] {
             let generator = Generator::parse(text, 1000, 5000).unwrap();
             assert_eq!(Generator::parse(&generator.to_string(), 7, 7).unwrap(), generator);
         }

@@ -407,7 +407,7 @@ mod tests {
             let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
             assert_eq!((settings.unit_bytes, settings.units, settings.capacity), (10.0 * REGION as f64 / 2.0, 1026, 409), "{line:?}");
             assert_eq!((parameters.largest, parameters.samples, parameters.unit_bytes), (512, 1.0 / 2560.0, settings.unit_bytes));
-            let real = [line, &["--plays", "real", "--machines", "optane,lz4"]].concat();
+            let real = [line, &["--plays", "real", "--machines", "optane,lz4", "--fast", "30%"]].concat();
             for run in cases(&real).unwrap() {
                 let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
                 assert_eq!((settings.unit_bytes, parameters.samples), (4096.0, 1.0));
