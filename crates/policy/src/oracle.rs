@@ -235,9 +235,9 @@ mod tests {
             oracle.decide(Room { capacity: 6, used: 4, moves_max }, &mut moves);
             moves.into_iter().map(|step| (step.unit, step.to)).collect::<Vec<_>>()
         };
-        // 3 an access of 1, 3 and 4, then 2.5 of 2, which does not fit beside them, and 1 of 0, which does not either.
+        // 1, 3 and 4 have 3 accesses a base unit and fill the tier; 2, with 2.5, and 0, with 1, do not fit beside them.
         assert_eq!(decide(10), [(3, Place::Fast), (0, Place::Slow), (4, Place::Fast)]);
-        // Unit 4 alone needs 4 moves after the first one, of 5 that it would take.
+        // After unit 3 four base units may move; unit 4 and what makes room for it are five.
         assert_eq!(decide(5), [(3, Place::Fast)]);
     }
 
