@@ -2,7 +2,7 @@
 
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
 use crate::sampling::{Choice, Cost};
-use crate::sim::{Cache, Fast, Plays, Seeds};
+use crate::sim::{Cache, Fast, Page, Plays, Seeds};
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -400,12 +400,13 @@ pub struct SimArguments {
     #[arg(long, value_name = "N", default_value = "120M", value_parser = some)]
     pub accesses: u64,
 
-    /// What of a recording's and a program's memory is one unit
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = page)]
-    pub page: u64,
+    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least half of the pages is touched at all (`mixed:90%`: so much), and
+    /// 4K elsewhere
+    #[arg(long, value_name = "SIZE|mixed", default_value = "4K")]
+    pub page: Page,
 
-    /// How much memory all units together play, with policies' intervals scaled alike; `real`: they are what they are (a generator's 2M). Compressed ones always
-    /// are pages
+    /// How much memory all units together play, with policies' intervals scaled alike; `real`: they are what they are (a generator's 2M, or 4K and 2M with
+    /// huge=). Compressed ones always are pages
     #[arg(long, value_name = "SIZE|real", default_value = "20G")]
     pub plays: Plays,
 
@@ -461,13 +462,6 @@ fn some(text: &str) -> Result<u64, String> {
     match terrace_sim::quantity::count(text) {
         Some(count) if count > 0 => Ok(count),
         _ => Err("write a whole number from 1 (120M is 120000000)".into()),
-    }
-}
-
-fn page(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        size if size.is_power_of_two() && (4096..=1 << 30).contains(&size) => Ok(size),
-        _ => Err("write a power of two from 4K to 1G".into()),
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use support::{stderr, stdout, terrace};
+use terrace_trace::accesses::{Clock, Header, Page, Writer};
 
 /// A quick one: three policies over two workloads.
 const QUICK: [&str; 11] =
@@ -98,6 +99,77 @@ fn objects_lie_in_each_layout_that_is_asked_for() {
     let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
     let layouts: Vec<&str> = rows.as_array().unwrap().iter().filter_map(|row| row["case"]["layout"].as_str()).collect();
     assert_eq!(layouts, ["time", "time", "context", "context"]);
+}
+
+/// A recording of one process: 300 pages of one range of 2 MiB and 10 of another, each read three times.
+fn record(path: &Path) {
+    let header = Header {
+        terrace: "0".into(),
+        command: vec!["program".into()],
+        source: "hooks".into(),
+        clock: Clock::Accesses,
+        period: 1,
+        rate_hz: 0,
+        cache: None,
+        page_bytes: 4096,
+        writes: true,
+    };
+    let mut writer = Writer::create(path, &header, u64::MAX).unwrap();
+    let pages = (2048..2058).chain(512..812).map(|number| Page { process: 1, number });
+    for (clock, page) in (0..).zip([pages.clone(), pages.clone(), pages].into_iter().flatten()) {
+        writer.append(page, false, clock).unwrap();
+    }
+    writer.finish(930).unwrap();
+}
+
+#[test]
+fn recorded_pages_may_be_parts_of_huge_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.acc");
+    record(&path);
+    let run = |page: &str, fast: &str, policies: &str, json: bool| {
+        let line =
+            ["sim", path.to_str().unwrap(), "--page", page, "--plays", "real", "--fast", fast, "--policies", policies, "--windows", "1"];
+        let output = terrace(&[line.as_slice(), if json { &["--json"] } else { &[] }].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let row = |page: &str, fast: &str| serde_json::from_str::<Value>(&run(page, fast, "first-touch", true)).unwrap()[0].clone();
+    // 300 of 512 are more than a half and less than 60 %.
+    let half = row("mixed", "104K");
+    assert_eq!((&half["units"], &half["base_units"], &half["fast_units"]), (&11.into(), &522.into(), &26.into()));
+    assert_eq!((&half["case"]["huge_from"], &half["case"]["page_bytes"]), (&0.5.into(), &4096.into()));
+    // The ten that came first are in the fast tier, and the huge page has no room.
+    assert_eq!(half["total"]["hit_rate"], 30.0 / 930.0);
+    assert_eq!(row("mixed", "100%")["total"]["hit_rate"], 1.0);
+    let more = row("mixed:60%", "104K");
+    assert_eq!((&more["units"], &more["base_units"], &more["total"]["hit_rate"]), (&310.into(), &310.into(), &(78.0 / 930.0).into()));
+    // Of pages that are alike there is no word of it.
+    let alike = row("4K", "104K");
+    assert!(alike["base_units"].is_null() && alike["case"].get("huge_from").is_none() && alike["total"] == more["total"], "{alike}");
+    let text = run("mixed", "20%", "first-touch,memtis,oracle", false);
+    assert!(text.contains("optane, fast tier 20%: 104 of 522 base units, in 11 units"), "{text}");
+}
+
+#[test]
+fn generators_mix_base_pages_and_huge_ones_the_same_way_each_time() {
+    let json = |jobs: &str| {
+        let line = ["sim", "jump:huge=0.5,units=16K", "scattered:huge=1,units=16K", "--accesses", "200K", "--plays", "real", "--tick", "1"];
+        let output = terrace(&[line.as_slice(), &["--json", "--windows", "2", "--jobs", jobs]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let one = json("1");
+    assert_eq!(one, json("3"));
+    let rows = one.as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 13);
+    let (jump, scattered) = rows.split_at(13);
+    // 31 ranges and 128 pages more: 15 are huge, or all.
+    assert!(jump.iter().all(|row| row["units"] == 15 + 16_000 - 15 * 512 && row["base_units"] == 16_000 && row["fast_units"] == 3200));
+    assert!(scattered.iter().all(|row| row["units"] == 31 + 128 && row["base_units"] == 16_000));
+    assert!(jump[0]["case"]["workload"].as_str().unwrap().ends_with(",writes=0.1,huge=0.5"));
+    let hits = |policy: &str| jump.iter().find(|row| row["case"]["policy"] == policy).unwrap()["total"]["hit_rate"].as_f64().unwrap();
+    assert!(hits("oracle") > hits("first-touch"), "{} and {}", hits("oracle"), hits("first-touch"));
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl Far {
         let place = (unit.present > 0).then_some(if slow { Place::Slow } else { Place::Fast });
         match (std::mem::replace(&mut unit.place, place), place) {
             (before, now) if before == now => {}
-            (None, Some(now)) => self.placement.arrived(region, now),
+            (None, Some(now)) => self.placement.arrived(region, now, 1),
             (Some(_), Some(now)) => self.placement.moved(region, now),
             (_, None) => self.placement.gone(region),
         }
@@ -355,7 +355,7 @@ impl Far {
                 self.placement = placement;
                 for (number, unit) in self.units.iter().enumerate() {
                     if let Some(place) = unit.place {
-                        self.placement.arrived(number as RegionId, place);
+                        self.placement.arrived(number as RegionId, place, 1);
                     }
                 }
             }

@@ -78,8 +78,8 @@ impl PlacementPolicy for AutoNuma {
         "autonuma"
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
-        self.kernel.arrived(unit, place);
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
+        self.kernel.arrived(unit, place, size);
     }
 
     fn gone(&mut self, unit: UnitId) {
@@ -102,7 +102,7 @@ impl PlacementPolicy for AutoNuma {
 
     fn hinted(&mut self, unit: UnitId, _write: bool) -> bool {
         self.kernel.hinted(unit);
-        self.kernel.place(unit) == Some(Place::Slow) && self.kernel.free() > part(self.kernel.capacity(), self.config.high)
+        self.kernel.place(unit) == Some(Place::Slow) && self.kernel.has_room(unit, part(self.kernel.capacity(), self.config.high))
     }
 
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
@@ -206,14 +206,14 @@ pub struct Tiering {
     /// µs, of which there are an hour's before they begin again.
     armed_us: Vec<u32>,
     threshold_ns: u64,
-    /// Hot pages so far; those before this second began, and before this period of adaptation.
+    /// Hot base pages so far; those before this second began, and before this period of adaptation.
     hot: u64,
     hot_before_second: u64,
     second_from_ns: u64,
     hot_before_adapting: u64,
     adapted_ns: u64,
-    /// A promotion found no room.
-    reclaim: bool,
+    /// Base units of the largest promotion that found no room; 0 of none.
+    missed: u32,
 }
 
 /// Steps between no threshold and the greatest one (`NUMA_MIGRATION_ADJUST_STEPS`).
@@ -231,7 +231,7 @@ impl Tiering {
             second_from_ns: 0,
             hot_before_adapting: 0,
             adapted_ns: 0,
-            reclaim: false,
+            missed: 0,
             config,
         }
     }
@@ -245,7 +245,7 @@ impl Tiering {
         part(self.kernel.capacity(), times * self.config.watermarks)
     }
 
-    /// Units that may come up in so long.
+    /// Base units that may come up in so long.
     fn limit(&self, ns: u64) -> f64 {
         self.config.bytes_per_s * ns as f64 / 1e9 / self.config.kernel.unit_bytes
     }
@@ -266,10 +266,10 @@ impl Tiering {
         }
     }
 
-    /// Counts one more hot page. False if it may not come up in this second.
-    fn within_limit(&mut self) -> bool {
+    /// Counts one more hot page, of so many base pages. False if it may not come up in this second.
+    fn within_limit(&mut self, size: u32) -> bool {
         let now = self.kernel.now_ns();
-        self.hot += 1;
+        self.hot += u64::from(size);
         if now - self.second_from_ns > self.config.second_ns {
             (self.second_from_ns, self.hot_before_second) = (now, self.hot);
         }
@@ -282,8 +282,8 @@ impl PlacementPolicy for Tiering {
         "autonuma-6"
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
-        self.kernel.arrived(unit, place);
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
+        self.kernel.arrived(unit, place, size);
         let index = unit as usize;
         if index >= self.armed_us.len() {
             self.armed_us.resize(index + 1, 0);
@@ -322,12 +322,14 @@ impl PlacementPolicy for Tiering {
         } else {
             self.adapt();
             let took_us = self.now_us().wrapping_sub(self.armed_us[unit as usize]);
-            if u64::from(took_us) * 1000 >= self.threshold_ns || !self.within_limit() {
+            if u64::from(took_us) * 1000 >= self.threshold_ns || !self.within_limit(self.kernel.size(unit)) {
                 return false;
             }
         }
         let room = self.kernel.promotes(unit, self.watermark(2.0));
-        self.reclaim |= !room;
+        if !room {
+            self.missed = self.missed.max(self.kernel.size(unit));
+        }
         room
     }
 
@@ -339,12 +341,13 @@ impl PlacementPolicy for Tiering {
         moves.clear();
         self.kernel.decide(room);
         let low = room.used + self.watermark(1.0) > room.capacity;
-        if std::mem::take(&mut self.reclaim) || low {
-            // One more than where promotions stop, however small the tier.
-            let target = self.watermark(3.0).max(self.watermark(2.0) + 1);
+        let missed = std::mem::take(&mut self.missed);
+        if missed > 0 || low {
+            // Enough for one more than where promotions stop, however small the tier.
+            let target = self.watermark(3.0).max(self.watermark(2.0) + missed.max(1));
             self.kernel.make_room(target.min(room.capacity), room, moves);
             // Those that could not come yet.
-            self.reclaim = self.kernel.anyone_waits();
+            self.missed = u32::from(self.kernel.anyone_waits());
         }
     }
 
@@ -375,7 +378,7 @@ mod tests {
     #[test]
     fn the_papers_version_promotes_at_the_first_fault_while_there_is_room_and_never_demotes() {
         let mut autonuma = AutoNuma::new(CONFIG);
-        (0..120).for_each(|unit| autonuma.arrived(unit, if unit < 98 { Place::Fast } else { Place::Slow }));
+        (0..120).for_each(|unit| autonuma.arrived(unit, if unit < 98 { Place::Fast } else { Place::Slow }, 1));
         assert_eq!(decide(&mut autonuma, 98), []);
         assert!(!autonuma.hinted(3, false));
         assert!(autonuma.hinted(100, false));
@@ -390,7 +393,7 @@ mod tests {
         let gigabyte = (1u64 << 30) as f64;
         let kernel = kernel::Config { unit_bytes: gigabyte, scan_bytes: 60.0 * gigabyte, ..config.kernel };
         let mut tiering = Tiering::new(TieringConfig { kernel, ..config });
-        (0..200).for_each(|unit| tiering.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }));
+        (0..200).for_each(|unit| tiering.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1));
         tiering
     }
 

@@ -149,7 +149,7 @@ impl PlacementPolicy for Gated {
         self.model.name()
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
+    fn arrived(&mut self, unit: UnitId, place: Place, _size: u32) {
         self.model.gone(unit);
         self.model.arrived(unit);
         *self.place(unit) = Some(place);
@@ -238,7 +238,7 @@ mod tests {
         fn new(slowness: f64) -> Load {
             let mut policy = Gated::new(slowness);
             let fast: Vec<bool> = (0..UNITS).map(|unit| unit < UNITS / 2).collect();
-            (0..UNITS).for_each(|unit| policy.arrived(unit, if fast[unit as usize] { Place::Fast } else { Place::Slow }));
+            (0..UNITS).for_each(|unit| policy.arrived(unit, if fast[unit as usize] { Place::Fast } else { Place::Slow }, 1));
             Load { policy, fast, random: 88_172_645_463_325_252, moves: 0 }
         }
 
@@ -329,7 +329,7 @@ mod tests {
                     0 => {
                         let place = if b % 2 == 0 { Place::Fast } else { Place::Slow };
                         places[a as usize] = Some(place);
-                        policy.arrived(a, place);
+                        policy.arrived(a, place, 1);
                     }
                     1 => {
                         places[a as usize] = None;

@@ -10,12 +10,16 @@
 //! that cooling comes at 1024 accesses (§2.2.2), which is the policy `hemem-1024`. Earlier versions judge a page by counts that missed ticks of the
 //! clock have not been taken off yet: [`Config::late_shift`].
 //!
+//! It has pages of one size. Where units differ, counts are of samples of a page whatever its size, as there; a page comes into as much free room as it
+//! needs, or into the places of as many cold pages.
+//!
 //! Choices: it decides when it is asked to, not every 10 ms; pages change lists at once, not through rings between two threads; reads from either
 //! tier are one count; cooling goes on while no page moves (an early version skips it then).
 
 use crate::lists::Lists;
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::settings::{Kind, Knob, Setting};
+use crate::sizes::Sizes;
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +36,7 @@ pub struct Config {
     pub cooling_pages: u32,
     /// What comes up at most, bytes a second.
     pub bytes_per_s: f64,
-    /// Bytes that a unit stands for.
+    /// Bytes that a base unit stands for.
     pub unit_bytes: f64,
     /// A page that is met is judged by its counts before they are halved for the ticks that it missed.
     pub late_shift: bool,
@@ -107,6 +111,7 @@ impl Counts {
 pub struct HeMem {
     config: Config,
     counts: Vec<Counts>,
+    sizes: Sizes,
     lists: Lists<4>,
     clock: u32,
     /// For the fast tier and the slow one: whether hot pages are to be gone through, and where that goes on.
@@ -114,7 +119,7 @@ pub struct HeMem {
     cursor: [Option<UnitId>; 2],
     now_ns: u64,
     decided_ns: u64,
-    /// Units that may come up now.
+    /// Base units that may come up now. The last one that does may be larger, which then is made up for.
     allowance: f64,
 }
 
@@ -123,6 +128,7 @@ impl HeMem {
     pub fn new(config: Config) -> HeMem {
         HeMem {
             counts: Vec::new(),
+            sizes: Sizes::default(),
             lists: Lists::default(),
             clock: 0,
             cools: [false; 2],
@@ -187,12 +193,13 @@ impl PlacementPolicy for HeMem {
         self.config.name
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
         let index = unit as usize;
         if index >= self.counts.len() {
             self.counts.resize(index + 1, Counts::default());
         }
         self.counts[index] = Counts { clock: self.clock, ..Counts::default() };
+        self.sizes.set(unit, size);
         self.lists.push(if place == Place::Fast { FAST_COLD } else { SLOW_COLD }, unit);
     }
 
@@ -217,35 +224,41 @@ impl PlacementPolicy for HeMem {
         let a_second = self.config.bytes_per_s / self.config.unit_bytes;
         self.allowance = (self.allowance + (self.now_ns - self.decided_ns) as f64 / 1e9 * a_second).min(a_second.max(1.0));
         self.decided_ns = self.now_ns;
-        let at_most = room.moves_max as usize;
+        // What may still be moved.
+        let mut left = room.moves_max;
         let mut free = room.capacity.saturating_sub(room.used);
         let mut coldest = self.lists.first(FAST_COLD);
         let (mut next, last) = (self.lists.first(SLOW_HOT), self.lists.last(SLOW_HOT));
-        while let Some(unit) = next.filter(|_| moves.len() < at_most && self.allowance >= 1.0) {
+        while let Some(unit) = next.filter(|_| left > 0 && self.allowance >= 1.0) {
             next = if last == Some(unit) { None } else { self.lists.after(unit) };
             let counts = self.judged(unit);
             if !self.is_hot(counts) {
                 self.lists.push(SLOW_COLD, unit);
                 continue;
             }
-            if free > 0 {
-                free -= 1;
-            } else {
-                let Some(other) = coldest else {
-                    // All that is there is hot: it waits behind the others.
-                    self.lists.push(SLOW_HOT, unit);
-                    break;
-                };
-                if moves.len() + 2 > at_most {
-                    break;
-                }
-                coldest = self.lists.after(other);
+            let size = self.sizes.of(unit);
+            let before = moves.len();
+            let (mut after, mut made) = (coldest, 0);
+            while let Some(other) = after.filter(|_| free + made < size) {
+                after = self.lists.after(other);
+                made += self.sizes.of(other);
                 moves.push(Move { unit: other, to: Place::Slow, reason: Reason::SwappedFor { unit } });
             }
+            if free + made < size {
+                // All that is there else is hot: it waits behind the others.
+                moves.truncate(before);
+                self.lists.push(SLOW_HOT, unit);
+                break;
+            }
+            if left < made || left - made < size {
+                moves.truncate(before);
+                break;
+            }
+            (coldest, free, left) = (after, free + made - size, left - made - size);
             let reads = u32::from(counts.reads) >= self.config.hot_reads;
             let (count, threshold) = if reads { (counts.reads, self.config.hot_reads) } else { (counts.writes, self.config.hot_writes) };
             moves.push(Move { unit, to: Place::Fast, reason: Reason::Counted { count: u32::from(count), threshold } });
-            self.allowance -= 1.0;
+            self.allowance -= f64::from(size);
         }
         for tier in [0, 1] {
             if self.cools[tier] {
@@ -279,7 +292,7 @@ mod tests {
     /// Units 0 and 1 in the fast tier, 2 to 5 in the slow one.
     fn six(config: Config) -> HeMem {
         let mut hemem = HeMem::new(config);
-        (0..6).for_each(|unit| hemem.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }));
+        (0..6).for_each(|unit| hemem.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1));
         hemem
     }
 
@@ -315,6 +328,32 @@ mod tests {
         (2..5).for_each(|unit| read(&mut hemem, unit, 8));
         assert_eq!(decide(&mut hemem, 1, 2), [(2, Place::Fast)]);
         assert_eq!(decide(&mut hemem, 2, 2), [(0, Place::Slow), (3, Place::Fast)]);
+    }
+
+    #[test]
+    fn a_large_page_takes_the_places_of_as_many_cold_ones_as_it_needs() {
+        let five = || {
+            let mut hemem = HeMem::new(Config { bytes_per_s: 6.0, unit_bytes: 1.0, ..CONFIG });
+            (0..4).for_each(|unit| hemem.arrived(unit, Place::Fast, 1));
+            (4..6).for_each(|unit| hemem.arrived(unit, Place::Slow, 4));
+            read(&mut hemem, 4, 8);
+            hemem
+        };
+        let decide = |hemem: &mut HeMem, moves_max: u32| {
+            let mut moves = Vec::new();
+            hemem.decide(Room { capacity: 5, used: 4, moves_max }, &mut moves);
+            moves.into_iter().map(|step| (step.unit, step.to)).collect::<Vec<_>>()
+        };
+        // One is free: three go.
+        let mut hemem = five();
+        assert_eq!(decide(&mut hemem, 6), []);
+        assert_eq!(decide(&mut hemem, 7), [(0, Place::Slow), (1, Place::Slow), (2, Place::Slow), (4, Place::Fast)]);
+        // 2 of 6 are left in this second.
+        assert_eq!(hemem.allowance, 2.0);
+        // Two are hot, so that too few would go.
+        let mut hemem = five();
+        (0..2).for_each(|unit| read(&mut hemem, unit, 8));
+        assert_eq!(decide(&mut hemem, 10), []);
     }
 
     #[test]
@@ -370,7 +409,7 @@ mod tests {
     fn what_comes_up_keeps_to_the_rate() {
         let config = Config { bytes_per_s: 20.0, unit_bytes: 1.0, ..CONFIG };
         let mut hemem = HeMem::new(config);
-        (0..60).for_each(|unit| hemem.arrived(unit, Place::Slow));
+        (0..60).for_each(|unit| hemem.arrived(unit, Place::Slow, 1));
         (0..60).for_each(|unit| read(&mut hemem, unit, 8));
         let mut decide = |now_ms: u64| {
             hemem.at(now_ms * 1_000_000);

@@ -12,9 +12,14 @@
 //! What else the module does is a part of [`Config`], and off in a live program: it moves pages twice a second, halves counters when memory grows
 //! too, counts base pages 512-fold, spares new pages their first halving, and has least and greatest sizes of what is kept free (one of them by
 //! mistake). Pages are never split here.
+//!
+//! Where units differ in size, bins hold base units, as the module's histogram holds base pages, and a sample of a unit counts the less the larger it
+//! is, so that a counter is heat for each byte: 512 of a base page where it is 1 of a huge one. What waits first comes first, whatever its size, and
+//! room is made for it.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::settings::{Kind, Knob, Setting};
+use crate::sizes::Sizes;
 use std::collections::VecDeque;
 
 /// Bins of the histogram (Jenga §2.2.2).
@@ -56,7 +61,7 @@ pub struct Config {
     pub begins_hot: bool,
     /// And does not decay at the end of the period in which it came (`htmm_skip_cooling`).
     pub spared_once: bool,
-    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page.
+    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page. Of a larger unit than one base unit it is so many times less, at least 1.
     pub sample_counts: u32,
     /// Moves are asked for no more often than this, ns. Memtis's papers say 50 ms, its module has 500 ms; 0 for whenever it is asked.
     pub period_ns: u64,
@@ -65,7 +70,7 @@ pub struct Config {
     /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB: but where that is less or more, the module takes
     /// the former for both, by mistake, and so does this.
     pub limits: bool,
-    /// Bytes that a unit stands for, for those two.
+    /// Bytes that a base unit stands for, for those two.
     pub unit_bytes: f64,
 }
 
@@ -127,7 +132,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.spared_once = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "sample", about: "what a sample counts: 1 of a huge page, 512 of a base page", kind: Kind::Count },
+        knob: Knob {
+            name: "sample",
+            about: "what a sample of one base unit counts: 1 of a huge page, 512 of a base page",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.sample_counts),
         set: |config, value| config.sample_counts = value as u32,
     },
@@ -192,6 +201,8 @@ fn bin_of(counter: f32) -> u8 {
 pub struct Hotness {
     config: Config,
     records: Vec<Record>,
+    sizes: Sizes,
+    /// Base units.
     bins: [u32; BINS],
     /// The lowest hot bin, and the lowest that stays where it is.
     hot: u8,
@@ -200,8 +211,8 @@ pub struct Hotness {
     now_ns: u64,
     /// When moves may be asked for again.
     due_ns: u64,
+    /// Base units, and when growth ended a period last.
     present: u32,
-    /// Units when growth ended a period last.
     grown_to: u32,
     /// Samples when this period began.
     period_from: u64,
@@ -220,6 +231,7 @@ impl Hotness {
         Hotness {
             config: Config { cooling_samples: config.cooling_samples.max(1), adapt_samples: config.adapt_samples.max(1), ..config },
             records: Vec::new(),
+            sizes: Sizes::default(),
             bins: [0; BINS],
             hot: 1,
             warm: 1,
@@ -254,7 +266,7 @@ impl Hotness {
         (self.hot, self.warm)
     }
 
-    /// How many units are in each bin, by what they were when last looked at.
+    /// How many base units are in each bin, by what units were when last looked at.
     pub fn bins(&self) -> &[u32; BINS] {
         &self.bins
     }
@@ -265,11 +277,11 @@ impl Hotness {
 
     /// Puts a present unit into the bin that its counter has now.
     fn rebin(&mut self, unit: UnitId) {
-        let (decay, x) = (self.config.decay, self.elapsed());
+        let (decay, x, size) = (self.config.decay, self.elapsed(), self.sizes.of(unit));
         let record = &mut self.records[unit as usize];
-        self.bins[record.bin()] -= 1;
+        self.bins[record.bin()] -= size;
         record.bits = record.bits & !BIN | u16::from(bin_of(record.value(decay, x)));
-        self.bins[record.bin()] += 1;
+        self.bins[record.bin()] += size;
     }
 
     /// Puts a present unit into its bin, and into a queue if it is in the wrong place.
@@ -323,7 +335,7 @@ impl Hotness {
         enough
     }
 
-    /// Units to keep free while promotions wait, and while none does.
+    /// Base units to keep free while promotions wait, and while none does.
     fn to_keep_free(&self, capacity: u32) -> (f64, f64) {
         let (promote, demote) = (f64::from(capacity) * self.config.promote_free, f64::from(capacity) * self.config.demote_free);
         if !self.config.limits {
@@ -375,6 +387,27 @@ impl Hotness {
         self.asked.push(unit);
     }
 
+    /// Base units that wait to come up, as far as they are no more than `at_most`.
+    fn waiting(&self, at_most: u32) -> u32 {
+        let mut waiting = 0;
+        for unit in &self.to_promote {
+            waiting += self.sizes.of(*unit);
+            if waiting >= at_most {
+                return at_most;
+            }
+        }
+        waiting
+    }
+
+    /// Whose turn it was and who did not fit is the next one again.
+    fn waits_on(&mut self, unit: UnitId, to: Place) {
+        self.records[unit as usize].set(WAITS, true);
+        match to {
+            Place::Fast => self.to_promote.push_front(unit),
+            Place::Slow => self.to_demote.push_front(unit),
+        }
+    }
+
     fn next_to_demote(&mut self) -> Option<UnitId> {
         while let Some(unit) = self.to_demote.pop_front() {
             let record = self.turn_of(unit);
@@ -410,7 +443,7 @@ impl PlacementPolicy for Hotness {
         self.config.name
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
         self.gone(unit);
         let index = unit as usize;
         if index >= self.records.len() {
@@ -423,25 +456,28 @@ impl PlacementPolicy for Hotness {
         // What it has as a smooth counter is what decays from here on.
         *record = Record { before: begin, recent: 0, bits: PRESENT | waits };
         record.set(SPARED, self.config.spared_once);
-        self.present += 1;
         record.set(FAST, place == Place::Fast);
-        self.bins[0] += 1;
+        self.sizes.set(unit, size);
+        self.present += size;
+        self.bins[0] += size;
         self.rebin(unit);
     }
 
     fn gone(&mut self, unit: UnitId) {
+        let size = self.sizes.of(unit);
         if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
             record.set(PRESENT, false);
-            self.bins[record.bin()] -= 1;
-            self.present -= 1;
+            self.bins[record.bin()] -= size;
+            self.present -= size;
         }
     }
 
     /// Of a unit that never arrived, nothing is kept.
     fn sampled(&mut self, unit: UnitId, weight: u32) {
         self.samples += 1;
+        let counts = (self.config.sample_counts / self.sizes.of(unit)).max(1);
         if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
-            record.recent = record.recent.saturating_add(weight.saturating_mul(self.config.sample_counts));
+            record.recent = record.recent.saturating_add(weight.saturating_mul(counts));
             self.look_at(unit);
         }
         let adapts = self.samples - self.adapted_at >= self.config.adapt_samples;
@@ -477,14 +513,15 @@ impl PlacementPolicy for Hotness {
         self.due_ns = self.now_ns.checked_div(self.config.period_ns).map_or(0, |periods| (periods + 1) * self.config.period_ns);
         let mut used = f64::from(room.used);
         let capacity = f64::from(room.capacity);
-        let at_most = room.moves_max as usize;
+        // What may still be moved.
+        let mut left = room.moves_max;
         let (free_for_promotion, free_for_none) = self.to_keep_free(room.capacity);
         // Half of the moves at most make room: who waits is to come in.
-        let waiting = self.to_promote.len().min(at_most.div_ceil(2)) as f64;
+        let waiting = f64::from(self.waiting(left.div_ceil(2)));
         let enough_free = waiting == 0.0 && used + free_for_none <= capacity;
         // Once room is made, it is as much as promotions need.
         let wanted = if enough_free { 0.0 } else { waiting + free_for_promotion };
-        while moves.len() < at_most && used + wanted > capacity {
+        while left > 0 && used + wanted > capacity {
             let Some(unit) = self.next_to_demote() else {
                 if waiting == 0.0 || self.warm == self.hot {
                     break;
@@ -494,19 +531,36 @@ impl PlacementPolicy for Hotness {
                 self.look_at_all();
                 continue;
             };
+            let size = self.sizes.of(unit);
+            if size > left {
+                self.waits_on(unit, Place::Slow);
+                break;
+            }
             moves.push(Move {
                 unit,
                 to: Place::Slow,
                 reason: Reason::Cold { bin: self.records[unit as usize].bin() as u8, warm: self.warm },
             });
             self.ask(unit);
-            used -= 1.0;
+            left -= size;
+            used -= f64::from(size);
         }
-        while moves.len() < at_most && used + 1.0 <= capacity - free_for_promotion {
+        let limit = capacity - free_for_promotion;
+        while left > 0 && used + 1.0 <= limit {
             let Some(unit) = self.next_to_promote() else { break };
+            let size = self.sizes.of(unit);
+            if f64::from(size) > limit {
+                // It never will.
+                continue;
+            }
+            if size > left || used + f64::from(size) > limit {
+                self.waits_on(unit, Place::Fast);
+                break;
+            }
             moves.push(Move { unit, to: Place::Fast, reason: Reason::Hot { bin: self.records[unit as usize].bin() as u8, hot: self.hot } });
             self.ask(unit);
-            used += 1.0;
+            left -= size;
+            used += f64::from(size);
         }
     }
 
@@ -565,7 +619,7 @@ mod tests {
                         let full = places.iter().filter(|place| **place == Some(Place::Fast)).count() >= capacity as usize;
                         let place = if fast && !full { Place::Fast } else { Place::Slow };
                         places[unit as usize] = Some(place);
-                        hotness.arrived(unit, place);
+                        hotness.arrived(unit, place, 1);
                     }
                     Step::Goes(unit) => {
                         places[unit as usize] = None;
@@ -609,7 +663,7 @@ mod tests {
         let mut hotness =
             Hotness::new(Config { cooling_samples: u64::MAX, adapt_samples: 8, begins_hot: false, promote_free: 0.0, ..jenga::CONFIG });
         hotness.capacity = capacity;
-        (0..8).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..8).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         // A smooth counter is half of what was counted.
         (0..8).for_each(|unit| hotness.sampled(unit, 2 * ((2 << unit) - 1)));
         hotness.thresholds()
@@ -637,8 +691,8 @@ mod tests {
         let config = Config { cooling_samples: u64::MAX, adapt_samples: 1000, begins_hot: false, ..jenga::CONFIG };
         let mut hotness = Hotness::new(config);
         // Two in the fast tier, one bin below the three that are to come.
-        (0..2).for_each(|unit| hotness.arrived(unit, Place::Fast));
-        (2..5).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..2).for_each(|unit| hotness.arrived(unit, Place::Fast, 1));
+        (2..5).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         (0..2).for_each(|unit| hotness.sampled(unit, 10));
         (2..5).for_each(|unit| hotness.sampled(unit, 20));
         hotness.capacity = 2;
@@ -656,7 +710,7 @@ mod tests {
     /// Two units of the slow tier and so many samples, of which each third is of unit 1.
     fn sampled(config: Config, samples: u32) -> Hotness {
         let mut hotness = Hotness::new(config);
-        (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         (0..samples).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));
         hotness
     }
@@ -687,7 +741,7 @@ mod tests {
     #[test]
     fn what_is_new_is_spared_the_first_halving() {
         let mut hotness = Hotness::new(Config { spared_once: true, begins_hot: true, ..bare(2, 100) });
-        hotness.arrived(0, Place::Slow);
+        hotness.arrived(0, Place::Slow, 1);
         // Above a hot threshold of 1: 2² = 4.
         assert_eq!(hotness.counter(0), 4.0);
         (0..2).for_each(|_| hotness.sampled(0, 1));
@@ -699,17 +753,17 @@ mod tests {
     #[test]
     fn growth_ends_a_period() {
         let mut hotness = sampled(Config { cooling_bytes: 4.0, unit_bytes: 1.0, ..bare(100, 100) }, 6);
-        (2..4).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (2..4).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         // Four units of one byte; it is seen at the next sample, and that once.
         assert_eq!(hotness.counter(0), 4.0);
         (0..2).for_each(|_| hotness.sampled(2, 1));
         assert_eq!((hotness.counter(0), hotness.counter(2)), (2.0, 1.5));
         // What goes has to come again.
         hotness.gone(3);
-        (3..7).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (3..7).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         hotness.sampled(2, 1);
         assert_eq!(hotness.counter(0), 2.0);
-        hotness.arrived(7, Place::Slow);
+        hotness.arrived(7, Place::Slow, 1);
         hotness.sampled(2, 1);
         assert_eq!(hotness.counter(0), 1.0);
     }
@@ -730,7 +784,7 @@ mod tests {
     #[test]
     fn room_is_made_below_two_percent_free_up_to_three() {
         let mut hotness = Hotness::new(bare(100, 100));
-        (0..100).for_each(|unit| hotness.arrived(unit, Place::Fast));
+        (0..100).for_each(|unit| hotness.arrived(unit, Place::Fast, 1));
         // Nothing is met, so all are cold but for a warm bin 0.
         hotness.decide(Room { capacity: 100, used: 98, moves_max: 10 }, &mut Vec::new());
         (hotness.hot, hotness.warm) = (1, 1);

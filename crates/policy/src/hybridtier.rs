@@ -20,12 +20,16 @@
 //! (base) or 64,000 (huge) samples for each page of the fast tier. HybridTier's: the threshold comes from the histogram of frequencies, as the
 //! highest at which hot pages are more than the fast tier holds, at least 2. The artifact has that rule too, without using it: `hot=0` here.
 //!
+//! Neither program has pages of two sizes. Where units differ this is the one for base pages: a sample of a page counts the same whatever its size, and
+//! the histogram, the room and what is demoted are in base pages.
+//!
 //! Left out: the artifact's *monitor mode*, which stops sampling while the share of accesses to the fast tier is steady, and its halving of the
 //! sampling rate of the fast tier. Choices: a batch's pages are counted and moved in order of units, and what finds no room in a batch has to be met
 //! again.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::settings::{Kind, Knob, Setting};
+use crate::sizes::Sizes;
 use crate::sketch::{Sketch, counters_for};
 use std::collections::VecDeque;
 
@@ -45,7 +49,7 @@ const CAPACITY_SHARE: u32 = 20;
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Bytes that a unit stands for.
+    /// Bytes that a base unit stands for.
     pub unit_bytes: f64,
     /// Samples in a batch.
     pub batch: u64,
@@ -137,9 +141,10 @@ pub const HUGE: Config = Config {
     ..BASE
 };
 
-/// Where a unit stands for so many bytes: as the program for the pages that are nearer to that.
-pub fn of_pages(unit_bytes: f64) -> Config {
-    let base = unit_bytes < (BASE.unit_bytes * HUGE.unit_bytes).sqrt();
+/// Where a base unit stands for so many bytes: as the program for the pages that are nearer to that. Where some units are larger, base units are base
+/// pages whatever they stand for.
+pub fn of_pages(unit_bytes: f64, largest: u32) -> Config {
+    let base = largest > 1 || unit_bytes < (BASE.unit_bytes * HUGE.unit_bytes).sqrt();
     Config { unit_bytes, ..if base { BASE } else { HUGE } }
 }
 
@@ -211,7 +216,7 @@ pub const SETTINGS: &[Setting<Config>] = &[
     },
 ];
 
-/// Both filters, and how many pages have which frequency.
+/// Both filters, and how many base pages have which frequency.
 #[derive(Debug)]
 struct Filters {
     frequency: Sketch,
@@ -231,20 +236,20 @@ impl Filters {
         }
     }
 
-    /// Counts a page, and gives its frequency and momentum.
-    fn add(&mut self, unit: UnitId, times: u32) -> (u32, u32) {
+    /// Counts a page of so many base pages, and gives its frequency and momentum.
+    fn add(&mut self, unit: UnitId, size: u32, times: u32) -> (u32, u32) {
         let before = usize::from(self.frequency.count(unit));
         let halved = self.frequency.add(unit, times);
         self.momentum.add(unit, times);
         // Collisions make it inexact, as in the artifact.
-        self.pages[before] = self.pages[before].saturating_sub(1);
+        self.pages[before] = self.pages[before].saturating_sub(size);
         let after = usize::from(self.frequency.count(unit));
         if halved {
             for n in 0..self.pages.len() {
                 self.pages[n] = if n < self.pages.len() / 2 { self.pages[2 * n] + self.pages[2 * n + 1] } else { 0 };
             }
         }
-        self.pages[after] += 1;
+        self.pages[after] = self.pages[after].saturating_add(size);
         (after as u32, u32::from(self.momentum.count(unit)))
     }
 
@@ -266,7 +271,7 @@ impl Filters {
 struct Round {
     /// Second chances that failed.
     failed: VecDeque<UnitId>,
-    /// Units still to be demoted, once it is known how much is free.
+    /// Base units still to be demoted, once it is known how much is free, and those that were.
     left: Option<u32>,
     demoted: u32,
 }
@@ -279,18 +284,21 @@ pub struct HybridTier {
     capacity: u32,
     threshold: u32,
     places: Vec<Option<Place>>,
+    sizes: Sizes,
     batch: Vec<UnitId>,
     /// Pages of the last batch that are to come up, with what they were judged by.
     candidates: VecDeque<(UnitId, u32, u32)>,
     /// A batch was counted, and it was not looked yet whether there is room enough.
     counted: bool,
     batches: u64,
-    /// Units that came up since it was last looked whether any still do.
+    /// Base units that came up since it was last looked whether any still do.
     promoted: u32,
     round: Option<Round>,
     /// Where demotion goes on.
     scan_at: UnitId,
     second_chances: Vec<(UnitId, u32)>,
+    /// Base units of those.
+    second_units: u32,
     second_looked_ns: u64,
     round_ended_ns: u64,
     throttled: bool,
@@ -307,6 +315,7 @@ impl HybridTier {
             capacity: 0,
             threshold: if config.hot == 0 { LEAST_HOT } else { config.hot },
             places: Vec::new(),
+            sizes: Sizes::default(),
             batch: Vec::new(),
             candidates: VecDeque::new(),
             counted: false,
@@ -315,6 +324,7 @@ impl HybridTier {
             round: None,
             scan_at: 0,
             second_chances: Vec::new(),
+            second_units: 0,
             second_looked_ns: 0,
             round_ended_ns: 0,
             throttled: false,
@@ -332,7 +342,7 @@ impl HybridTier {
         self.batch.sort_unstable();
         self.candidates.clear();
         for same in self.batch.chunk_by(|a, b| a == b) {
-            let (frequency, momentum) = filters.add(same[0], same.len() as u32);
+            let (frequency, momentum) = filters.add(same[0], self.sizes.of(same[0]), same.len() as u32);
             let place = self.places.get(same[0] as usize).copied().flatten();
             if place == Some(Place::Slow) && (frequency >= self.threshold || momentum >= self.config.momentum) {
                 let judged_by = if frequency >= self.threshold { (frequency, self.threshold) } else { (momentum, self.config.momentum) };
@@ -358,6 +368,7 @@ impl HybridTier {
         let mut failed = Vec::new();
         if let Some(filters) = self.filters.as_ref().filter(|_| self.now_ns - self.second_looked_ns > self.config.second_ns) {
             self.second_looked_ns = self.now_ns;
+            self.second_units = 0;
             for (unit, before) in self.second_chances.drain(..) {
                 let now = u32::from(filters.frequency.count(unit));
                 // Frequencies that were halved meanwhile say nothing.
@@ -372,12 +383,13 @@ impl HybridTier {
         Round { failed: failed.into(), left: None, demoted: 0 }
     }
 
-    /// Goes on with a round. True when it is over.
-    fn go_on(&mut self, round: &mut Round, free: u32, at_most: usize, moves: &mut Vec<Move>) -> bool {
+    /// Goes on with a round, as far as `budget` base units may be moved. True when it is over.
+    fn go_on(&mut self, round: &mut Round, free: u32, mut budget: u32, moves: &mut Vec<Move>) -> bool {
         let Some(filters) = &mut self.filters else { return true };
-        while moves.len() < at_most {
-            let Some(unit) = round.failed.pop_front() else { break };
+        while let Some(unit) = round.failed.front().copied().filter(|unit| self.sizes.of(*unit) <= budget) {
+            round.failed.pop_front();
             if self.places.get(unit as usize).copied().flatten() == Some(Place::Fast) {
+                budget -= self.sizes.of(unit);
                 moves.push(Move { unit, to: Place::Slow, reason: Reason::Idle });
             }
         }
@@ -387,8 +399,8 @@ impl HybridTier {
         }
         let target = (f64::from(self.capacity) * self.config.demotion).ceil() as u32;
         let mut left = round.left.unwrap_or(target.saturating_sub(free));
-        let second_chances = (self.config.second_bytes / self.config.unit_bytes) as usize;
-        while left > 0 && moves.len() < at_most {
+        let second_units = (self.config.second_bytes / self.config.unit_bytes) as u32;
+        while left > 0 && budget > 0 {
             let unit = self.scan_at;
             if unit as usize >= self.places.len() {
                 self.scan_at = 0;
@@ -399,15 +411,22 @@ impl HybridTier {
                 continue;
             }
             let (frequency, momentum) = (u32::from(filters.frequency.count(unit)), u32::from(filters.momentum.count(unit)));
+            let size = self.sizes.of(unit);
             if frequency < self.threshold && momentum < self.config.cold_momentum {
+                if size > budget {
+                    self.scan_at = unit;
+                    break;
+                }
                 moves.push(Move { unit, to: Place::Slow, reason: Reason::Counted { count: frequency, threshold: self.threshold } });
-                left -= 1;
-                round.demoted += 1;
-            } else if frequency >= self.threshold && momentum < self.config.second_momentum && self.second_chances.len() < second_chances {
+                budget -= size;
+                left = left.saturating_sub(size);
+                round.demoted += size;
+            } else if frequency >= self.threshold && momentum < self.config.second_momentum && self.second_units < second_units {
                 if frequency as usize == filters.pages.len() - 1 {
                     filters.frequency.take_one(unit);
                 }
                 self.second_chances.push((unit, u32::from(filters.frequency.count(unit))));
+                self.second_units = self.second_units.saturating_add(size);
             }
         }
         round.left = Some(left);
@@ -434,12 +453,13 @@ impl PlacementPolicy for HybridTier {
         "hybridtier"
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
         let index = unit as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, None);
         }
         self.places[index] = Some(place);
+        self.sizes.set(unit, size);
     }
 
     fn gone(&mut self, unit: UnitId) {
@@ -471,13 +491,20 @@ impl PlacementPolicy for HybridTier {
         if self.now_ns < self.asleep_until_ns {
             return;
         }
-        let at_most = room.moves_max as usize;
+        let mut budget = room.moves_max;
         let mut free = room.capacity.saturating_sub(room.used);
-        while free > 0 && moves.len() < at_most {
+        while free > 0 && budget > 0 {
             let Some((unit, count, threshold)) = self.candidates.pop_front() else { break };
-            if self.place(unit) == Some(Place::Slow) {
+            let size = self.sizes.of(unit);
+            // What is too large for the room that is left has found none.
+            if self.place(unit) == Some(Place::Slow) && size <= free {
+                if size > budget {
+                    self.candidates.push_front((unit, count, threshold));
+                    break;
+                }
                 moves.push(Move { unit, to: Place::Fast, reason: Reason::Counted { count, threshold } });
-                free -= 1;
+                free -= size;
+                budget -= size;
             }
         }
         if free > 0 && !self.candidates.is_empty() {
@@ -492,7 +519,7 @@ impl PlacementPolicy for HybridTier {
         if moves.is_empty()
             && let Some(mut round) = self.round.take()
         {
-            if self.go_on(&mut round, free, at_most, moves) {
+            if self.go_on(&mut round, free, room.moves_max, moves) {
                 self.end_round(&round);
             } else {
                 self.round = Some(round);
@@ -503,7 +530,7 @@ impl PlacementPolicy for HybridTier {
     fn moved(&mut self, unit: UnitId, to: Place) {
         if let Some(place) = self.places.get_mut(unit as usize).filter(|place| place.is_some()) {
             *place = Some(to);
-            self.promoted += u32::from(to == Place::Fast);
+            self.promoted += if to == Place::Fast { self.sizes.of(unit) } else { 0 };
         }
     }
 
@@ -520,7 +547,7 @@ mod tests {
     /// 20 units in a fast tier of 20 and 20 in the slow one; batches of 10 samples. One free of 20 is 5 %, and none is less than 1.25 %.
     fn hybridtier(config: Config) -> HybridTier {
         let mut policy = HybridTier::new(Config { batch: 10, sleep_ns: 0, ..config });
-        (0..40).for_each(|unit| policy.arrived(unit, if unit < 20 { Place::Fast } else { Place::Slow }));
+        (0..40).for_each(|unit| policy.arrived(unit, if unit < 20 { Place::Fast } else { Place::Slow }, 1));
         policy
     }
 
@@ -653,11 +680,11 @@ mod tests {
     fn the_histogram_follows_counts_and_halving() {
         let mut filters = Filters::new(&Config { frequency_window: 1.0, ..BASE }, 100);
         (0..10).for_each(|unit| {
-            filters.add(unit, 6);
+            filters.add(unit, 1, 6);
         });
         assert_eq!((filters.pages[6], filters.pages[3]), (10, 0));
         // 60 and 40 are 100: all are halved.
-        assert_eq!(filters.add(20, 40).0, 7);
+        assert_eq!(filters.add(20, 1, 40).0, 7);
         assert_eq!((filters.pages[6], filters.pages[3], filters.pages[7]), (0, 10, 1));
     }
 

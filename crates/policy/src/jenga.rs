@@ -44,7 +44,7 @@ mod tests {
     /// One unit that is met where `accesses` says so, another one otherwise; its counter before each sample.
     fn counters(accesses: &[bool]) -> Vec<f32> {
         let mut hotness = small();
-        (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow));
+        (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         let mut seen = Vec::new();
         for met in accesses {
             seen.push(hotness.counter(0));
@@ -99,7 +99,7 @@ mod tests {
         };
         assert!(spread(&counters(&steady)) < 1.02);
         let mut sawtooth = Hotness::new(Config { decay: Decay::Sawtooth, ..small().config() });
-        (0..2).for_each(|unit| sawtooth.arrived(unit, Place::Slow));
+        (0..2).for_each(|unit| sawtooth.arrived(unit, Place::Slow, 1));
         let mut seen = Vec::new();
         for met in &steady {
             seen.push(sawtooth.counter(0));

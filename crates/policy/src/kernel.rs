@@ -14,12 +14,16 @@
 //! room waits for the next time, as if that room had come at once: [`Config::waits`]. Without it, such a page has to fault again, as one does in the
 //! kernel that comes faster than room is made.
 //!
+//! Huge pages are units of 512 base units beside base pages of one: one fault for all of it, one look of reclaim; scans, lists and room count base pages, as
+//! the kernel's do, and a promotion needs as much room above the watermark as its page takes.
+//!
 //! Choices: reclaim looks at pages one at a time, where the kernel isolates 32; it goes round twice at most each time it is asked for room, where the
 //! kernel gives up by priorities; the slow tier has no reclaim, as there is room for all; the multi-generation LRU, which some distributions turn on,
 //! is not here.
 
 use crate::lists::Lists;
 use crate::placement::{Move, Place, Reason, Room, UnitId};
+use crate::sizes::Sizes;
 use std::collections::VecDeque;
 
 /// Stretches without anything to arm that a scan passes over in one go.
@@ -28,7 +32,7 @@ const SCAN_PATIENCE: u32 = 8;
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Bytes that a unit stands for.
+    /// Bytes that a base unit stands for.
     pub unit_bytes: f64,
     /// What one scan arms, bytes.
     pub scan_bytes: f64,
@@ -72,9 +76,13 @@ const ASKED_LIST: usize = 2;
 pub struct Kernel {
     config: Config,
     marks: Vec<u8>,
+    sizes: Sizes,
     lists: Lists<3>,
+    /// Base units in each list.
+    listed: [u32; 3],
     /// Accessed bits, until somebody looks.
     touched: Vec<u64>,
+    /// Base units in the fast tier.
     fast: u32,
     capacity: u32,
     now_ns: u64,
@@ -87,7 +95,7 @@ pub struct Kernel {
 /// The high watermark of the kernel's defaults: promotions leave this share of the fast tier free, besides the minimum.
 pub const HIGH: f64 = 0.002;
 
-/// So many units of a tier, rounded up.
+/// So many base units of a tier, rounded up.
 pub fn part(capacity: u32, share: f64) -> u32 {
     (f64::from(capacity) * share).ceil() as u32
 }
@@ -97,7 +105,9 @@ impl Kernel {
     pub fn new(config: Config) -> Kernel {
         Kernel {
             marks: Vec::new(),
+            sizes: Sizes::default(),
             lists: Lists::default(),
+            listed: [0; 3],
             touched: Vec::new(),
             fast: 0,
             capacity: 0,
@@ -135,7 +145,7 @@ impl Kernel {
     }
 
     /// A unit came into being.
-    pub fn arrived(&mut self, unit: UnitId, place: Place) {
+    pub fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
         self.gone(unit);
         let index = unit as usize;
         if index >= self.marks.len() {
@@ -143,6 +153,7 @@ impl Kernel {
             self.touched.resize(index / 64 + 1, 0);
         }
         self.marks[index] = PRESENT;
+        self.sizes.set(unit, size);
         // Who maps a page touches it.
         self.set_touched(unit, true);
         if place == Place::Fast {
@@ -187,15 +198,29 @@ impl Kernel {
 
     fn enter(&mut self, unit: UnitId) {
         self.set(unit, FAST, true);
-        self.fast += 1;
-        self.lists.push(if self.is(unit, ACTIVE) { ACTIVE_LIST } else { INACTIVE_LIST }, unit);
+        self.fast += self.size(unit);
+        self.list(if self.is(unit, ACTIVE) { ACTIVE_LIST } else { INACTIVE_LIST }, unit);
+    }
+
+    /// Puts a unit at a list's end, from wherever it is.
+    fn list(&mut self, list: usize, unit: UnitId) {
+        self.unlist(unit);
+        self.listed[list] += self.size(unit);
+        self.lists.push(list, unit);
+    }
+
+    fn unlist(&mut self, unit: UnitId) {
+        if let Some(list) = self.lists.list_of(unit) {
+            self.listed[list] -= self.size(unit);
+            self.lists.remove(unit);
+        }
     }
 
     fn leave(&mut self, unit: UnitId) {
         if self.is(unit, FAST) {
             self.set(unit, FAST, false);
-            self.fast -= 1;
-            self.lists.remove(unit);
+            self.fast -= self.size(unit);
+            self.unlist(unit);
         }
     }
 
@@ -220,17 +245,27 @@ impl Kernel {
         (marks & PRESENT != 0).then_some(if marks & FAST != 0 { Place::Fast } else { Place::Slow })
     }
 
+    /// Its base units.
+    pub fn size(&self, unit: UnitId) -> u32 {
+        self.sizes.of(unit)
+    }
+
     /// Whether it counts as in use.
     pub fn is_active(&self, unit: UnitId) -> bool {
         self.is(unit, ACTIVE)
     }
 
-    /// Room in the fast tier, units, by the capacity of the last decision.
+    /// Room in the fast tier, base units, by the capacity of the last decision.
     pub fn free(&self) -> u32 {
         self.capacity.saturating_sub(self.fast)
     }
 
-    /// Units that the fast tier has room for.
+    /// Whether a unit can come up and leave so much free.
+    pub fn has_room(&self, unit: UnitId, high: u32) -> bool {
+        self.free().checked_sub(high).is_some_and(|room| room >= self.size(unit))
+    }
+
+    /// Base units that the fast tier has room for.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -259,9 +294,9 @@ impl Kernel {
         }
     }
 
-    /// A unit of the slow tier is to come up, and more than `high` are to be free then. True if they are; otherwise it may wait.
+    /// A unit of the slow tier is to come up, and leave so much free. True if it can; otherwise it may wait.
     pub fn promotes(&mut self, unit: UnitId, high: u32) -> bool {
-        let room = self.free() > high;
+        let room = self.has_room(unit, high);
         if !room && self.config.waits && !self.is(unit, WAITS) {
             self.set(unit, WAITS, true);
             self.waiting.push_back(unit);
@@ -298,7 +333,7 @@ impl Kernel {
                 }
                 self.scan_at += 1;
                 let Some(place) = self.place(unit) else { continue };
-                looked_at += 1;
+                looked_at += self.size(unit);
                 if (self.config.scan_fast || place == Place::Slow) && !self.is(unit, ARMED) {
                     self.set(unit, ARMED, true);
                     units.push(unit);
@@ -314,34 +349,50 @@ impl Kernel {
     pub fn decide(&mut self, room: Room) {
         self.capacity = room.capacity;
         while let Some(unit) = self.lists.last(ASKED_LIST) {
+            self.unlist(unit);
+            self.listed[INACTIVE_LIST] += self.size(unit);
             self.lists.push_first(INACTIVE_LIST, unit);
         }
     }
 
     fn inactive_is_low(&self) -> bool {
-        let (inactive, active) = (self.lists.len(INACTIVE_LIST), self.lists.len(ACTIVE_LIST));
+        let (inactive, active) = (self.listed[INACTIVE_LIST], self.listed[ACTIVE_LIST]);
         let gigabytes = (f64::from(inactive + active) * self.config.unit_bytes / (1u64 << 30) as f64).floor();
         let ratio = (10.0 * gigabytes).sqrt().floor().max(1.0);
         f64::from(inactive) * ratio < f64::from(active)
     }
 
-    /// Units that TPP keeps free: the share `demotion`, and twice what promotions leave free (`high`).
+    /// Base units that TPP keeps free: the share `demotion`, and twice what promotions leave free (`high`).
     pub fn kept_free(&self, demotion: f64, high: f64) -> u32 {
         part(self.capacity, demotion).max(2 * part(self.capacity, high)).min(self.capacity)
     }
 
-    /// Asks for demotions until so many units are free, and for the promotion of those that wait, with room made for each.
+    /// Those that wait and come up first, as many as have so many base units together at most: how many, and how large together.
+    fn first_waiting(&self, at_most: u32) -> (usize, u32) {
+        let (mut count, mut together) = (0, 0);
+        for unit in &self.waiting {
+            let size = self.size(*unit);
+            if size > at_most - together {
+                break;
+            }
+            count += 1;
+            together += size;
+        }
+        (count, together)
+    }
+
+    /// Asks for demotions until so many base units are free, and for the promotion of those that wait, with room made for each.
     pub fn make_room(&mut self, target: u32, room: Room, moves: &mut Vec<Move>) {
         let free = room.capacity.saturating_sub(room.used);
         let missing = (room.used + target).saturating_sub(room.capacity);
         // Each takes two moves once what is free above the target is used up.
         let at_most = room.moves_max.saturating_sub(missing);
         let above = free.saturating_sub(target).min(at_most);
-        let coming = (self.waiting.len() as u32).min(above + (at_most - above) / 2);
+        let (_, coming) = self.first_waiting(above + (at_most - above) / 2);
         let wanted = (room.used + target + coming).saturating_sub(room.capacity);
-        self.reclaim(wanted, room.moves_max as usize, moves);
+        let made = self.reclaim(wanted, room.moves_max, moves);
         // Where nothing more could be reclaimed, what is kept free stays free.
-        let come = coming.min((free + moves.len() as u32).saturating_sub(target));
+        let (come, _) = self.first_waiting(coming.min((free + made).saturating_sub(target)).min(room.moves_max - made));
         for _ in 0..come {
             let Some(unit) = self.waiting.pop_front() else { break };
             self.set(unit, WAITS, false);
@@ -349,34 +400,41 @@ impl Kernel {
         }
     }
 
-    /// Asks for the demotion of so many units, as far as `moves` may grow to `at_most` and they are found.
-    fn reclaim(&mut self, wanted: u32, at_most: usize, moves: &mut Vec<Move>) {
-        let mut wanted = (wanted as usize).min(at_most.saturating_sub(moves.len()));
+    /// Asks for the demotion of so many base units, of `at_most` in all, as far as they are found. How many it asks for: the last unit may be larger than what
+    /// was wanted still.
+    fn reclaim(&mut self, wanted: u32, at_most: u32, moves: &mut Vec<Move>) -> u32 {
+        let wanted = wanted.min(at_most);
+        let mut asked = 0;
         let mut looks = 2 * (self.lists.len(INACTIVE_LIST) + self.lists.len(ACTIVE_LIST));
-        while wanted > 0 && looks > 0 {
+        while asked < wanted && looks > 0 {
             looks -= 1;
             if self.inactive_is_low() {
-                let Some(unit) = self.lists.first(ACTIVE_LIST) else { return };
+                let Some(unit) = self.lists.first(ACTIVE_LIST) else { break };
                 self.set_touched(unit, false);
                 self.set(unit, ACTIVE, false);
-                self.lists.push(INACTIVE_LIST, unit);
+                self.list(INACTIVE_LIST, unit);
                 continue;
             }
-            let Some(unit) = self.lists.first(INACTIVE_LIST) else { return };
+            let Some(unit) = self.lists.first(INACTIVE_LIST) else { break };
             let was_referenced = self.is(unit, REFERENCED);
             if !self.set_touched(unit, false) {
+                let size = self.size(unit);
+                if size > at_most - asked {
+                    break;
+                }
                 self.set(unit, REFERENCED, false);
-                self.lists.push(ASKED_LIST, unit);
+                self.list(ASKED_LIST, unit);
                 moves.push(Move { unit, to: Place::Slow, reason: Reason::Idle });
-                wanted -= 1;
+                asked += size;
             } else if was_referenced {
                 self.set(unit, ACTIVE, true);
-                self.lists.push(ACTIVE_LIST, unit);
+                self.list(ACTIVE_LIST, unit);
             } else {
                 self.set(unit, REFERENCED, true);
-                self.lists.push(INACTIVE_LIST, unit);
+                self.list(INACTIVE_LIST, unit);
             }
         }
+        asked
     }
 
     /// 2 for active, 1 for met once, and half a step more in the fast tier.
@@ -396,7 +454,7 @@ mod tests {
     /// So many units, of which the first are in the fast tier; a scan arms 4.
     fn kernel(units: u32, fast: u32) -> Kernel {
         let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, ..CONFIG });
-        (0..units).for_each(|unit| kernel.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }));
+        (0..units).for_each(|unit| kernel.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1));
         kernel
     }
 
@@ -439,14 +497,14 @@ mod tests {
     #[test]
     fn the_fast_tier_is_scanned_where_it_is_asked_for() {
         let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, scan_fast: true, ..CONFIG });
-        (0..8).for_each(|unit| kernel.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }));
+        (0..8).for_each(|unit| kernel.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1));
         assert_eq!(armed(&mut kernel, SECOND), [0, 1, 2, 3]);
     }
 
     #[test]
     fn what_is_demoted_may_be_armed_at_once() {
         let mut kernel = Kernel::new(Config { unit_bytes: 1.0, arm_demoted: true, ..CONFIG });
-        (0..2).for_each(|unit| kernel.arrived(unit, Place::Fast));
+        (0..2).for_each(|unit| kernel.arrived(unit, Place::Fast, 1));
         kernel.moved(1, Place::Slow);
         assert_eq!(armed(&mut kernel, 0), [1]);
         assert_eq!(armed(&mut kernel, 1), []);
@@ -492,7 +550,7 @@ mod tests {
     fn active_ones_become_inactive_by_the_kernels_ratio() {
         // 4 GB: 1 inactive for √40 = 6 active ones.
         let mut kernel = Kernel::new(Config { unit_bytes: (1u64 << 30) as f64 / 8.0, ..CONFIG });
-        (0..32).for_each(|unit| kernel.arrived(unit, Place::Fast));
+        (0..32).for_each(|unit| kernel.arrived(unit, Place::Fast, 1));
         let mut all_touched = || {
             kernel.referenced(&[u64::MAX]);
             let mut moves = Vec::new();
@@ -523,6 +581,28 @@ mod tests {
             moves.iter().for_each(|step| kernel.moved(step.unit, step.to));
             assert_eq!((kernel.free(), kernel.waiting.len()), (1, 2 - moves.iter().filter(|step| step.to == Place::Fast).count()));
         }
+    }
+
+    #[test]
+    fn sizes_are_what_room_scans_and_lists_count() {
+        let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, ..CONFIG });
+        // 3 of 9 are free.
+        kernel.arrived(0, Place::Fast, 4);
+        kernel.arrived(1, Place::Fast, 1);
+        kernel.arrived(2, Place::Fast, 1);
+        (3..6).for_each(|unit| kernel.arrived(unit, Place::Slow, 3));
+        kernel.decide(Room { capacity: 9, used: 6, moves_max: 20 });
+        assert_eq!((kernel.free(), kernel.listed), (3, [6, 0, 0]));
+        assert!(kernel.has_room(3, 0) && !kernel.has_room(3, 1));
+        // 4 of unit 0, then 1, 1 and 3 of the next three, of which the last is in the slow tier.
+        assert_eq!(armed(&mut kernel, SECOND), [3]);
+        // With 1 free in the end unit 3 needs 4, and the one that has been inactive longest makes as much. Unit 4 would need more moves.
+        assert!(!kernel.promotes(3, 1) && !kernel.promotes(4, 1));
+        let mut moves = Vec::new();
+        kernel.make_room(1, Room { capacity: 9, used: 6, moves_max: 9 }, &mut moves);
+        assert_eq!(moves.iter().map(|step| step.unit).collect::<Vec<_>>(), [0, 3]);
+        moves.iter().for_each(|step| kernel.moved(step.unit, step.to));
+        assert_eq!((kernel.free(), kernel.listed, kernel.waiting.len()), (4, [5, 0, 0], 1));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!   model, [`mod@terrace`], or by a published one.
 //! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and [`memtis`] by the mechanism that they share,
 //!   [`histogram`]; ours by its model and what moves cost, [`gate`]. Those that the papers compare, for the simulator: [`hemem`], [`hybridtier`],
-//!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the [`oracle`].
+//!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the [`oracle`]. [`sizes`]: of units that are not all alike.
 //! - [`grouping`]: which allocation sites' objects share a zone.
 //! - [`live`]: by their names, those that run in a live program; [`published`]: those of a simulation, with their papers' parameters, of which
 //!   [`settings`] can be set.
@@ -31,6 +31,7 @@ pub mod placement;
 pub mod published;
 pub mod regions;
 pub mod settings;
+pub mod sizes;
 pub mod sketch;
 pub mod terrace;
 pub mod tpp;

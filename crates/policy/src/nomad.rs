@@ -159,8 +159,8 @@ impl PlacementPolicy for Nomad {
         "nomad"
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
-        self.kernel.arrived(unit, place);
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
+        self.kernel.arrived(unit, place, size);
         let words = unit as usize / 64 + 1;
         if words > self.shadowed.len() {
             self.shadowed.resize(words, 0);
@@ -211,24 +211,24 @@ impl PlacementPolicy for Nomad {
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
         moves.clear();
         self.kernel.decide(room);
-        let at_most = room.moves_max as usize;
+        // What may still be moved.
+        let mut left = room.moves_max;
         let mut free = room.capacity.saturating_sub(room.used);
         for _ in 0..self.queue.len() {
-            if moves.len() >= at_most {
-                break;
-            }
-            let Some(unit) = self.queue.pop_front() else { break };
+            let Some(unit) = self.queue.front().copied().filter(|unit| self.kernel.size(*unit) <= left) else { break };
+            self.queue.pop_front();
+            let size = self.kernel.size(unit);
             if self.config.abort_if_written && bit(&self.written, unit) {
                 self.queue.push_back(unit);
-            } else if free > 0 && self.kernel.place(unit) == Some(Place::Slow) {
-                free -= 1;
+            } else if size <= free && self.kernel.place(unit) == Some(Place::Slow) {
+                free -= size;
+                left -= size;
                 moves.push(Move { unit, to: Place::Fast, reason: Reason::Hinted });
             }
         }
-        let promotions = moves.len() as u32;
         let target = self.kernel.kept_free(self.config.demotion, kernel::HIGH);
         let mut demotions = Vec::new();
-        self.kernel.make_room(target, Room { moves_max: room.moves_max - promotions, ..room }, &mut demotions);
+        self.kernel.make_room(target, Room { moves_max: left, ..room }, &mut demotions);
         moves.append(&mut demotions);
     }
 
@@ -258,7 +258,7 @@ mod tests {
     /// 90 units in a fast tier of 100, and 30 in the slow one.
     fn nomad(config: Config) -> Nomad {
         let mut nomad = Nomad::new(config);
-        (0..120).for_each(|unit| nomad.arrived(unit, if unit < 90 { Place::Fast } else { Place::Slow }));
+        (0..120).for_each(|unit| nomad.arrived(unit, if unit < 90 { Place::Fast } else { Place::Slow }, 1));
         nomad
     }
 

@@ -2,6 +2,9 @@
 //!
 //! The same trait serves a live program, where a unit is a region of 2 MiB and samples come from hardware or the clock, and the simulator. Time is an
 //! argument everywhere, and a policy does nothing between calls: the same calls give the same answers.
+//!
+//! Units may be of several sizes, as pages of 4 KiB beside huge ones: a size is a number of *base units*, told when the unit arrives, and so is what
+//! [`Room`] says. Where units are all alike each is one base unit.
 
 /// A unit of memory that is placed as a whole. Dense from 0, so that a policy can keep its state in a vector; may be used again once it is gone.
 pub type UnitId = u32;
@@ -73,14 +76,15 @@ pub struct Move {
     pub reason: Reason,
 }
 
-/// The fast tier at the time of asking.
+/// The fast tier at the time of asking, in base units: in units, where they are all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Units that it has room for.
+    /// What it has room for.
     pub capacity: u32,
-    /// Units in it.
+    /// What is in it.
     pub used: u32,
-    /// Moves that will be made at most.
+    /// What will be moved at most, up and down together. Where units differ it is enough for three of the largest, so that one can come up and what makes
+    /// room for it go.
     pub moves_max: u32,
 }
 
@@ -101,8 +105,9 @@ pub struct Senses {
 pub trait PlacementPolicy: Send {
     /// The name that `--policy`, simulations and reports use.
     fn name(&self) -> &'static str;
-    /// A unit came into being in a place.
-    fn arrived(&mut self, unit: UnitId, place: Place);
+    /// A unit came into being in a place, so many base units large, at least 1: always 1 where units are all alike, as in a live program. It keeps
+    /// that size until it is [`gone`](PlacementPolicy::gone).
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32);
     /// It is no more.
     fn gone(&mut self, unit: UnitId);
     /// It was met by a sample that stands for `weight` (1 of a source whose samples all count alike).
@@ -168,7 +173,7 @@ impl PlacementPolicy for FirstTouch {
         self.name
     }
 
-    fn arrived(&mut self, _unit: UnitId, _place: Place) {}
+    fn arrived(&mut self, _unit: UnitId, _place: Place, _size: u32) {}
 
     fn gone(&mut self, _unit: UnitId) {}
 

@@ -60,7 +60,7 @@ impl Model for Counters {
     }
 
     fn arrived(&mut self, region: RegionId) {
-        self.hotness.arrived(region, Place::Fast);
+        self.hotness.arrived(region, Place::Fast, 1);
         self.known.push(region);
     }
 

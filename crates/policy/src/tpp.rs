@@ -85,8 +85,8 @@ impl PlacementPolicy for Tpp {
         "tpp"
     }
 
-    fn arrived(&mut self, unit: UnitId, place: Place) {
-        self.kernel.arrived(unit, place);
+    fn arrived(&mut self, unit: UnitId, place: Place, size: u32) {
+        self.kernel.arrived(unit, place, size);
     }
 
     fn gone(&mut self, unit: UnitId) {
@@ -150,7 +150,7 @@ mod tests {
     /// 100 units in a fast tier that has room for them, and 10 in the slow one.
     fn tpp(config: Config) -> Tpp {
         let mut tpp = Tpp::new(config);
-        (0..110).for_each(|unit| tpp.arrived(unit, if unit < 100 { Place::Fast } else { Place::Slow }));
+        (0..110).for_each(|unit| tpp.arrived(unit, if unit < 100 { Place::Fast } else { Place::Slow }, 1));
         tpp
     }
 

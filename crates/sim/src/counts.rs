@@ -32,7 +32,7 @@ pub struct Counts {
     pub fault_ns: f64,
     /// Of each access its memory's latency, summed, ns.
     pub latency_ns: f64,
-    /// Units in the fast tier times ns, and units in the slow one.
+    /// Base units in the fast tier times ns, and those in the slow one.
     pub fast_unit_ns: f64,
     /// See there.
     pub slow_unit_ns: f64,

@@ -4,6 +4,7 @@
 //! over elements, of which a unit holds some.
 
 use crate::alias::Alias;
+use crate::mixed::{self, Mixed};
 use crate::patterns::{Kind, Pattern, chain};
 use crate::scattered::{Scattered, mixed};
 use crate::source::{Access, BLOCK, Source, SourceError};
@@ -51,10 +52,12 @@ pub struct Generator {
     elements: u32,
     shift: f64,
     writes: f64,
+    /// Of the memory, so much is in huge pages and the rest in base pages; where it is not given, all units are alike.
+    huge: Option<f64>,
 }
 
 /// Names of the parameters.
-pub const KEYS: [&str; 7] = ["units", "accesses", "theta", "changes", "elements", "shift", "writes"];
+pub const KEYS: [&str; 8] = ["units", "accesses", "theta", "changes", "elements", "shift", "writes", "huge"];
 
 /// Units that one may ask for, at least.
 const UNITS_LEAST: u32 = 16;
@@ -87,9 +90,16 @@ impl Generator {
             // Neither of a jump's two hot fifths is what comes first.
             shift: 0.3,
             writes: 0.1,
+            huge: None,
         };
         for parameter in parameters {
             generator.set(written, parameter)?;
+        }
+        if generator.huge > Some(0.0) && generator.units < mixed::HUGE {
+            // `units` may come after it, or not at all.
+            return Parameter { key: "units", value: &generator.units.to_string() }
+                .whole(u64::from(mixed::HUGE), 1 << 28)
+                .map(|_| generator);
         }
         Ok(generator)
     }
@@ -103,14 +113,29 @@ impl Generator {
             "elements" => self.elements = parameter.whole(1, 1 << 15)? as u32,
             "shift" => self.shift = parameter.number(0.0, 1.0)?,
             "writes" => self.writes = parameter.number(0.0, 1.0)?,
+            "huge" => self.huge = Some(parameter.number(0.0, 1.0)?),
             _ => return Err(parameter.unknown(name, &KEYS)),
         }
         Ok(())
     }
 
-    /// Units that it touches.
+    /// Units that it touches; base pages, where there are huge ones too.
     pub fn units(&self) -> u32 {
         self.units
+    }
+
+    /// Whether there are base pages and huge ones, rather than units that are alike.
+    pub fn is_mixed(&self) -> bool {
+        self.huge.is_some()
+    }
+
+    /// Its accesses. The same seed makes the same ones.
+    pub fn source(&self, seed: u64) -> Box<dyn Source> {
+        let stream = Box::new(self.stream(seed));
+        match self.huge {
+            Some(share) => Box::new(Mixed::evenly(stream, share)),
+            None => stream,
+        }
     }
 
     /// Draws units, which is quicker than elements and as good where nothing changes: by what their elements have together.
@@ -124,7 +149,7 @@ impl Generator {
         Alias::new(&weights)
     }
 
-    /// The stream. The same seed makes the same one.
+    /// The stream, in base pages where there are huge ones too. The same seed makes the same one.
     pub fn stream(&self, seed: u64) -> Stream {
         let units = u64::from(self.units);
         let elements = units * u64::from(self.elements);
@@ -162,11 +187,12 @@ impl fmt::Display for Generator {
             Name::Pattern(kind) => kind.name(),
             other => OTHERS.iter().find(|(_, name, _)| *name == other).map_or("", |(name, ..)| name),
         };
-        let Generator { units, accesses, theta, changes, elements, shift, writes, .. } = self;
+        let Generator { units, accesses, theta, changes, elements, shift, writes, huge, .. } = self;
         write!(
             f,
             "{name}:units={units},accesses={accesses},theta={theta},changes={changes},elements={elements},shift={shift},writes={writes}"
-        )
+        )?;
+        huge.map_or(Ok(()), |huge| write!(f, ",huge={huge}"))
     }
 }
 
@@ -339,6 +365,27 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_change_what_a_unit_is_and_no_access() {
+        let (plain, mixed) = (Generator::parse("jump", 5120, 20_000).unwrap(), Generator::parse("jump:huge=0.5", 5120, 20_000).unwrap());
+        let (mut pages, mut units) = (Vec::new(), Vec::new());
+        plain.source(3).next_block(&mut pages).unwrap();
+        let mut source = mixed.source(3);
+        source.next_block(&mut units).unwrap();
+        assert!(!plain.is_mixed() && plain.source(3).sizes().is_empty());
+        // None of them huge, which are not units of 2 MiB either.
+        let base = Generator::parse("jump:huge=0", 100, 100).unwrap();
+        assert!(base.is_mixed() && base.source(3).sizes()[..] == [1; 100]);
+        assert_eq!((source.units(), source.sizes().iter().filter(|size| **size == 512).count()), (5 + 2560, 5));
+        // A page is always in the same unit, and a huge one has 512 of them.
+        let mut unit_of = std::collections::HashMap::new();
+        for (page, unit) in pages.iter().zip(&units) {
+            assert_eq!((page.is_write(), *unit_of.entry(page.unit()).or_insert(unit.unit())), (unit.is_write(), unit.unit()));
+        }
+        let others = |(page, unit): (&u32, &u32)| unit_of.iter().any(|(p, u)| u == unit && p / 512 != page / 512);
+        assert!(!unit_of.iter().any(others));
+    }
+
+    #[test]
     fn a_chase_meets_each_once_a_round() {
         let accesses = all("chase:elements=1,writes=0", 10_000, 2_200, 5);
         let mut hot: Vec<u32> = accesses.iter().map(|access| access.unit()).filter(|unit| (3_000..5_000).contains(unit)).collect();
@@ -356,11 +403,12 @@ mod tests {
         assert_eq!(wrong("zipf:theta=-1"), "`theta=-1`: write a number from 0 to 10");
         assert_eq!(wrong("zipf:theta"), "`theta=`: write a number from 0 to 10");
         assert!(wrong("zipf:units=3").contains("from 16"));
+        assert!(wrong("zipf:huge=0.5").starts_with("`units=100`: write a whole number from 512"), "{}", wrong("zipf:huge=0.5"));
     }
 
     #[test]
     fn what_is_shown_is_the_same_generator() {
-        for text in ["flex", "btree:theta=1.1,units=50", "drift:changes=2.5,accesses=3M,writes=0"] {
+        for text in ["flex", "btree:theta=1.1,units=50", "drift:changes=2.5,accesses=3M,writes=0", "zipf:huge=0.25", "zipf:huge=0"] {
             let generator = Generator::parse(text, 1000, 5000).unwrap();
             assert_eq!(Generator::parse(&generator.to_string(), 7, 7).unwrap(), generator);
         }

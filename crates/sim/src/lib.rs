@@ -2,6 +2,7 @@
 //!
 //! - [`source`]: accesses to units of placement. [`workload`]: where they come from, by one word: [`generators`] of [`patterns`] that `terrace load memory`
 //!   has too, programs of [`objects`] in the layouts of several allocators, [`recorded`] ones.
+//!   [`mixed`]: base pages and huge ones.
 //! - [`machine`]: what accesses, faults and moves cost; [`sampling`]: what a sampler meets.
 //! - [`simulation`]: one policy over a stream; [`pass`]: several at once; [`counts`]: what came of it.
 //! - [`objectier`]: ObjecTier's figures, which need no policy.
@@ -13,6 +14,7 @@ pub mod alias;
 pub mod counts;
 pub mod generators;
 pub mod machine;
+pub mod mixed;
 pub mod objectier;
 pub mod objects;
 pub mod pass;

@@ -1,5 +1,6 @@
 //! Recordings as streams: accesses to pages, and objects (`terrace_trace::accesses`, `terrace_trace::objects`).
 
+use crate::mixed::Mixed;
 use crate::objects::{Event, ObjectSource, Request};
 use crate::source::{Access, Source, SourceError};
 use std::collections::HashMap;
@@ -22,6 +23,8 @@ pub struct Recorded {
     /// Of each page its unit; empty where pages are units.
     units: Vec<u32>,
     count: u32,
+    /// Of a unit.
+    pages: u64,
 }
 
 impl Recorded {
@@ -46,7 +49,31 @@ impl Recorded {
             (units.collect(), numbers.len())
         };
         let name = path.display().to_string();
-        Ok(Recorded { name, reader, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32 })
+        let pages = unit_bytes / page_bytes;
+        Ok(Recorded { name, reader, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32, pages })
+    }
+
+    /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge if at least this share of its pages is touched at all.
+    pub fn mixed(self, share: f64) -> Mixed {
+        let addresses = self.addresses();
+        // Others are not in it.
+        Mixed::by_address(Box::new(self), &addresses, |_| true, share)
+    }
+
+    /// Of each unit, in their order, its process, and the unit's number there by its address.
+    fn addresses(&self) -> Vec<(u32, u64)> {
+        let mut addresses = Vec::with_capacity(self.count as usize);
+        for (number, page) in (0..).zip(self.reader.pages()) {
+            // The first of a unit's pages.
+            if self.unit(number) as usize == addresses.len() {
+                addresses.push((page.process, page.number / self.pages));
+            }
+        }
+        addresses
+    }
+
+    fn unit(&self, page: u32) -> u32 {
+        if self.units.is_empty() { page } else { self.units[page as usize] }
     }
 
     /// Real accesses that each stands for.
@@ -79,8 +106,7 @@ impl Source for Recorded {
                 .decode(self.next, &mut self.decoder, &mut self.records)
                 .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
             self.next += 1;
-            let unit = |page: u32| if self.units.is_empty() { page } else { self.units[page as usize] };
-            block.extend(self.records.iter().map(|record| Access::new(unit(page_of(*record)), is_write(*record))));
+            block.extend(self.records.iter().map(|record| Access::new(self.unit(page_of(*record)), is_write(*record))));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Accesses, and where they come from.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// One access to a unit of placement, in 32 bits: twice the unit, and one more if it is changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,10 @@ impl fmt::Debug for Access {
 pub trait Source: Send {
     /// All units are below this.
     fn units(&self) -> u32;
+    /// Of each unit how many base units it is, at least 1; empty where each is one.
+    fn sizes(&self) -> Arc<[u32]> {
+        Arc::from([])
+    }
     /// How many accesses there are in all, if that is known.
     fn accesses(&self) -> Option<u64>;
     /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says what is wrong, and with what.

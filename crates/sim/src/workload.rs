@@ -1,9 +1,11 @@
 //! Where accesses come from, by one word: a generator, a program of objects, or a recording.
 
 use crate::generators::{self, Generator};
+use crate::machine::PAGE;
+use crate::mixed::Mixed;
 use crate::objects::layouts::Kind;
 use crate::objects::programs::{self, Program};
-use crate::objects::{Filter, HeapSource, ObjectSource};
+use crate::objects::{Filter, HeapSource, MakeSource, ObjectSource};
 use crate::recorded::{Recorded, RecordedObjects};
 use crate::source::{Source, SourceError};
 use crate::spec::{SpecError, split};
@@ -42,6 +44,15 @@ pub enum WorkloadError {
     },
 }
 
+/// What of a workload's memory is one unit, where it has bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pages {
+    /// So many bytes.
+    Alike(u64),
+    /// An aligned range of 2 MiB of which at least this share of the pages of 4 KiB is touched at all; of others each page.
+    Mixed(f64),
+}
+
 /// A workload, ready to be run.
 pub struct Opened {
     /// The accesses.
@@ -77,19 +88,31 @@ impl Workload {
         matches!(self, Workload::Program(_) | Workload::Objects(_))
     }
 
-    /// Its accesses, in units of so many bytes where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
+    /// Whether there are base pages and huge ones, if its memory is divided like this.
+    pub fn is_mixed(&self, pages: Pages) -> bool {
+        match self {
+            Workload::Generated(generator) => generator.is_mixed(),
+            _ => matches!(pages, Pages::Mixed(_)),
+        }
+    }
+
+    /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
     /// filtered already.
-    pub fn open(&self, seed: u64, layout: Kind, filter: Filter, unit_bytes: u64) -> Result<Opened, SourceError> {
+    pub fn open(&self, seed: u64, layout: Kind, filter: Filter, pages: Pages) -> Result<Opened, SourceError> {
         Ok(match self {
-            Workload::Generated(generator) => Opened { source: Box::new(generator.stream(seed)), period: None, note: None },
+            Workload::Generated(generator) => Opened { source: generator.source(seed), period: None, note: None },
             Workload::Program(program) => {
                 let make = || program.make(seed);
-                Opened { source: Box::new(HeapSource::new(&make, layout, filter, unit_bytes)?), period: None, note: None }
+                Opened { source: heap(&make, layout, filter, pages)?, period: None, note: None }
             }
             Workload::Accesses(path) => {
-                let recorded = Recorded::open(path, unit_bytes)?;
+                let recorded = Recorded::open(path, if let Pages::Alike(bytes) = pages { bytes } else { PAGE })?;
                 let (period, note) = (Some(recorded.period()), recorded.incomplete());
-                Opened { source: Box::new(recorded), period, note }
+                let source: Box<dyn Source> = match pages {
+                    Pages::Alike(_) => Box::new(recorded),
+                    Pages::Mixed(share) => Box::new(recorded.mixed(share)),
+                };
+                Opened { source, period, note }
             }
             Workload::Objects(path) => {
                 let recorded = RecordedObjects::open(path)?;
@@ -102,10 +125,32 @@ impl Workload {
                         Err(error) => Box::new(Broken(Some(error))),
                     }
                 };
-                Opened { source: Box::new(HeapSource::new(&make, layout, filter, unit_bytes)?), period, note }
+                Opened { source: heap(&make, layout, filter, pages)?, period, note }
             }
         })
     }
+}
+
+/// Objects in a layout.
+fn heap(make: &MakeSource<'_>, layout: Kind, filter: Filter, pages: Pages) -> Result<Box<dyn Source>, SourceError> {
+    let share = match pages {
+        Pages::Alike(bytes) => return Ok(Box::new(HeapSource::new(make, layout, filter, bytes)?)),
+        Pages::Mixed(share) => share,
+    };
+    // Once more, to see what is touched.
+    let mut seen = HeapSource::new(make, layout, filter, PAGE)?;
+    let mut touched = vec![false; seen.units() as usize];
+    let mut block = Vec::new();
+    loop {
+        seen.next_block(&mut block)?;
+        if block.is_empty() {
+            break;
+        }
+        block.iter().for_each(|access| touched[access.unit() as usize] = true);
+    }
+    let addresses: Vec<(u32, u64)> = (0..u64::from(seen.units())).map(|page| (0, page)).collect();
+    let source = Box::new(HeapSource::new(make, layout, filter, PAGE)?);
+    Ok(Box::new(Mixed::by_address(source, &addresses, |page| touched[page], share)))
 }
 
 impl fmt::Display for Workload {
@@ -174,7 +219,7 @@ mod tests {
     #[test]
     fn what_is_opened_is_as_large_as_its_objects() {
         let tree = Workload::parse("tree:keys=1000,lookups=1000", 0, 0).unwrap();
-        let mut opened = tree.open(1, Kind::Size, Filter::All, 4096).unwrap();
+        let mut opened = tree.open(1, Kind::Size, Filter::All, Pages::Alike(4096)).unwrap();
         let (mut block, mut accesses) = (Vec::new(), 0);
         while opened.source.next_block(&mut block).map(|()| !block.is_empty()).unwrap() {
             accesses += block.len() as u64;
@@ -182,5 +227,10 @@ mod tests {
         assert_eq!(Some(accesses), opened.source.accesses());
         // A thousand records of 32 bytes, and some 600 nodes of 96.
         assert!((20..28).contains(&opened.source.units()), "{}", opened.source.units());
+        // All of them are touched, but no range is half full.
+        let of = |share: f64| tree.open(1, Kind::Size, Filter::All, Pages::Mixed(share)).unwrap().source;
+        assert_eq!((of(0.5).units(), of(0.5).sizes().iter().max()), (opened.source.units(), Some(&1)));
+        assert_eq!(of(0.02).sizes()[..], [512]);
+        assert!(tree.is_mixed(Pages::Mixed(0.5)) && !tree.is_mixed(Pages::Alike(4096)));
     }
 }

@@ -7,10 +7,11 @@ use std::fmt;
 use std::str::FromStr;
 use terrace_policy::published::{self, Parameters};
 use terrace_sim::machine::{Machine, PAGE, PRESETS, REGION, Slow};
+use terrace_sim::mixed;
 use terrace_sim::objects::Filter;
 use terrace_sim::objects::layouts::Kind;
 use terrace_sim::simulation::Settings;
-use terrace_sim::workload::Workload;
+use terrace_sim::workload::{Pages, Workload};
 
 /// How much the fast tier holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +65,26 @@ impl FromStr for Seeds {
     }
 }
 
+/// What of memory is one unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Page(pub Pages);
+
+impl FromStr for Page {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Page, String> {
+        let wrong = || "write a power of two from 4K to 1G, or `mixed`, or a share of pages as `mixed:90%`".to_owned();
+        if let Some(share) = text.strip_prefix("mixed") {
+            let percent = if share.is_empty() { Some("50") } else { share.strip_prefix(':').and_then(|share| share.strip_suffix('%')) };
+            let percent = percent.and_then(|percent| percent.parse::<f64>().ok()).filter(|percent| (0.0..=100.0).contains(percent));
+            return percent.map(|percent| Page(Pages::Mixed(percent / 100.0))).ok_or_else(wrong);
+        }
+        let size = terrace_pager::settings::parse_size(text).ok();
+        let size = size.filter(|size| size.is_power_of_two() && (PAGE..=1 << 30).contains(size));
+        size.map(|size| Page(Pages::Alike(size))).ok_or_else(wrong)
+    }
+}
+
 /// What the units together play.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plays {
@@ -97,8 +118,11 @@ pub struct Case {
     pub workload: String,
     /// Of objects.
     pub layout: Option<String>,
-    /// Of a unit; `null` of a generator's.
+    /// Of a unit, or of a base unit; `null` of a generator's.
     pub page_bytes: Option<u64>,
+    /// The share of its pages that makes 2 MiB a huge page; left out where pages are alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_from: Option<f64>,
     /// Of the cache before memory, if there are objects and a cache.
     pub cache_bytes: Option<usize>,
     /// See `--seeds`.
@@ -136,6 +160,8 @@ pub struct Run {
     pub workload: Workload,
     /// Where there are objects.
     pub layout: Kind,
+    /// Where it has bytes, what of them is one unit.
+    pub pages: Pages,
     machine: Machine,
     fast: Fast,
     plays: Plays,
@@ -147,24 +173,35 @@ impl Run {
         self.case.cache_bytes.map_or(Filter::All, Filter::Misses)
     }
 
-    /// Bytes of the workload's memory that are a unit.
-    pub fn page_bytes(&self) -> u64 {
-        self.case.page_bytes.unwrap_or(REGION)
+    /// Whether there are base pages and huge ones.
+    pub fn is_mixed(&self) -> bool {
+        self.workload.is_mixed(self.pages)
     }
 
-    /// For a stream of so many units and accesses, of which a recording may say what each stands for; and what its policy is told.
-    pub fn settings(&self, units: u32, accesses: Option<u64>, period: Option<u64>) -> Result<(Settings, Parameters)> {
+    /// For a stream of so many units, of such sizes, and accesses, of which a recording may say what each stands for; and what its policy is told.
+    pub fn settings(&self, units: u32, sizes: &[u32], accesses: Option<u64>, period: Option<u64>) -> Result<(Settings, Parameters)> {
         let generated = matches!(self.workload, Workload::Generated(_));
         let compressed = matches!(self.machine.slow, Slow::Compressed(_));
-        let real_bytes = match (compressed, generated) {
-            (true, true) => PAGE,
-            _ => self.page_bytes(),
+        let mixed = self.is_mixed();
+        let real_bytes = match self.pages {
+            _ if mixed || compressed && generated => PAGE,
+            _ if generated => REGION,
+            Pages::Alike(bytes) => bytes,
+            Pages::Mixed(_) => PAGE,
         } as f64;
-        // As sure of a unit as with 10,240 huge pages, which is what the papers' intervals are for.
+        // Base units, which are units where all are alike.
+        let memory: u64 = if mixed { sizes.iter().map(|size| u64::from(*size)).sum() } else { units.into() };
+        if memory >= 1 << 31 {
+            bail!("{memory} pages of 4 KiB are more than can be simulated: take pages that are alike and larger (--page)");
+        }
+        let memory = memory as f64;
+        // What a unit plays that plays a page: as sure of it as with 10,240 huge pages, which is what the papers' intervals are for. Where there are base pages
+        // and huge ones each plays its own kind, in so much less memory.
+        let page = if mixed { PAGE } else { REGION } as f64;
         let (unit_bytes, samples) = match self.plays {
             Plays::Real => (real_bytes, 1.0),
-            Plays::Bytes(bytes) if compressed => (real_bytes, f64::from(units) * REGION as f64 / bytes as f64),
-            Plays::Bytes(bytes) => (bytes as f64 / f64::from(units), f64::from(units) * REGION as f64 / bytes as f64),
+            Plays::Bytes(bytes) if compressed => (real_bytes, memory * page / bytes as f64),
+            Plays::Bytes(bytes) => (bytes as f64 / memory, memory * page / bytes as f64),
         };
         let by_default = match self.plays {
             Plays::Real => period.unwrap_or(1) as f64,
@@ -178,13 +215,15 @@ impl Run {
             );
         }
         let capacity = match self.fast {
-            Fast::Share(share) => f64::from(units) * share,
+            Fast::Share(share) => memory * share,
             Fast::Bytes(bytes) => bytes as f64 / unit_bytes,
         };
         // 20 % of 10,240 are 2,048 and not one less.
-        let capacity = (capacity + 1e-6).min(f64::from(units)) as u32;
-        if capacity == 0 {
-            bail!("the fast tier ({}) has no room for one unit of {unit_bytes:.0} bytes", self.fast);
+        let capacity = (capacity + 1e-6).min(memory) as u32;
+        // What faults has to come.
+        let least = if compressed { sizes.iter().copied().max().unwrap_or(1) } else { 1 };
+        if capacity < least {
+            bail!("the fast tier ({}) has no room for one unit of {:.0} bytes", self.fast, f64::from(least) * unit_bytes);
         }
         let machine = Machine { in_flight: self.case.in_flight.unwrap_or(self.machine.in_flight), ..self.machine };
         let settings = Settings {
@@ -199,6 +238,9 @@ impl Run {
             ..Settings::new(machine, units)
         };
         let mut parameters = settings.parameters(samples);
+        if mixed {
+            parameters.largest = mixed::HUGE;
+        }
         for text in &self.case.set {
             parameters.set(text)?;
         }
@@ -240,6 +282,8 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
     let mut streams = 0;
     for workload in &workloads {
         let objects = workload.has_objects();
+        // A generator has no bytes.
+        let pages = (!matches!(workload, Workload::Generated(_))).then_some(arguments.page.0);
         for layout in if objects { &layouts } else { [Kind::Time].as_slice() } {
             for seed in arguments.seeds.iter().flat_map(|seeds| seeds.first..=seeds.last) {
                 for machine in &machines {
@@ -249,7 +293,8 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
                                 version: env!("CARGO_PKG_VERSION").into(),
                                 workload: workload.to_string(),
                                 layout: objects.then(|| layout.name().to_owned()),
-                                page_bytes: (!matches!(workload, Workload::Generated(_))).then_some(arguments.page),
+                                page_bytes: pages.map(|pages| if let Pages::Alike(bytes) = pages { bytes } else { PAGE }),
+                                huge_from: pages.and_then(|pages| if let Pages::Mixed(share) = pages { Some(share) } else { None }),
                                 cache_bytes: arguments.cache.0.filter(|_| objects),
                                 seed,
                                 machine: machine.name.into(),
@@ -268,8 +313,8 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
                             };
                             // Asked for twice it is run once.
                             if !runs.iter().any(|run| run.case == case) {
-                                let (workload, layout, plays) = (workload.clone(), *layout, arguments.plays);
-                                runs.push(Run { case, stream: streams, workload, layout, machine: *machine, fast: *fast, plays });
+                                let (workload, layout, plays, pages) = (workload.clone(), *layout, arguments.plays, arguments.page.0);
+                                runs.push(Run { case, stream: streams, workload, layout, pages, machine: *machine, fast: *fast, plays });
                             }
                         }
                     }
@@ -343,7 +388,7 @@ mod tests {
 
     #[test]
     fn units_play_what_is_asked_for() {
-        let of = |line: &[&str]| cases(line).unwrap()[0].settings(1024, Some(1000), Some(8)).unwrap();
+        let of = |line: &[&str]| cases(line).unwrap()[0].settings(1024, &[], Some(1000), Some(8)).unwrap();
         // A tenth of the units: each plays ten huge pages, and intervals are a tenth.
         let (settings, parameters) = of(&["jump"]);
         assert_eq!((settings.unit_bytes, parameters.samples, settings.capacity), (20.0 * REGION as f64 / 2.0, 0.1, 204));
@@ -354,7 +399,25 @@ mod tests {
         assert_eq!((settings.unit_bytes, parameters.samples, settings.stands_for), (4096.0, 0.1, 3.0));
         let (settings, _) = of(&["tree", "--plays", "real", "--page", "64K", "--in-flight", "4"]);
         assert_eq!((settings.unit_bytes, settings.populated, settings.machine.in_flight), (65536.0, false, 4));
-        let error = |line: &[&str]| cases(line).unwrap()[0].settings(1024, None, None).unwrap_err().to_string();
+        assert!(cases(&["jump", "--page", "mixed"]).unwrap()[0].case.huge_from.is_none());
+        // Two huge pages and 1024 others, in a 2,560th of 20 GiB: base pages play ten, and policies are told what is huge.
+        let sizes: Vec<u32> = (0..1026).map(|unit| if unit < 2 { 512 } else { 1 }).collect();
+        for line in [&["jump:huge=0.5,units=2048"][..], &["tree", "--page", "mixed:90%"]] {
+            let run = &cases(line).unwrap()[0];
+            let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
+            assert_eq!((settings.unit_bytes, settings.units, settings.capacity), (10.0 * REGION as f64 / 2.0, 1026, 409), "{line:?}");
+            assert_eq!((parameters.largest, parameters.samples, parameters.unit_bytes), (512, 1.0 / 2560.0, settings.unit_bytes));
+            let real = [line, &["--plays", "real", "--machines", "optane,lz4", "--fast", "30%"]].concat();
+            for run in cases(&real).unwrap() {
+                let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
+                assert_eq!((settings.unit_bytes, parameters.samples), (4096.0, 1.0));
+            }
+        }
+        let huge = &cases(&["tree", "--page", "mixed", "--machines", "lz4", "--fast", "1M"]).unwrap()[0];
+        assert_eq!((huge.case.page_bytes, huge.case.huge_from), (Some(4096), Some(0.5)));
+        let error = huge.settings(1026, &sizes, None, None).unwrap_err().to_string();
+        assert_eq!(error, "the fast tier (1048576) has no room for one unit of 2097152 bytes");
+        let error = |line: &[&str]| cases(line).unwrap()[0].settings(1024, &[], None, None).unwrap_err().to_string();
         assert!(error(&["jump", "--fast", "4K"]).contains("no room for one unit"));
         assert!(error(&["jump", "--sample-period", "99"]).contains("--sample-period, --stands-for"));
     }
@@ -371,6 +434,7 @@ mod tests {
             (&["jump", "--fast", "0%"], "0% to 100%"),
             (&["jump", "--seeds", "5-1"], "some in a row as 1-5"),
             (&["tree", "--page", "5000"], "a power of two"),
+            (&["tree", "--page", "mixed:2"], "a share of pages as `mixed:90%`"),
             (&[], "WORKLOAD"),
         ] {
             let error = format!("{:#}", cases(line).unwrap_err());

@@ -5,7 +5,7 @@ mod results;
 mod table;
 mod work;
 
-pub use cases::{Cache, Fast, Plays, Seeds};
+pub use cases::{Cache, Fast, Page, Plays, Seeds};
 
 use crate::args::SimArguments;
 use anyhow::{Context as _, Result, bail};

@@ -15,8 +15,11 @@ use terrace_sim::simulation::{Outcome, Settings};
 pub struct Row {
     /// Of what.
     pub case: Case,
-    /// Units that there were, those that the fast tier has room for, and bytes that each plays.
+    /// Units that there were, those that the fast tier has room for, and bytes that each plays: the latter two of base units, where there are huge ones.
     pub units: u32,
+    /// Base units in all; left out where units are alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_units: Option<u32>,
     /// See there.
     pub fast_units: u32,
     /// See there.
@@ -83,7 +86,7 @@ pub struct Window {
 
 impl Row {
     /// Of a case that was run.
-    pub fn new(case: &Case, settings: &Settings, outcome: &Outcome) -> Row {
+    pub fn new(case: &Case, settings: &Settings, base_units: Option<u32>, outcome: &Outcome) -> Row {
         let stands_for = settings.stands_for;
         let total = &outcome.total;
         let mut end_s = 0.0;
@@ -94,6 +97,7 @@ impl Row {
         Row {
             case: case.clone(),
             units: settings.units,
+            base_units,
             fast_units: settings.capacity,
             unit_bytes: settings.unit_bytes,
             stands_for,

@@ -30,7 +30,10 @@ pub fn table(rows: &[Row]) -> String {
         let layout = layout.map(|layout| format!(", objects by {layout}")).unwrap_or_default();
         let first = rows[0];
         let _ = writeln!(text, "{workload}{layout}");
-        let _ = writeln!(text, "{machine}, fast tier {fast}: {} of {} units", first.fast_units, first.units);
+        let _ = match first.base_units {
+            None => writeln!(text, "{machine}, fast tier {fast}: {} of {} units", first.fast_units, first.units),
+            Some(all) => writeln!(text, "{machine}, fast tier {fast}: {} of {all} base units, in {} units", first.fast_units, first.units),
+        };
         let mut lines: Vec<(String, Vec<&Row>)> = Vec::new();
         for row in rows {
             match lines.iter_mut().find(|(of, _)| *of == name(row)) {

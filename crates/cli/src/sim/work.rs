@@ -65,19 +65,19 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
 /// Cases of one stream.
 fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progress) -> Result<()> {
     let first = &cases[group[0]];
-    let opened = first.workload.open(first.case.seed, first.layout, first.filter(), first.page_bytes())?;
+    let opened = first.workload.open(first.case.seed, first.layout, first.filter(), first.pages)?;
     if let Some(note) = opened.note {
         progress.say(format!("{}: {note}; what is there is simulated", first.case.workload));
     }
     let mut source = opened.source;
-    let (units, accesses) = (source.units(), source.accesses());
+    let (units, sizes, accesses) = (source.units(), source.sizes(), source.accesses());
     let (mut numbers, mut simulations) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
     for number in group {
         let run = &cases[*number];
-        match run.settings(units, accesses, opened.period) {
+        match run.settings(units, &sizes, accesses, opened.period) {
             Ok((settings, parameters)) => {
                 let policy = published::policy(&run.case.policy, &parameters).context("its name was looked at before")?;
-                simulations.push(Simulation::new(settings, policy));
+                simulations.push(Simulation::sized(settings, sizes.clone(), policy));
                 numbers.push(*number);
             }
             Err(error) => progress.say(format!("{}: {error:#}", run.case.workload)),
@@ -96,7 +96,8 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
     })?;
     for (number, simulation) in numbers.into_iter().zip(simulations) {
         let settings = *simulation.settings();
-        results.add(number, Row::new(&cases[number].case, &settings, &simulation.finish()))?;
+        let base_units = cases[number].is_mixed().then(|| sizes.iter().sum());
+        results.add(number, Row::new(&cases[number].case, &settings, base_units, &simulation.finish()))?;
     }
     Ok(())
 }

@@ -197,7 +197,7 @@ const LOOKS: u64 = 100;
 fn counters(config: Counters, by_chance: bool, seed: u64) -> Vec<(f64, f64)> {
     let period = jenga::COOLING_SAMPLES;
     let mut hotness = Hotness::new(Counters { begins_hot: false, cooling_samples: period, adapt_samples: u64::MAX, ..config });
-    (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow));
+    (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut seen = Vec::new();
     for sample in 0..2 * PERIODS * period {
