@@ -79,8 +79,11 @@ impl Source for Recorded {
                 .decode(self.next, &mut self.decoder, &mut self.records)
                 .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
             self.next += 1;
-            let unit = |page: u32| if self.units.is_empty() { page } else { self.units[page as usize] };
-            block.extend(self.records.iter().map(|record| Access::new(unit(page_of(*record)), is_write(*record))));
+            if self.units.is_empty() {
+                block.extend(self.records.iter().map(|record| Access::new(page_of(*record), is_write(*record))));
+            } else {
+                block.extend(self.records.iter().map(|record| Access::new(self.units[page_of(*record) as usize], is_write(*record))));
+            }
         }
         Ok(())
     }
