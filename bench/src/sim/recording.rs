@@ -1,4 +1,5 @@
-//! Recordings, simulated from their compressed files by one thread: reading, decompressing and decoding are part of the time.
+//! Recordings, simulated from their compressed files: reading, decompressing and decoding are part of the time, by the same thread or, as `terrace sim` does where CPUs are
+//! idle, by one beside it.
 
 use super::{Options, collected, named, timed};
 use crate::results::median;
@@ -7,12 +8,13 @@ use serde_json::{Value, json};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use terrace_sim::ahead::Ahead;
 use terrace_sim::generators::Generator;
 use terrace_sim::machine::{Machine, PAGE};
 use terrace_sim::pass;
 use terrace_sim::recorded::Recorded;
 use terrace_sim::simulation::{Settings, Simulation};
-use terrace_sim::source::{Access, Source as _};
+use terrace_sim::source::{Access, Source};
 use terrace_trace::accesses::{Clock, Header, Page, Writer};
 
 /// All units together play so much, as in `terrace sim`, with ten thousand units' worth of samples.
@@ -26,10 +28,12 @@ const PAGES: u32 = 65_536;
 /// Under the first policy; a row for each.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Value>> {
     let policy = options.policies.first().context("a policy")?;
-    println!("Recordings under {policy}, by one thread: accesses a second from memory and from the compressed file\n");
     println!(
-        "{:>10} {:>9} {:>9} {:>14} {:>9} {:>9} {:>7} {:>12}",
-        "recording", "million", "units", "bytes a record", "memory", "file", "ratio", "decoded only"
+        "Recordings under {policy}: millions of accesses a second from memory, and from the compressed file by one thread and by two\n"
+    );
+    println!(
+        "{:>10} {:>9} {:>9} {:>14} {:>9} {:>9} {:>7} {:>9} {:>7} {:>12}",
+        "recording", "million", "units", "bytes a record", "memory", "file", "ratio", "2 threads", "ratio", "decoded only"
     );
     let scratch = tempfile::tempdir()?;
     let mut files = Vec::new();
@@ -44,7 +48,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Value>> {
 
 fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value> {
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (mut memory, mut file, mut decoded) = (Vec::new(), Vec::new(), Vec::new());
+    let [mut memory, mut file, mut two, mut decoded] = [const { Vec::new() }; 4];
     let mut source = Recorded::open(path, PAGE)?;
     let units = source.units();
     let all = collected(&mut source)?;
@@ -53,22 +57,26 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
         let (rate, simulation) = timed(&all, simulation(units, policy)?, f64::INFINITY);
         black_box(simulation.finish());
         memory.push(rate);
-        file.push(from_file(path, policy, all.len())?);
+        file.push(from_file(path, policy, all.len(), false)?);
+        two.push(from_file(path, policy, all.len(), true)?);
         decoded.push(decode(path, &all)?);
     }
     let bytes = std::fs::metadata(path)?.len() as f64 / all.len() as f64;
-    let [in_memory, from_file, decoding] = [&memory, &file, &decoded].map(|rates| median(rates));
+    let [in_memory, from_file, by_two, decoding] = [&memory, &file, &two, &decoded].map(|rates| median(rates));
     println!(
-        "{name:>10} {:>9.1} {units:>9} {bytes:>14.2} {:>9.0} {:>9.0} {:>7.2} {:>12.0}",
+        "{name:>10} {:>9.1} {units:>9} {bytes:>14.2} {:>9.0} {:>9.0} {:>7.2} {:>9.0} {:>7.2} {:>12.0}",
         all.len() as f64 / 1e6,
         in_memory / 1e6,
         from_file / 1e6,
         from_file / in_memory,
+        by_two / 1e6,
+        by_two / in_memory,
         decoding / 1e6
     );
     Ok(json!({
         "recording": name, "policy": policy, "records": all.len(), "units": units, "bytes_a_record": bytes, "memory_per_s": in_memory, "file_per_s": from_file,
         "ratio": from_file / in_memory, "decoded_per_s": decoding, "memory_per_s_of_each": memory, "file_per_s_of_each": file,
+        "two_threads_per_s": by_two, "two_threads_ratio": by_two / in_memory, "two_threads_per_s_of_each": two,
     }))
 }
 
@@ -81,11 +89,12 @@ fn simulation(units: u32, policy: &str) -> anyhow::Result<Simulation> {
     Ok(Simulation::new(settings, policy))
 }
 
-fn from_file(path: &Path, policy: &str, records: usize) -> anyhow::Result<f64> {
+fn from_file(path: &Path, policy: &str, records: usize, ahead: bool) -> anyhow::Result<f64> {
     let begun = Instant::now();
-    let mut source = Recorded::open(path, PAGE)?;
+    let source: Box<dyn Source> = Box::new(Recorded::open(path, PAGE)?);
+    let mut source = if ahead { Box::new(Ahead::new(source)) } else { source };
     let mut simulations = [simulation(source.units(), policy)?];
-    pass::run(&mut source, &mut simulations, &mut |_| ())?;
+    pass::run(source.as_mut(), &mut simulations, &mut |_| ())?;
     let rate = records as f64 / begun.elapsed().as_secs_f64();
     let [simulation] = simulations;
     let found = simulation.finish().total.accesses;
