@@ -69,6 +69,6 @@ pub fn description(program: &Program, file: &Path) -> anyhow::Result<Value> {
     let pages = reader.pages().len() as u64;
     Ok(json!({
         "name": program.name, "command": program.command, "cache": CACHE, "period": reader.header.period, "records": reader.records(),
-        "pages": pages, "mib": pages * reader.header.page_bytes >> 20, "file_bytes": std::fs::metadata(file)?.len(),
+        "pages": pages, "mib": (pages * reader.header.page_bytes) >> 20, "file_bytes": std::fs::metadata(file)?.len(),
     }))
 }

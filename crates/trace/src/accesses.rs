@@ -391,17 +391,20 @@ fn decode_short(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Recor
     if numbers::short(padded, records).is_none() {
         return false;
     }
-    // The distance and the bit, of which the compiler makes vectors; then the sum.
-    for record in records.iter_mut() {
-        let number = *record;
-        *record = (number >> 2 ^ (number >> 1 & 1).wrapping_neg()) << 1 | number & 1;
-    }
     // A distance is below 2^26 and a page below 2^31: the first page that is none is told by its number, also where that is negative.
     let (mut page, mut most) = (0u32, 0u32);
-    for record in records.iter_mut() {
-        page = page.wrapping_add((*record as i32 >> 1) as u32);
-        most = most.max(page);
-        *record = page << 1 | *record & 1;
+    // What is in a core's nearest cache at a time.
+    for some in records.chunks_mut(1024) {
+        // The distance and the bit, of which the compiler makes vectors; then the sum.
+        for record in some.iter_mut() {
+            let number = numbers::value(*record);
+            *record = (number >> 2 ^ (number >> 1 & 1).wrapping_neg()) << 1 | number & 1;
+        }
+        for record in some.iter_mut() {
+            page = page.wrapping_add((*record as i32 >> 1) as u32);
+            most = most.max(page);
+            *record = page << 1 | *record & 1;
+        }
     }
     (most as usize) < pages
 }
