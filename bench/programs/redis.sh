@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the redis-server of DIR (build.sh) with its client, which loads it, tells the recorder when to count, and ends it:
+# Runs the redis-server of DIR (build.sh) with its client, which loads it, tells the recorder when to count (TERRACE_RECORD_START=now: from the beginning), and ends it:
 #
 #     KEYS=200000 OPERATIONS=1000000 SEED=1 bench/programs/redis.sh DIR [WORDS...]
 #
@@ -10,7 +10,9 @@ dir=$1
 shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-TERRACE_RECORD_START=signal "$@" "$dir/redis-server" --port 0 --unixsocket "$scratch/socket" --save '' --appendonly no --daemonize no --dir "$scratch" \
+# A recorder that counts from the beginning asks for no signal.
+trap '' USR2
+TERRACE_RECORD_START=${TERRACE_RECORD_START:-signal} "$@" "$dir/redis-server" --port 0 --unixsocket "$scratch/socket" --save '' --appendonly no --daemonize no --dir "$scratch" \
     --loglevel warning --hz 10 --activerehashing yes >"$scratch/log" &
 server=$!
 "$dir/redis_client" "$scratch/socket" "${KEYS:-200000}" "${OPERATIONS:-1000000}" "${SEED:-1}" || { cat "$scratch/log" >&2; kill "$server"; exit 1; }

@@ -20,6 +20,7 @@ mod objects;
 mod pages;
 mod picture;
 mod place;
+mod policies;
 mod probe;
 mod results;
 mod servers;
@@ -144,6 +145,8 @@ enum What {
     },
     /// The simulator's speed, against a bare loop that counts accesses
     Sim(sim::Options),
+    /// Tiering policies, simulated: ours against all others, on generated accesses, on programs it was tuned on, and on programs kept aside
+    Policies(policies::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
@@ -211,6 +214,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::MallocProgram { test, scale }) => malloc::run_program(test, scale),
         Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
         Some(What::Sim(options)) => sim::run(&options),
+        Some(What::Policies(options)) => policies::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

@@ -4,12 +4,13 @@
 //!   has too, programs of [`objects`] in the layouts of several allocators, [`recorded`] ones.
 //!   [`mixed`]: base pages and huge ones.
 //! - [`machine`]: what accesses, faults and moves cost; [`sampling`]: what a sampler meets.
-//! - [`simulation`]: one policy over a stream; [`pass`]: several at once; [`counts`]: what came of it.
+//! - [`simulation`]: one policy over a stream; [`pass`]: several at once; [`ahead`]: with the next blocks made meanwhile; [`counts`]: what came of it.
 //! - [`objectier`]: ObjecTier's figures, which need no policy.
 //!
 //! `docs/simulator.md` says what is modelled and what is not.
 #![forbid(unsafe_code)]
 
+pub mod ahead;
 pub mod alias;
 pub mod counts;
 pub mod generators;

@@ -106,7 +106,15 @@ impl Source for Recorded {
                 .decode(self.next, &mut self.decoder, &mut self.records)
                 .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
             self.next += 1;
-            block.extend(self.records.iter().map(|record| Access::new(self.unit(page_of(*record)), is_write(*record))));
+            if self.units.is_empty() {
+                // Both are the same 32 bits: the vectors change places, and nothing is copied.
+                let records =
+                    std::mem::take(&mut self.records).into_iter().map(|record| Access::new(page_of(record), is_write(record))).collect();
+                self.records =
+                    std::mem::replace(block, records).into_iter().map(|access| access.unit() << 1 | u32::from(access.is_write())).collect();
+            } else {
+                block.extend(self.records.iter().map(|record| Access::new(self.units[page_of(*record) as usize], is_write(*record))));
+            }
         }
         Ok(())
     }

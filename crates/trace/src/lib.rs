@@ -16,5 +16,6 @@ pub mod file;
 pub mod framing;
 #[cfg(test)]
 mod mutation;
+mod numbers;
 pub mod objects;
 pub mod oracle_general;

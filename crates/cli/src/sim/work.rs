@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use terrace_policy::published;
+use terrace_sim::ahead::Ahead;
 use terrace_sim::pass;
 use terrace_sim::simulation::Simulation;
 
@@ -39,6 +40,8 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
             numbers.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>()
         })
         .collect();
+    // Who has CPUs to spare reads ahead on them.
+    let ahead = groups.len() * 2 <= threads;
     let progress = Progress { begun: Instant::now(), open, done: AtomicU64::new(0), ended: AtomicBool::new(false), said: Mutex::default() };
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -46,7 +49,7 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
             .map(|_| {
                 scope.spawn(|| {
                     while let Some(group) = groups.get(next.fetch_add(1, Relaxed)) {
-                        if let Err(error) = together(cases, group, results, &progress) {
+                        if let Err(error) = together(cases, group, results, &progress, ahead) {
                             let first = &cases[group[0]].case;
                             progress.say(format!("{} (seed {}): {error:#}", first.workload, first.seed));
                         }
@@ -62,14 +65,14 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
     cases.len() - results.finished()
 }
 
-/// Cases of one stream.
-fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progress) -> Result<()> {
+/// Cases of one stream, which is made by a thread of its own if `ahead`.
+fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progress, ahead: bool) -> Result<()> {
     let first = &cases[group[0]];
     let opened = first.workload.open(first.case.seed, first.layout, first.filter(), first.pages)?;
     if let Some(note) = opened.note {
         progress.say(format!("{}: {note}; what is there is simulated", first.case.workload));
     }
-    let mut source = opened.source;
+    let mut source = if ahead { Box::new(Ahead::new(opened.source)) } else { opened.source };
     let (units, sizes, accesses) = (source.units(), source.sizes(), source.accesses());
     let (mut numbers, mut simulations) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
     for number in group {

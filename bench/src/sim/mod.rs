@@ -1,14 +1,20 @@
-//! How fast the simulator is: Jenga's policy over a stream, against a bare loop that counts the accesses to each unit of the same stream.
+//! How fast the simulator is: Jenga's policy over a stream, against a bare loop that counts the accesses to each unit of the same stream; and over a recording in its
+//! compressed file, against the same accesses from memory.
+
+mod recording;
 
 use crate::results::{self, median};
-use serde_json::json;
+use anyhow::Context as _;
+use serde_json::{Value, json};
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::time::Instant;
+use terrace_policy::placement::PlacementPolicy;
 use terrace_policy::published::{self, Parameters};
 use terrace_sim::generators::Generator;
 use terrace_sim::machine::Machine;
 use terrace_sim::simulation::{Settings, Simulation};
-use terrace_sim::source::{Access, Source as _};
+use terrace_sim::source::{Access, BLOCK, Source};
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -25,10 +31,23 @@ pub struct Options {
     /// Policies; the first is the one that is to keep up
     #[arg(long, value_delimiter = ',', default_values_t = ["jenga".to_string(), "memtis".into(), "tpp".into(), "terrace".into()])]
     policies: Vec<String>,
+    /// A run is ended after so many seconds, however far it is
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Recordings to be simulated beside those that are made here
+    #[arg(long)]
+    trace: Vec<PathBuf>,
 }
 
 /// Runs it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
+    let streams = streams(options)?;
+    let recordings = recording::run(options)?;
+    results::write("sim", json!({ "accesses": options.accesses, "repeats": options.repeats, "rows": streams, "recordings": recordings }))
+}
+
+/// Generated accesses, from memory.
+fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
     println!("Accesses a second of one core, in millions; medians of {} interleaved repeats\n", options.repeats);
     println!(
         "{:>10} {:>10} {:>9} {:>12} {:>12} {:>7} {:>14}",
@@ -38,22 +57,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for units in &options.units {
         for name in ["scattered", "jump"] {
             let generator = Generator::parse(name, *units, options.accesses)?;
-            let mut stream = generator.stream(1);
-            let (mut all, mut block) = (Vec::with_capacity(options.accesses as usize), Vec::new());
-            loop {
-                stream.next_block(&mut block)?;
-                if block.is_empty() {
-                    break;
-                }
-                all.extend_from_slice(&block);
-            }
+            let all = collected(&mut generator.stream(1))?;
             let mut bare = Vec::new();
             let mut simulated: Vec<Vec<f64>> = options.policies.iter().map(|_| Vec::new()).collect();
             let mut bytes = vec![0.0; options.policies.len()];
             for _ in 0..options.repeats {
                 bare.push(count(&all, *units));
                 for ((policy, rates), bytes) in options.policies.iter().zip(&mut simulated).zip(&mut bytes) {
-                    let (rate, more) = simulate(&all, *units, policy)?;
+                    let (rate, more) = simulate(&all, *units, policy, options.seconds)?;
                     rates.push(rate);
                     *bytes = f64::max(*bytes, more / f64::from(*units));
                 }
@@ -75,7 +86,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     println!();
-    results::write("sim", json!({ "accesses": options.accesses, "repeats": options.repeats, "rows": rows }))
+    Ok(rows)
+}
+
+/// All accesses of a stream.
+fn collected(stream: &mut dyn Source) -> anyhow::Result<Vec<Access>> {
+    let (mut all, mut block) = (Vec::new(), Vec::new());
+    loop {
+        stream.next_block(&mut block)?;
+        if block.is_empty() {
+            return Ok(all);
+        }
+        all.extend_from_slice(&block);
+    }
 }
 
 /// The bare loop, accesses a second.
@@ -92,23 +115,37 @@ fn count(all: &[Access], units: u32) -> f64 {
 }
 
 /// The same under a policy; and the bytes that it needs.
-fn simulate(all: &[Access], units: u32, policy: &str) -> anyhow::Result<(f64, f64)> {
-    let machine = Machine::preset("optane").ok_or_else(|| anyhow::anyhow!("no such machine"))?;
+fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::Result<(f64, f64)> {
+    let machine = Machine::preset("optane").context("no such machine")?;
     let parameters = Parameters { slowness: 3.75, ..Parameters::of_units(units) };
-    let policy = published::policy(policy, &parameters)
-        .ok_or_else(|| anyhow::anyhow!("there is no policy `{policy}`; there are {}", published::NAMES.join(", ")))?;
+    let policy = named(policy, &parameters)?;
     let settings = Settings { unit_bytes: parameters.unit_bytes, ..Settings::new(machine, units) };
     let before = resident_bytes()?;
-    let mut simulation = Simulation::new(settings, policy);
-    let begun = Instant::now();
-    // As a pass hands them on.
-    for block in black_box(all).chunks(terrace_sim::source::BLOCK) {
-        simulation.run(block, &[]);
-    }
-    let rate = all.len() as f64 / begun.elapsed().as_secs_f64();
+    let simulation = Simulation::new(settings, policy);
+    let (rate, simulation) = timed(all, simulation, seconds);
     let bytes = resident_bytes()? - before;
     black_box(simulation.finish());
     Ok((rate, bytes))
+}
+
+fn named(policy: &str, parameters: &Parameters) -> anyhow::Result<Box<dyn PlacementPolicy>> {
+    published::policy(policy, parameters)
+        .ok_or_else(|| anyhow::anyhow!("there is no policy `{policy}`; there are {}", published::NAMES.join(", ")))
+}
+
+/// Accesses a second from memory, of so many seconds at most.
+fn timed(all: &[Access], mut simulation: Simulation, seconds: f64) -> (f64, Simulation) {
+    let begun = Instant::now();
+    let mut done = 0;
+    // As a pass hands them on.
+    for block in black_box(all).chunks(BLOCK) {
+        simulation.run(block, &[]);
+        done += block.len();
+        if begun.elapsed().as_secs_f64() > seconds {
+            break;
+        }
+    }
+    (done as f64 / begun.elapsed().as_secs_f64(), simulation)
 }
 
 fn resident_bytes() -> anyhow::Result<f64> {

@@ -1,0 +1,130 @@
+//! Tiering policies in the simulator: ours against all that papers describe, on generated accesses, on recorded programs on which ours was tuned, and on programs that
+//! were kept aside.
+//!
+//! Everything goes through the command that a user would give, `terrace sim … -o FILE`: whoever interrupts it, or adds seeds, finds what was finished still there.
+
+mod figures;
+mod sets;
+mod table;
+mod traces;
+
+use crate::{machine, results};
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use sets::Set;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use terrace_policy::published::NAMES;
+
+/// What is compared.
+#[derive(clap::Args)]
+pub struct Options {
+    /// On what
+    #[arg(long, value_delimiter = ',', default_values = ["synthetic", "tuning", "heldout"])]
+    set: Vec<Set>,
+    /// Seeds, as of `terrace sim`: of generated accesses, and of samples
+    #[arg(long, default_value = "1-5")]
+    seeds: String,
+    /// Policies, by their names [default: all]
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// A policy's parameter, POLICY.NAME=VALUE, as `--set` of `terrace sim`; for trials
+    #[arg(long)]
+    knob: Vec<String>,
+    /// Machines of `terrace sim`
+    #[arg(long, value_delimiter = ',', default_value = "optane")]
+    machines: Vec<String>,
+    /// Only these workloads of a set
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Where recordings are; those that are missing are made [default: beside the benchmark]
+    #[arg(long)]
+    traces: Option<PathBuf>,
+}
+
+/// Runs the comparison, one set after the other.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let policies = match &options.policies[..] {
+        [] => NAMES.map(str::to_owned).to_vec(),
+        some => some.to_vec(),
+    };
+    for set in &options.set {
+        run_set(*set, &policies, options)?;
+    }
+    Ok(())
+}
+
+fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<()> {
+    let asked = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    let mut workloads: Vec<String> = set.generators().iter().filter(|name| asked(name)).map(|name| (*name).to_owned()).collect();
+    let mut recordings = Vec::new();
+    let directory = match &options.traces {
+        Some(directory) => directory.clone(),
+        None => std::env::current_exe()?.with_file_name("recordings"),
+    };
+    let mut missing = Vec::new();
+    for program in set.programs().iter().filter(|program| asked(program.name)) {
+        match traces::of(program, &directory) {
+            Ok(file) => {
+                recordings.push(traces::description(program, &file)?);
+                workloads.push(file.display().to_string());
+            }
+            Err(error) => {
+                println!("without {}: {error:#}", program.name);
+                missing.push(program.name);
+            }
+        }
+    }
+    if workloads.is_empty() {
+        println!("{}: nothing to compare policies on\n", set.name());
+        return Ok(());
+    }
+    for told in &recordings {
+        println!(
+            "{}: {:.1} million records, {} MiB",
+            told["name"].as_str().unwrap_or_default(),
+            told["records"].as_f64().unwrap_or(0.0) / 1e6,
+            told["mib"]
+        );
+    }
+    let lines = simulate(set, &workloads, policies, options)?;
+    let found = table::show(set, &table::rows(&lines, policies)?);
+    if !options.policies.is_empty() || !options.only.is_empty() || !options.knob.is_empty() {
+        println!("not written to bench/results: it is a part\n");
+        return Ok(());
+    }
+    let figures = json!({
+        "set": set.name(), "seeds": options.seeds, "fast": set.fast(), "recordings": recordings, "missing": missing, "rows": found["rows"],
+        "machines": found["machines"],
+    });
+    results::write(&format!("policies-{}", set.name()), figures)
+}
+
+/// The lines of `terrace sim` for all these workloads.
+fn simulate(set: Set, workloads: &[String], policies: &[String], options: &Options) -> anyhow::Result<Vec<Value>> {
+    let terrace = machine::terrace()?;
+    let finished = finished(set, &terrace, workloads)?;
+    let mut command = Command::new(&terrace);
+    machine::ends_with_us(&mut command);
+    command.arg("sim").args(workloads).arg("--policies").arg(policies.join(",")).arg("--fast").arg(set.fast().join(","));
+    command.arg("--machines").arg(options.machines.join(",")).arg("--seeds").arg(&options.seeds);
+    command.args(options.knob.iter().flat_map(|knob| ["--set", knob])).arg("-o").arg(&finished).arg("--json");
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    println!("terrace {}\n", words.join(" "));
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    anyhow::ensure!(output.status.success(), "terrace sim ended with {}", output.status);
+    serde_json::from_slice(&output.stdout).context("what terrace sim --json printed")
+}
+
+/// Where finished cases are: another file for another simulator, and for other recordings of the same names.
+fn finished(set: Set, terrace: &Path, workloads: &[String]) -> anyhow::Result<PathBuf> {
+    let mut hash = DefaultHasher::new();
+    std::fs::read(terrace)?.hash(&mut hash);
+    for file in workloads.iter().filter_map(|workload| std::fs::metadata(workload).ok()) {
+        (file.len(), file.modified()?).hash(&mut hash);
+    }
+    let directory = terrace.with_file_name("policies");
+    std::fs::create_dir_all(&directory)?;
+    Ok(directory.join(format!("{}-{:016x}.jsonl", set.name(), hash.finish())))
+}

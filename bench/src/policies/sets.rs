@@ -1,0 +1,101 @@
+//! What policies are compared on: three sets, fixed here before the default policy was run on the last of them.
+//!
+//! Accesses that are generated are those of `facts/hotness-policies.md` §2; the programs are of the kinds of its §4. The default policy was tuned on the first two
+//! sets. Of the third no recording was run with it before it was frozen.
+
+use clap::ValueEnum;
+
+/// Which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Set {
+    /// Generated accesses
+    Synthetic,
+    /// Recorded programs on which the default policy was tuned
+    Tuning,
+    /// Recorded programs that were kept aside
+    Heldout,
+}
+
+/// Generators, in units that play 2 MiB each; `terrace sim` has 120 million accesses to 10,240 of them.
+const SYNTHETIC: [&str; 6] = ["jump", "btree", "drift", "phases", "scan", "zipf"];
+
+/// A program that is recorded from its start on, as its data are built, so that memory is first touched in that order: misses of a modelled cache, one of so many.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// The workload's name.
+    pub name: &'static str,
+    /// What `bench/programs/build.sh` calls it.
+    pub built_as: &'static str,
+    /// The command in its directory and its arguments; of redis the keys, operations and seed that its script is given.
+    pub command: &'static [&'static str],
+    /// One of so many misses is recorded.
+    pub period: u32,
+}
+
+/// Of 512 KiB: as the memory is a fiftieth of what papers run, so is the cache before it.
+pub const CACHE: &str = "512K";
+
+const TUNING: [Program; 4] = [
+    Program { name: "btree", built_as: "btree", command: &["btree", "3000000", "16000000", "1"], period: 8 },
+    Program { name: "pr", built_as: "graph", command: &["graph", "pr", "21", "12", "16", "1"], period: 16 },
+    Program { name: "bc", built_as: "graph", command: &["graph", "bc", "21", "12", "5", "1"], period: 16 },
+    Program { name: "lookup", built_as: "lookup", command: &["lookup", "12000", "4000000", "1"], period: 8 },
+];
+
+const HELDOUT: [Program; 5] = [
+    Program { name: "bfs", built_as: "graph", command: &["graph", "bfs", "21", "16", "10", "1"], period: 16 },
+    Program { name: "cg", built_as: "cg", command: &["cg", "1500000", "16", "8", "1"], period: 8 },
+    Program { name: "logistic", built_as: "logistic", command: &["logistic", "1000000", "4000000", "8", "1"], period: 8 },
+    Program { name: "sqlite", built_as: "sqlite", command: &["sqlite_points", "1000000", "1500000", "1"], period: 8 },
+    Program { name: "redis", built_as: "redis", command: &["600000", "2000000", "1"], period: 1 },
+];
+
+impl Set {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Set::Synthetic => "synthetic",
+            Set::Tuning => "tuning",
+            Set::Heldout => "heldout",
+        }
+    }
+
+    /// Its generators.
+    pub fn generators(self) -> &'static [&'static str] {
+        if self == Set::Synthetic { &SYNTHETIC } else { &[] }
+    }
+
+    /// Its programs.
+    pub fn programs(self) -> &'static [Program] {
+        match self {
+            Set::Synthetic => &[],
+            Set::Tuning => &TUNING,
+            Set::Heldout => &HELDOUT,
+        }
+    }
+
+    /// How much of the memory is fast.
+    pub fn fast(self) -> &'static [&'static str] {
+        if self == Set::Synthetic { &["20%"] } else { &["25%", "50%"] }
+    }
+
+    /// The bar of the geometric mean of throughput over Jenga's.
+    pub fn bar(self) -> f64 {
+        if self == Set::Synthetic { 1.10 } else { 1.05 }
+    }
+}
+
+/// The bar of throughput over the best rival's, for every workload.
+pub const BAR_BEST: f64 = 0.90;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_program_is_in_two_sets() {
+        let names = || [Set::Tuning, Set::Heldout].into_iter().flat_map(|set| set.programs().iter().map(|program| program.name));
+        assert_eq!(names().collect::<HashSet<_>>().len(), names().count());
+    }
+}
