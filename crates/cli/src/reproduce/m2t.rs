@@ -52,7 +52,7 @@ fn size(options: &Options) -> Size {
 
 fn make(theta: f64, options: &Options) -> impl Fn() -> Box<dyn ObjectSource> + Send + Sync + use<> {
     let Size { keys, lookups, .. } = size(options);
-    let config = Config { keys, theta, lookups, writes: 0.0, seed: options.seed };
+    let config = Config { theta, seed: options.seed, ..Config::new(keys, lookups) };
     move || Box::new(Store::new(config))
 }
 

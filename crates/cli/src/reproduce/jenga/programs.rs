@@ -176,7 +176,7 @@ impl Program {
             }
             Stream::Store => {
                 let [keys, lookups] = size.store;
-                let config = store::Config { keys, theta: 0.99, lookups, writes: 0.0, seed };
+                let config = store::Config { theta: 0.99, seed, ..store::Config::new(keys, lookups) };
                 (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
             }
         };
