@@ -21,6 +21,7 @@ svg{width:100%;height:auto;display:block}figure{margin:.8em 0;padding:.5em;backg
 th,td{text-align:left;vertical-align:top;padding:.3em .6em;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:600}
 td.id{white-space:nowrap}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .reproduced{color:var(--good)}.not{color:var(--bad)}.cannot{color:var(--open)}.ours{color:var(--soft)}
+.if{color:var(--soft);font-size:.85em}tr.why td{padding-left:1.6em;border-left:3px solid var(--bad)}
 .verdict{font-weight:600;white-space:nowrap}details{margin:.4em 0}code{font-size:.95em}";
 
 fn class(verdict: Verdict) -> &'static str {
@@ -136,14 +137,22 @@ fn figure_of(out: &mut String, figure: &Figure) -> Result<()> {
     for row in &figure.rows {
         let _ = writeln!(
             out,
-            "<tr><td>{}</td>{}{}<td class=\"n\">{}</td><td class=\"verdict {}\">{}</td></tr>",
+            "<tr><td>{}{}</td>{}{}<td class=\"n\">{}</td><td class=\"verdict {}\">{}</td></tr>",
             escaped(&row.metric),
+            if row.reproduced_if.is_empty() {
+                String::new()
+            } else {
+                format!("<div class=\"if\">reproduced if: {}</div>", escaped(&row.reproduced_if))
+            },
             cell(row, &row.paper),
             cell(row, &row.ours),
             deviation(row),
             class(row.verdict),
             row.verdict.name()
         );
+        if !row.why.is_empty() {
+            let _ = writeln!(out, "<tr class=\"why\"><td colspan=\"5\">Why not: {}</td></tr>", escaped(&row.why));
+        }
     }
     let _ = writeln!(
         out,
@@ -168,6 +177,9 @@ pub fn text(rows: &[Row]) -> String {
             other => other.to_string(),
         };
         let _ = writeln!(out, "  {:<22} {}: {} → {} {}", row.verdict.name(), row.metric, unit(&row.paper), unit(&row.ours), deviation(row));
+        if !row.why.is_empty() {
+            let _ = writeln!(out, "  {:<22}   why: {}", "", row.why);
+        }
     }
     let [good, bad, open] = counts(rows.iter());
     let _ = writeln!(out, "reproduced {good}, not {bad}, cannot be judged here {open} (paper → ours)");
