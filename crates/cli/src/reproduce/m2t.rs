@@ -166,8 +166,8 @@ fn figure_3(options: &Options) -> Result<Figure> {
     let mut rows = Rows::of(id);
     let (low, usual, high) = (at(0.25)?, at(0.99)?, at(2.0)?);
     let lines = format!(
-        "the model's time is that of last-level misses alone, and of these both layouts have much the same ({} times): each key that is \
-         passed is a line or two wherever it lies. The paper's own counts differ three times, which its prefetchers, first caches, false \
+        "the model's time is that of last-level misses alone, and by these the layouts differ little ({} times): each key that is passed is a \
+         line or two wherever it lies. The paper's own counts differ three times, which its prefetchers, first caches, false \
          sharing and TLB walks may explain, all of which are missing here",
         short(ratio(|row| row.misses, usual))
     );
@@ -215,18 +215,19 @@ fn figure_3(options: &Options) -> Result<Figure> {
             "the direction and its order of magnitude come from the chains' length; the factor is that of records to a page, and the \
              paper's are larger (109 GB / 85 million = 1.3 KB; here 0.3)",
         );
-        rows.claim(
-            format!("NextTo has several times fewer TLB misses, θ = {theta} (Table I)"),
-            format!("{tlb} times"),
-            format!("{} times", short(ratio(|row| row.tlb_misses, skew))),
-            "4 times or more",
-            ratio(|row| row.tlb_misses, skew) >= 4.0,
-        )
-        .because("chains are too short for it");
         let walks = |row: &Row| (row.misses + row.tlb_misses) as f64;
         let walked = walks(&skew.standard) / walks(&skew.near);
         rows.ours(format!("accesses to memory if each TLB miss is one, standard over NextTo, θ = {theta}"), "×", walked);
     }
+    let tlb = [low, usual].map(|skew| ratio(|row| row.tlb_misses, skew));
+    rows.claim(
+        "NextTo \"maintains better TLB performance\" (Table I)",
+        "9.25 and 9.51 times fewer misses",
+        format!("{} and {} times", short(tlb[0]), short(tlb[1])),
+        "4 times fewer or less",
+        tlb.iter().all(|ratio| *ratio >= 4.0),
+    )
+    .because("chains are too short for it");
     for skew in usual_chains {
         let theta = skew.theta;
         rows.ours(format!("two keys to a bucket: throughput, M2T over TPP, θ = {theta}"), "×", speed(skew));

@@ -115,7 +115,8 @@ impl Memory {
             capacity: self.units_of(run.fast_gb),
             tick_ns: TICK_NS * self.scale,
             stands_for: self.stands_for,
-            sample_period: run.sample_period,
+            // At most one an access.
+            sample_period: run.sample_period.max(self.stands_for),
             window: (self.accesses / WINDOWS).max(1),
             seed: self.seed,
             ..Settings::new(machine, self.units)
