@@ -30,7 +30,7 @@ pub struct Config {
     pub theta: f64,
     /// After all keys are in.
     pub lookups: u64,
-    /// Of 100 lookups, so many write their value.
+    /// The share of lookups that write their value.
     pub writes: f64,
     /// Settles their order.
     pub seed: u64,
