@@ -39,6 +39,11 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
             (None, Some(_)) => assert_eq!((row["paper"].is_null(), row["verdict"].as_str()), (true, Some("ours only")), "{row}"),
             _ => assert!(row["paper"].is_string() && row["ours"].is_string() && row["deviation"].is_null(), "{row}"),
         }
+        // A verdict says by what it is one, and one that it does not hold says why.
+        let (verdict, said) =
+            (row["verdict"].as_str().expect("a verdict"), |key: &str| row[key].as_str().is_some_and(|text| text.len() > 3));
+        assert_eq!(said("reproduced_if"), verdict.contains("reproduced"), "{row}");
+        assert_eq!(said("why"), verdict == "not reproduced", "{row}");
     }
 
     // Each paper has a file of its own, with the same rows.
@@ -47,6 +52,12 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
     let together: Vec<Value> =
         ["jenga", "objectier", "m2t"].iter().flat_map(|name| of_paper(name)["rows"].as_array().expect("rows").clone()).collect();
     assert_eq!(&together, rows);
+    // And so has each figure, and the whole.
+    assert_eq!(&of_paper("all")["rows"], &all["rows"]);
+    for figure in &figures {
+        let own = rows.iter().filter(|row| row["figure"] == *figure).cloned().collect::<Vec<_>>();
+        assert_eq!(of_paper(figure)["rows"].as_array(), Some(&own), "{figure}");
+    }
     let averages: Vec<f64> = of_paper("objectier")["rows"]
         .as_array()
         .unwrap()

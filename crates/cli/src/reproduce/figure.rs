@@ -39,6 +39,12 @@ pub struct Row {
     pub unit: &'static str,
     /// What came of it.
     pub verdict: Verdict,
+    /// When it counts as reproduced.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reproduced_if: String,
+    /// Why it is not reproduced, as far as is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// A number, or words.
@@ -123,27 +129,51 @@ impl Rows {
         Rows { figure, rows: Vec::new() }
     }
 
-    fn push(&mut self, metric: impl Into<String>, paper: Value, ours: Value, unit: &'static str, verdict: Verdict) {
+    fn push(&mut self, metric: impl Into<String>, paper: Value, ours: Value, unit: &'static str, verdict: Verdict) -> &mut Rows {
         let deviation = match (&paper, &ours) {
             (Value::Number(paper), Value::Number(ours)) if *paper != 0.0 => Some(ours / paper - 1.0),
             _ => None,
         };
-        self.rows.push(Row { figure: self.figure, metric: metric.into(), paper, ours, deviation, unit, verdict });
+        let (metric, reproduced_if, why) = (metric.into(), String::new(), String::new());
+        self.rows.push(Row { figure: self.figure, metric, paper, ours, deviation, unit, verdict, reproduced_if, why });
+        self
+    }
+
+    fn judged_by(&mut self, reproduced_if: impl Into<String>) -> &mut Rows {
+        self.rows.last_mut().expect("one was pushed").reproduced_if = reproduced_if.into();
+        self
+    }
+
+    /// Why the last row is not reproduced; nothing if it is.
+    pub fn because(&mut self, why: impl Into<String>) {
+        let last = self.rows.last_mut().expect("one was pushed");
+        if last.verdict == Verdict::NotReproduced {
+            last.why = why.into();
+        }
     }
 
     /// Two numbers: reproduced if they differ by this share at most.
-    pub fn number(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64, within: f64) {
-        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of((ours / paper - 1.0).abs() <= within));
+    pub fn number(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64, within: f64) -> &mut Rows {
+        let holds = (ours / paper - 1.0).abs() <= within;
+        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(holds));
+        self.judged_by(format!("within {} % of it", (within * 100.0).round()))
     }
 
     /// A number of the paper's that is a least value.
-    pub fn at_least(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64) {
-        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(ours >= paper));
+    pub fn at_least(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64) -> &mut Rows {
+        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(ours >= paper)).judged_by("at least as much")
     }
 
-    /// A statement, and what we have to say about it.
-    pub fn claim(&mut self, metric: impl Into<String>, paper: impl Into<String>, ours: impl Into<String>, holds: bool) {
-        self.push(metric, Value::Text(paper.into()), Value::Text(ours.into()), "", Verdict::of(holds));
+    /// A statement, what we have to say about it, and by what that is judged.
+    pub fn claim(
+        &mut self,
+        metric: impl Into<String>,
+        paper: impl Into<String>,
+        ours: impl Into<String>,
+        reproduced_if: impl Into<String>,
+        holds: bool,
+    ) -> &mut Rows {
+        self.push(metric, Value::Text(paper.into()), Value::Text(ours.into()), "", Verdict::of(holds)).judged_by(reproduced_if)
     }
 
     /// A claim that this model cannot carry, and why.
@@ -177,17 +207,20 @@ mod tests {
         rows.number("a", "ns", 100.0, 102.0, 0.03);
         rows.number("b", "ns", 100.0, 96.0, 0.03);
         rows.at_least("c", "", 1.5, 1.6);
-        rows.claim("d", "more", "less", false);
+        rows.claim("d", "more", "less", "it is more", false).because("it is another machine");
+        rows.claim("g", "more", "more", "it is more", true).because("it is another machine");
         rows.unjudged("e", "much", "no processor");
         rows.ours("f", "", 1.0);
         let rows = rows.done();
         assert!((rows[0].deviation.unwrap() - 0.02).abs() < 1e-12);
         let verdicts: Vec<&str> = rows.iter().map(|row| row.verdict.name()).collect();
-        let expected = ["reproduced", "not reproduced", "reproduced", "not reproduced", "cannot be judged here", "ours only"];
+        let expected = ["reproduced", "not reproduced", "reproduced", "not reproduced", "reproduced", "cannot be judged here", "ours only"];
         assert_eq!(verdicts, expected);
         let json = serde_json::to_value(&rows).unwrap();
-        assert_eq!((json[0]["paper"].as_f64(), json[5]["paper"].is_null()), (Some(100.0), true));
-        assert_eq!((json[4]["deviation"].is_null(), json[4]["verdict"].as_str()), (true, Some("cannot be judged here")));
+        assert_eq!((json[0]["paper"].as_f64(), json[6]["paper"].is_null()), (Some(100.0), true));
+        assert_eq!((json[5]["deviation"].is_null(), json[5]["verdict"].as_str()), (true, Some("cannot be judged here")));
+        assert_eq!([&json[0]["reproduced_if"], &json[3]["why"]], ["within 3 % of it", "it is another machine"]);
+        assert!(json[4].get("why").is_none() && json[6].get("reproduced_if").is_none());
     }
 
     #[test]

@@ -76,15 +76,24 @@ pub fn run(arguments: &ReproduceArguments) -> Result<u8> {
         crate::say(&format!("{}: {}", paper.name, paper.title));
         papers.push((paper, (paper.run)(figures, &options)?));
     }
+    // Of each figure, of each paper, and of what was asked for.
+    let json = |name: &str, figures: &[&Figure]| {
+        write(out, &format!("{name}.json"), &(json_of(figures.iter().copied(), &options).to_string() + "\n"))
+    };
     for (paper, figures) in &papers {
-        let name = if name == "all" { paper.name } else { name };
-        write(out, &format!("{name}.json"), &(json_of(figures.iter(), &options).to_string() + "\n"))?;
-        for plot in figures.iter().flat_map(|figure| &figure.plots) {
-            write(out, &format!("{}.svg", plot.name), &plot.svg_file()?)?;
+        if paper.figures.len() == figures.len() {
+            json(paper.name, &figures.iter().collect::<Vec<_>>())?;
+        }
+        for figure in figures {
+            json(figure.id, &[figure])?;
+            for plot in &figure.plots {
+                write(out, &format!("{}.svg", plot.name), &plot.svg_file()?)?;
+            }
         }
     }
-    write(out, "index.html", &page::page(&papers, &options)?)?;
     let all = || papers.iter().flat_map(|(_, figures)| figures);
+    json(name, &all().collect::<Vec<_>>())?;
+    write(out, "index.html", &page::page(&papers, &options)?)?;
     let text = if arguments.json {
         json_of(all(), &options).to_string() + "\n"
     } else {

@@ -21,6 +21,7 @@ svg{width:100%;height:auto;display:block}figure{margin:.8em 0;padding:.5em;backg
 th,td{text-align:left;vertical-align:top;padding:.3em .6em;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:600}
 td.id{white-space:nowrap}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .reproduced{color:var(--good)}.not{color:var(--bad)}.cannot{color:var(--open)}.ours{color:var(--soft)}
+.if{color:var(--soft);font-size:.85em}tr.why td{padding-left:1.6em;border-left:3px solid var(--bad)}
 .verdict{font-weight:600;white-space:nowrap}details{margin:.4em 0}code{font-size:.95em}";
 
 fn class(verdict: Verdict) -> &'static str {
@@ -66,8 +67,9 @@ pub fn page(papers: &[(&Paper, Vec<Figure>)], options: &Options) -> Result<Strin
          <style>\n{STYLE}\n</style></head><body>\n\
          <h1>The papers, reproduced</h1>\n<p>For each figure or headline: what the paper says, what Terrace's simulator makes of it, and what came of \
          it. \
-         The policies are those that run in live programs; parameters are the papers', nothing was adjusted to meet a number. \
-         What does not come out stands here as well, with what is known about why.</p>\n\
+         The policies are those that run in live programs; parameters are the papers'. Where one had to be inferred from a \
+         paper's own numbers, it is named; nothing else was adjusted to meet a number. \
+         Under each claim stands when it counts as reproduced, and under each that is not, why, as far as is known.</p>\n\
          <p class=\"soft\">Made by <code>terrace reproduce</code> {}, seed {}{}.</p>\n",
         env!("CARGO_PKG_VERSION"),
         options.seed,
@@ -132,11 +134,32 @@ fn figure_of(out: &mut String, figure: &Figure) -> Result<()> {
     for plot in &figure.plots {
         let _ = writeln!(out, "<figure>{}</figure>", plot.svg()?);
     }
+    let (ours, judged): (Vec<&Row>, Vec<&Row>) = figure.rows.iter().partition(|row| row.verdict == Verdict::OursOnly);
+    table(out, &judged);
+    if !ours.is_empty() {
+        let _ = writeln!(out, "<details><summary>{} more numbers of ours, which the paper does not have</summary>", ours.len());
+        table(out, &ours);
+        out.push_str("</details>\n");
+    }
+    let _ = writeln!(
+        out,
+        "<p>{}</p>\n<details open><summary>Run with</summary><p>{}</p></details>",
+        escaped(&figure.note),
+        escaped(&figure.run_with)
+    );
+    Ok(())
+}
+
+fn table(out: &mut String, rows: &[&Row]) {
     out.push_str("<div class=\"wide\"><table><tr><th>what</th><th>paper</th><th>ours</th><th>deviation</th><th></th></tr>\n");
-    for row in &figure.rows {
+    for row in rows {
+        let judged_by = match &row.reproduced_if[..] {
+            "" => String::new(),
+            text => format!("<div class=\"if\">reproduced if: {}</div>", escaped(text)),
+        };
         let _ = writeln!(
             out,
-            "<tr><td>{}</td>{}{}<td class=\"n\">{}</td><td class=\"verdict {}\">{}</td></tr>",
+            "<tr><td>{}{judged_by}</td>{}{}<td class=\"n\">{}</td><td class=\"verdict {}\">{}</td></tr>",
             escaped(&row.metric),
             cell(row, &row.paper),
             cell(row, &row.ours),
@@ -144,14 +167,11 @@ fn figure_of(out: &mut String, figure: &Figure) -> Result<()> {
             class(row.verdict),
             row.verdict.name()
         );
+        if !row.why.is_empty() {
+            let _ = writeln!(out, "<tr class=\"why\"><td colspan=\"5\">Why not: {}</td></tr>", escaped(&row.why));
+        }
     }
-    let _ = writeln!(
-        out,
-        "</table></div>\n<p>{}</p>\n<details open><summary>Run with</summary><p>{}</p></details>",
-        escaped(&figure.note),
-        escaped(&figure.run_with)
-    );
-    Ok(())
+    out.push_str("</table></div>\n");
 }
 
 /// The rows as a table for a terminal.
@@ -168,6 +188,9 @@ pub fn text(rows: &[Row]) -> String {
             other => other.to_string(),
         };
         let _ = writeln!(out, "  {:<22} {}: {} → {} {}", row.verdict.name(), row.metric, unit(&row.paper), unit(&row.ours), deviation(row));
+        if !row.why.is_empty() {
+            let _ = writeln!(out, "  {:<22}   why: {}", "", row.why);
+        }
     }
     let [good, bad, open] = counts(rows.iter());
     let _ = writeln!(out, "reproduced {good}, not {bad}, cannot be judged here {open} (paper → ours)");

@@ -104,7 +104,12 @@ impl Plot {
     fn points(&self, area: &Area<'_>, points: &[(String, (f64, f64))]) -> Result<()> {
         let mut chart = self.chart(area, points.iter().map(|(_, point)| point.0), points.iter().map(|(_, point)| point.1), None)?;
         chart
-            .draw_series(points.iter().enumerate().map(|(number, (_, point))| Circle::new(*point, 6, colour(number).filled())))
+            .draw_series(
+                points
+                    .iter()
+                    .enumerate()
+                    .map(|(number, (_, point))| Circle::new(*point, (10 - number as i32 / 2).max(4), colour(number).filled())),
+            )
             .map_err(wrong)?;
         legend(area, points.iter().map(|(name, _)| name.as_str()))
     }

@@ -40,12 +40,21 @@ pub struct Run {
     pub set: Vec<String>,
     /// Of the fast tier, at full size.
     pub fast_gb: f64,
+    /// Real accesses from one sample to the next.
+    pub sample_period: f64,
+    /// A move costs so many times what it costs on the machine.
+    pub move_cost: f64,
 }
 
 impl Run {
     /// With the policy's own parameters.
     pub fn of(policy: &'static str, fast_gb: f64) -> Run {
-        Run { policy, set: Vec::new(), fast_gb }
+        Run { policy, set: Vec::new(), fast_gb, sample_period: SAMPLE_PERIOD, move_cost: 1.0 }
+    }
+
+    /// With one parameter of the policy set.
+    pub fn with(self, set: String) -> Run {
+        Run { set: vec![set], ..self }
     }
 }
 
@@ -77,37 +86,42 @@ impl Memory {
         TICK_NS * self.scale * f64::from(self.machine.in_flight) / self.machine.fast.latency_ns / self.stands_for
     }
 
-    fn parameters(&self, set: &[String]) -> Result<Parameters> {
+    fn parameters(&self, run: &Run) -> Result<Parameters> {
         let slow_ns = match self.machine.slow {
             Slow::Memory(slow) => slow.latency_ns,
             Slow::Compressed(compressed) => compressed.fault_ns,
         };
-        let sample_ns = SAMPLE_PERIOD * self.machine.fast.latency_ns / f64::from(self.machine.in_flight);
+        let sample_ns = run.sample_period * self.machine.fast.latency_ns / f64::from(self.machine.in_flight);
         let mut parameters = Parameters {
             unit_bytes: REGION as f64 / self.scale,
             samples: self.scale,
             time: self.scale,
             slowness: slow_ns / self.machine.fast.latency_ns,
-            move_samples: self.machine.promotion.ns(REGION as f64) / sample_ns,
+            move_samples: self.machine.promotion.ns(REGION as f64) * run.move_cost / sample_ns,
             ..Parameters::default()
         };
-        for text in set {
+        for text in &run.set {
             parameters.set(text)?;
         }
         Ok(parameters)
     }
 
     fn simulation(&self, run: &Run) -> Result<Simulation> {
+        let mut machine = self.machine;
+        for cost in [&mut machine.promotion, &mut machine.demotion] {
+            (cost.unit_ns, cost.page_ns) = (cost.unit_ns * run.move_cost, cost.page_ns * run.move_cost);
+        }
         let settings = Settings {
             capacity: self.units_of(run.fast_gb),
             tick_ns: TICK_NS * self.scale,
             stands_for: self.stands_for,
-            sample_period: SAMPLE_PERIOD,
+            // At most one an access.
+            sample_period: run.sample_period.max(self.stands_for),
             window: (self.accesses / WINDOWS).max(1),
             seed: self.seed,
-            ..Settings::new(self.machine, self.units)
+            ..Settings::new(machine, self.units)
         };
-        let policy = published::policy(run.policy, &self.parameters(&run.set)?).with_context(|| format!("no policy {}", run.policy))?;
+        let policy = published::policy(run.policy, &self.parameters(run)?).with_context(|| format!("no policy {}", run.policy))?;
         Ok(Simulation::new(settings, policy))
     }
 

@@ -177,7 +177,7 @@ mod tests {
     /// 3.5 at low to 2.4 at high skew).
     #[test]
     fn a_bucket_that_lies_together_saves_misses() {
-        let config = store::Config { keys: 60_000, theta: 0.0, lookups: 60_000, writes: 0.0, seed: 3 };
+        let config = store::Config { seed: 3, ..store::Config::new(60_000, 60_000) };
         for skew in m2t_figure_3(config, &[0.25, 0.99, 1.5], 128 << 10).unwrap() {
             let of = |layout: Kind| skew.rows.iter().find(|row| row.layout == layout.name()).unwrap();
             let (time, near) = (of(Kind::Time), of(Kind::Near));

@@ -268,8 +268,9 @@ impl Layout for Contexts {
     }
 }
 
-/// Objects on the page of the one that they should lie beside, if it has room, else on one that continues it. Those that lie beside nobody leave on each page the
-/// share free that others have needed so far. Freed room is not used again.
+/// Objects on the page of the one that they should lie beside, if it has room, else on one that continues it: with others', or, once all that lies beside one
+/// another is more than a page, on pages of its own (M2T has an arena for each bucket). Those that lie beside nobody leave on each page the share free that others
+/// have needed so far. Freed room is not used again.
 #[derive(Debug, Default)]
 pub struct Near {
     end: u64,
@@ -277,6 +278,9 @@ pub struct Near {
     /// Where those that lie beside nobody go.
     open: Option<u64>,
     pages: HashMap<u64, Page>,
+    /// Of each object: what all lies beside one another with it.
+    group_of: Vec<u32>,
+    groups: Vec<Group>,
     /// Bytes of those that lie beside nobody, and of others.
     alone: u64,
     beside: u64,
@@ -292,6 +296,14 @@ struct Page {
     next: Option<u64>,
 }
 
+/// What lies beside one another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    bytes: u64,
+    /// The last page of its own.
+    own: Option<u64>,
+}
+
 impl Near {
     /// Of a page, left free at most.
     const LEFT_MOST: f64 = 0.75;
@@ -303,9 +315,15 @@ impl Near {
         page
     }
 
-    /// The page for an object that lies beside one on this page.
-    fn page_beside(&mut self, mut page: u64, bytes: u64) -> u64 {
+    /// The page for an object of this group that lies beside one on this page.
+    fn page_beside(&mut self, mut page: u64, bytes: u64, group: u32) -> u64 {
         self.beside += bytes;
+        let Group { bytes: together, own } = self.groups[group as usize];
+        if together > PAGE && self.pages[&page].used + bytes > PAGE {
+            let page = own.filter(|page| self.pages[page].used + bytes <= PAGE).unwrap_or_else(|| self.new_page());
+            self.groups[group as usize].own = Some(page);
+            return page;
+        }
         while self.pages[&page].used + bytes > PAGE {
             page = match self.pages[&page].next {
                 Some(next) => next,
@@ -337,13 +355,21 @@ impl Near {
 impl Layout for Near {
     fn allocate(&mut self, object: ObjectId, request: Request) -> u64 {
         let bytes = request.bytes.max(1).next_multiple_of(16);
+        let group = match request.near {
+            Some(near) => self.group_of[near as usize],
+            None => {
+                self.groups.push(Group::default());
+                self.groups.len() as u32 - 1
+            }
+        };
+        self.groups[group as usize].bytes += bytes;
         let address = if bytes > PAGE {
             self.end += bytes.next_multiple_of(PAGE);
             self.end - bytes.next_multiple_of(PAGE)
         } else {
             let beside = request.near.map(|near| self.addresses[near as usize] / PAGE).filter(|page| self.pages.contains_key(page));
             let page = match beside {
-                Some(page) => self.page_beside(page, bytes),
+                Some(page) => self.page_beside(page, bytes, group),
                 None => self.page_alone(bytes),
             };
             let used = &mut self.pages.entry(page).or_default().used;
@@ -352,7 +378,10 @@ impl Layout for Near {
         };
         match self.addresses.get_mut(object as usize) {
             Some(before) => *before = address,
-            None => self.addresses.push(address),
+            None => {
+                self.addresses.push(address);
+                self.group_of.push(group);
+            }
         }
         address
     }
@@ -476,11 +505,22 @@ mod tests {
         assert_eq!(pages, [0, 0, 0, 0, 1, 1]);
     }
 
+    /// Two chains that begin on one page: once they are more than a page, they have pages of their own.
+    #[test]
+    fn long_chains_do_not_mix() {
+        let mut near = Near::default();
+        let of = |near: Option<ObjectId>| Request { bytes: 1000, context: 0, near };
+        let placed = addresses(&mut near, &(0..40).map(|object| of((object as u32).checked_sub(2))).collect::<Vec<_>>());
+        let pages = |chain: usize| placed.iter().skip(chain).step_by(2).skip(5).map(|address| address / PAGE).collect::<BTreeSet<_>>();
+        assert!(pages(0).is_disjoint(&pages(1)), "{placed:?}");
+        // Four on a page.
+        assert_eq!((pages(0).len(), pages(1).len()), (4, 4));
+    }
+
     #[test]
     fn the_oracle_has_the_most_touched_first() {
-        let make = || -> Box<dyn crate::objects::ObjectSource> {
-            Box::new(Store::new(Config { keys: 500, theta: 1.2, lookups: 5000, writes: 0.0, seed: 1 }))
-        };
+        let make =
+            || -> Box<dyn crate::objects::ObjectSource> { Box::new(Store::new(Config { theta: 1.2, seed: 1, ..Config::new(500, 5000) })) };
         let mut heap = Heap::new(layout(Kind::Oracle, &make).unwrap());
         let mut pages = vec![0u64; 100];
         for_each(make().as_mut(), |event| heap.follow(event, &mut |address, _| pages[(address / PAGE) as usize] += 1)).unwrap();

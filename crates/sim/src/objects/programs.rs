@@ -30,7 +30,7 @@ impl Program {
         let (keys, lookups, theta) = (1_000_000, 4_000_000, 0.99);
         let mut program = match name {
             "tree" => Program::Tree(tree::Config { keys, theta, lookups, seed: 0 }),
-            "store" => Program::Store(store::Config { keys, theta, lookups, writes: 0.0, seed: 0 }),
+            "store" => Program::Store(store::Config { theta, ..store::Config::new(keys, lookups) }),
             _ => return None,
         };
         for parameter in parameters {

@@ -1,5 +1,5 @@
-//! A store of chained hash entries: each has an entry, a key and a value of their own, as `terrace-bench objects` has it. A bucket for two keys. Keys come in
-//! an order of chance; then lookups go along their chain, comparing keys.
+//! A store of chained hash entries: each has an entry, a key and a value of their own, as `terrace-bench objects` has it. Keys come in an
+//! order of chance; then lookups go along their chain, comparing keys.
 //!
 //! What M2T has it say (§4): a bucket's entries, keys and values lie beside one another.
 
@@ -30,10 +30,28 @@ pub struct Config {
     pub theta: f64,
     /// After all keys are in.
     pub lookups: u64,
-    /// Of 100 lookups, so many write their value.
+    /// The share of lookups that write their value.
     pub writes: f64,
     /// Settles their order.
     pub seed: u64,
+    /// How keys come into buckets.
+    pub buckets: Buckets,
+}
+
+/// How keys come into buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// As in `terrace-bench objects`: a bucket for two keys, of which its hash leaves many unused, so that a lookup meets some five keys.
+    AsMeasured,
+    /// So many keys to a bucket on average, which is at least 1, by chance.
+    Of(u64),
+}
+
+impl Config {
+    /// Uniform reads.
+    pub fn new(keys: u64, lookups: u64) -> Config {
+        Config { keys, theta: 0.0, lookups, writes: 0.0, seed: 0, buckets: Buckets::AsMeasured }
+    }
 }
 
 /// The program.
@@ -50,6 +68,7 @@ pub struct Store {
     objects: Vec<ObjectId>,
     made: ObjectId,
     seed: u64,
+    by_chance: bool,
 }
 
 fn hash(key: u32) -> u64 {
@@ -71,23 +90,28 @@ impl Store {
     pub fn new(config: Config) -> Store {
         let mut keys = Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
         let to_insert = keys.shuffled();
-        let buckets = vec![NOBODY; (config.keys.div_ceil(2)).next_power_of_two() as usize];
+        let buckets = match config.buckets {
+            Buckets::AsMeasured => config.keys.div_ceil(2).next_power_of_two(),
+            Buckets::Of(keys) => config.keys.div_ceil(keys),
+        };
         let of_each = |what| vec![what; config.keys as usize];
         Store {
             lookups: config.lookups,
             writes: config.writes,
             keys,
             to_insert,
-            buckets,
+            buckets: vec![NOBODY; buckets as usize],
             next: of_each(NOBODY),
             objects: of_each(0),
             made: 0,
             seed: config.seed,
+            by_chance: config.buckets != Buckets::AsMeasured,
         }
     }
 
     fn bucket(&self, key: u32) -> usize {
-        (hash(key) >> 32) as usize % self.buckets.len()
+        let spread = if self.by_chance { mixed(hash(key)) } else { hash(key) };
+        (spread >> 32) as usize % self.buckets.len()
     }
 
     fn insert(&mut self, key: u32, events: &mut Vec<Event>) {
@@ -155,7 +179,7 @@ mod tests {
     #[test]
     fn every_key_is_found_with_what_precedes_it() {
         let keys = 8192;
-        let mut store = Store::new(Config { keys, theta: 0.0, lookups: 50_000, writes: 0.25, seed: 3 });
+        let mut store = Store::new(Config { writes: 0.25, seed: 3, ..Config::new(keys, 50_000) });
         let (mut objects, mut reads, mut writes, mut buckets) = (0, 0, 0, 0);
         for_each(&mut store, |event| match event {
             Event::Allocated(_) => objects += 1,
@@ -170,9 +194,21 @@ mod tests {
         .unwrap();
         assert_eq!((objects, buckets), (1 + 3 * keys as u32, 50_000));
         assert!((11_500..13_500).contains(&writes), "{writes}");
-        // A key has two others in its bucket on average, half of which come first: two touches for each and for itself, bucket and value. But these keys' hashes
+        // A key has two others in its bucket on average, half of which come first: two touches for each and for itself, bucket and value. But so few keys' hashes
         // are spread better than chance (Fibonacci hashing).
         let each = f64::from(reads) / 50_000.0;
         assert!((4.5..6.1).contains(&each), "{each}");
+    }
+
+    /// Of n keys by chance in buckets of k each, a lookup passes 1 + (k − k/n)/2 of them.
+    #[test]
+    fn chains_are_as_long_as_asked_for() {
+        for keys in [2u64, 64] {
+            let mut store = Store::new(Config { seed: 3, buckets: Buckets::Of(keys), ..Config::new(8192, 20_000) });
+            let mut reads = 0;
+            for_each(&mut store, |event| reads += u32::from(matches!(event, Event::Touched { .. }))).unwrap();
+            let passed = (f64::from(reads) / 20_000.0 - 2.0) / 2.0;
+            assert!((passed / (1.0 + keys as f64 / 2.0) - 1.0).abs() < 0.05, "{passed} of {keys}");
+        }
     }
 }
