@@ -57,7 +57,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<()> {
     let asked = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
-    let mut workloads: Vec<String> = set.generators().iter().filter(|name| asked(name)).map(|name| (*name).to_owned()).collect();
+    let generators: Vec<String> = set.generators().iter().filter(|name| asked(name)).map(|name| (*name).to_owned()).collect();
+    let mut files = Vec::new();
     let mut recordings = Vec::new();
     let directory = match &options.traces {
         Some(directory) => directory.clone(),
@@ -68,7 +69,7 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
         match traces::of(program, &directory) {
             Ok(file) => {
                 recordings.push(traces::description(program, &file)?);
-                workloads.push(file.display().to_string());
+                files.push(file.display().to_string());
             }
             Err(error) => {
                 println!("without {}: {error:#}", program.name);
@@ -76,7 +77,7 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
             }
         }
     }
-    if workloads.is_empty() {
+    if generators.is_empty() && files.is_empty() {
         println!("{}: nothing to compare policies on\n", set.name());
         return Ok(());
     }
@@ -88,7 +89,15 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
             told["mib"]
         );
     }
-    let lines = simulate(set, &workloads, policies, options)?;
+    let finished = finished(set, &machine::terrace()?, &files)?;
+    let mut lines = Vec::new();
+    if !generators.is_empty() {
+        lines.extend(simulate(set, &generators, None, policies, options, &finished)?);
+    }
+    for (file, told) in files.iter().zip(&recordings) {
+        let stands_for = sets::REAL_ACCESSES / told["records"].as_u64().unwrap_or(1).max(1);
+        lines.extend(simulate(set, std::slice::from_ref(file), Some(stands_for.max(1)), policies, options, &finished)?);
+    }
     let found = table::show(set, &table::rows(&lines, policies)?);
     if !options.policies.is_empty() || !options.only.is_empty() || !options.knob.is_empty() {
         println!("not written to bench/results: it is a part\n");
@@ -101,15 +110,21 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
     results::write(&format!("policies-{}", set.name()), figures)
 }
 
-/// The lines of `terrace sim` for all these workloads.
-fn simulate(set: Set, workloads: &[String], policies: &[String], options: &Options) -> anyhow::Result<Vec<Value>> {
-    let terrace = machine::terrace()?;
-    let finished = finished(set, &terrace, workloads)?;
-    let mut command = Command::new(&terrace);
+/// The lines of `terrace sim` for all these workloads, each access of which stands for so many.
+fn simulate(
+    set: Set,
+    workloads: &[String],
+    stands_for: Option<u64>,
+    policies: &[String],
+    options: &Options,
+    finished: &Path,
+) -> anyhow::Result<Vec<Value>> {
+    let mut command = Command::new(machine::terrace()?);
     machine::ends_with_us(&mut command);
     command.arg("sim").args(workloads).arg("--policies").arg(policies.join(",")).arg("--fast").arg(set.fast().join(","));
     command.arg("--machines").arg(options.machines.join(",")).arg("--seeds").arg(&options.seeds);
-    command.args(options.knob.iter().flat_map(|knob| ["--set", knob])).arg("-o").arg(&finished).arg("--json");
+    command.args(options.knob.iter().flat_map(|knob| ["--set", knob])).arg("-o").arg(finished).arg("--json");
+    command.args(stands_for.into_iter().flat_map(|number| ["--stands-for".to_owned(), number.to_string()]));
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     println!("terrace {}\n", words.join(" "));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
@@ -118,10 +133,10 @@ fn simulate(set: Set, workloads: &[String], policies: &[String], options: &Optio
 }
 
 /// Where finished cases are: another file for another simulator, and for other recordings of the same names.
-fn finished(set: Set, terrace: &Path, workloads: &[String]) -> anyhow::Result<PathBuf> {
+fn finished(set: Set, terrace: &Path, files: &[String]) -> anyhow::Result<PathBuf> {
     let mut hash = DefaultHasher::new();
     std::fs::read(terrace)?.hash(&mut hash);
-    for file in workloads.iter().filter_map(|workload| std::fs::metadata(workload).ok()) {
+    for file in files.iter().filter_map(|file| std::fs::metadata(file).ok()) {
         (file.len(), file.modified()?).hash(&mut hash);
     }
     let directory = terrace.with_file_name("policies");

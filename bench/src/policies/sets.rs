@@ -32,6 +32,10 @@ pub struct Program {
     pub period: u32,
 }
 
+/// A recording plays as many real accesses as a generator's stream does, 12 billion to 20 GiB: otherwise it would be over before policies whose intervals are those of
+/// the papers have come to a decision.
+pub const REAL_ACCESSES: u64 = 12_000_000_000;
+
 /// Of 512 KiB: as the memory is a fiftieth of what papers run, so is the cache before it.
 pub const CACHE: &str = "512K";
 
