@@ -35,7 +35,7 @@ pub struct Config {
 /// In a live program, but for the slowness: a move of 2 MiB takes a sample of 1 ms, as it is copied at 2 GB/s and more.
 pub const CONFIG: Config = Config { horizon: 32.0, move_samples: 1.0, sigmas: 1.4, slowness: 1.0 };
 
-/// What is is expected to last for this multiple of the time in which it was watched.
+/// What is seen is expected to last for this multiple of the time in which units were watched.
 const BELIEVED: f64 = 4.0;
 /// Of each tier, so many times the moves of one decision are ranked in an epoch.
 const RANKED: usize = 16;

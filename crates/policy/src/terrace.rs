@@ -21,6 +21,8 @@ use crate::regions::Model;
 /// An epoch's length, samples a unit.
 pub const EPOCH: f32 = 0.125;
 const SPEEDS: usize = 4;
+/// A weight where nothing tells the averages apart.
+const EVEN: f32 = 1.0 / SPEEDS as f32;
 /// Of the averages, epochs: 0.5, 2.5, 15 and 100 samples a unit.
 pub const HALF_LIVES: [f32; SPEEDS] = [4.0, 20.0, 120.0, 800.0];
 /// What a count of each keeps over an epoch: `2^(-1 / half-life)`.
@@ -121,8 +123,8 @@ impl Record {
         }
         for weight in &mut self.weights {
             // The sum is 0 where even the best gave no chance to what came.
-            let success = if sum > 0.0 { *weight / sum } else { 1.0 / SPEEDS as f32 };
-            *weight = success * (1.0 - SHARED) + SHARED / SPEEDS as f32;
+            let success = if sum > 0.0 { *weight / sum } else { EVEN };
+            *weight = success * (1.0 - SHARED) + SHARED * EVEN;
         }
         for (count, keep) in self.counts.iter_mut().zip(KEEP) {
             *count = (*count + self.seen) * keep;
@@ -224,9 +226,8 @@ impl Terrace {
             let heat = record.counts[RECENT] / exposures.at(age)[RECENT];
             let anew = anew.at(recent);
             record.born = epoch - recent;
-            (RECENT + 1..SPEEDS).for_each(|speed| record.counts[speed] = heat * anew[speed]);
-            record.counts[RECENT] = heat * anew[RECENT];
-            record.weights = [1.0 / SPEEDS as f32; SPEEDS];
+            (RECENT..SPEEDS).for_each(|speed| record.counts[speed] = heat * anew[speed]);
+            record.weights = [EVEN; SPEEDS];
         }
         self.begun = epoch;
     }
@@ -243,7 +244,7 @@ impl Model for Terrace {
             self.records.resize(index + 1, Record { born: ABSENT, ..Record::default() });
         }
         if !self.records[index].is_present() {
-            self.records[index] = Record { weights: [1.0 / SPEEDS as f32; SPEEDS], born: self.epoch + 1, ..Record::default() };
+            self.records[index] = Record { weights: [EVEN; SPEEDS], born: self.epoch + 1, ..Record::default() };
             self.present += 1;
         }
     }
@@ -401,6 +402,13 @@ mod tests {
         }
         // All keep their order; and most are still called hot, though they have only three of five samples that count meanwhile.
         assert!(load.hot().len() * 4 >= before * 3 && load.found(0) > 0.95, "{} of {before}", load.hot().len());
+    }
+
+    #[test]
+    fn counts_are_halved_in_their_half_lives() {
+        for (keep, half_life) in KEEP.into_iter().zip(HALF_LIVES) {
+            assert!((keep.powf(half_life) - 0.5).abs() < 1e-3, "{keep} in {half_life}");
+        }
     }
 
     #[test]

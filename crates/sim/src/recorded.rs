@@ -13,6 +13,12 @@ fn of_file(path: &Path, error: impl std::fmt::Display) -> SourceError {
     SourceError(format!("{}: {error}", path.display()).into())
 }
 
+/// Why a recording ends where it does: its file is cut off, or had no room for so many of `what` more.
+fn ends_early(incomplete: Option<&str>, left_out: u64, what: &str) -> Option<String> {
+    let full = (left_out > 0).then(|| format!("the file was full: {left_out} {what} are not in it"));
+    incomplete.map(str::to_owned).or(full)
+}
+
 /// Recorded accesses to pages, a number of which in a row make a unit.
 pub struct Recorded {
     name: String,
@@ -83,9 +89,7 @@ impl Recorded {
 
     /// Why it ends where it does, if that is not the end of what was recorded.
     pub fn incomplete(&self) -> Option<String> {
-        let left_out = self.reader.left_out();
-        let full = (left_out > 0).then(|| format!("the file was full: {left_out} accesses are not in it"));
-        self.reader.incomplete().map(str::to_owned).or(full)
+        ends_early(self.reader.incomplete(), self.reader.left_out(), "accesses")
     }
 }
 
@@ -148,9 +152,7 @@ impl RecordedObjects {
 
     /// Why it ends where it does, if that is not the end of what was recorded.
     pub fn incomplete(&self) -> Option<String> {
-        let left_out = self.reader.left_out();
-        let full = (left_out > 0).then(|| format!("the file was full: {left_out} events are not in it"));
-        self.reader.incomplete().map(str::to_owned).or(full)
+        ends_early(self.reader.incomplete(), self.reader.left_out(), "events")
     }
 }
 

@@ -947,23 +947,30 @@ mod tests {
         assert!(same <= 5, "{same} are the same with other samples");
     }
 
+    /// Accesses in a tick and a window of [`free_moves`].
+    const TICK: usize = 2_000;
+
+    /// Both tiers are as fast as each other, and moves take no time.
+    fn free_moves(units: u32, capacity: u32) -> Settings {
+        let free = MoveCost { unit_ns: 0.0, page_ns: 0.0 };
+        let slow = Slow::Memory(machine().fast);
+        let machine = Machine { slow, promotion: free, demotion: free, move_bytes: u64::MAX, ..machine() };
+        Settings {
+            tick_ns: TICK as f64 * 100.0,
+            sample_period: 5.0,
+            window: TICK as u64,
+            capacity,
+            stands_for: 1.0,
+            ..Settings::new(machine, units)
+        }
+    }
+
     /// Where both tiers are as fast as each other and moves take no time, ticks come at the same accesses for all, and nobody has more hits in any window
     /// than who knows what comes.
     #[test]
     fn nobody_beats_who_knows_what_comes() {
-        const TICK: usize = 2_000;
-        let free = MoveCost { unit_ns: 0.0, page_ns: 0.0 };
-        let fast = machine().fast;
-        let machine = Machine { slow: Slow::Memory(fast), promotion: free, demotion: free, move_bytes: u64::MAX, ..machine() };
         let units = 300;
-        let setup = Settings {
-            tick_ns: TICK as f64 * 100.0,
-            sample_period: 5.0,
-            window: TICK as u64,
-            capacity: 60,
-            stands_for: 1.0,
-            ..Settings::new(machine, units)
-        };
+        let setup = free_moves(units, 60);
         for (name, _) in names() {
             let mut stream = Generator::parse(name, units, 60_000).unwrap().stream(3);
             let mut simulations = all(setup);
@@ -995,18 +1002,8 @@ mod tests {
     /// of the window's most accessed one.
     #[test]
     fn with_several_sizes_nobody_beats_who_knows_what_comes_by_more_than_one_unit() {
-        const TICK: usize = 2_000;
-        let free = MoveCost { unit_ns: 0.0, page_ns: 0.0 };
-        let machine = Machine { slow: Slow::Memory(machine().fast), promotion: free, demotion: free, move_bytes: u64::MAX, ..machine() };
         let sizes: Vec<u32> = (0..300).map(|unit| if unit % 10 == 0 { 16 } else { 1 }).collect();
-        let setup = Settings {
-            tick_ns: TICK as f64 * 100.0,
-            sample_period: 5.0,
-            window: TICK as u64,
-            capacity: 150,
-            stands_for: 1.0,
-            ..Settings::new(machine, 300)
-        };
+        let setup = free_moves(300, 150);
         for name in ["jump", "drift", "uniform", "phases", "zipf:theta=0.4"] {
             let mut simulations = all_of(&sizes, setup);
             let mut parameters = Parameters::default();

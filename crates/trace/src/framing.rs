@@ -113,6 +113,19 @@ pub fn head(bytes: &[u8; BLOCK_HEAD]) -> (u8, u32) {
     (bytes[0], u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
 }
 
+/// Gives every block that can be found in what follows a magic number the head for what it holds, for who damages files on purpose: the last one for what there is of it.
+pub fn put_right(blocks: &mut [u8]) {
+    let mut at = 0;
+    while let Some(head_bytes) = blocks.get(at..).and_then(|rest| rest.first_chunk::<BLOCK_HEAD>()).copied() {
+        let (kind, len) = head(&head_bytes);
+        let from = at + BLOCK_HEAD;
+        let to = from.saturating_add(len as usize).min(blocks.len());
+        let right = block(kind, &blocks[from..to]);
+        blocks[at..to].copy_from_slice(&right);
+        at = to;
+    }
+}
+
 /// Whether these are the contents that the head was written for.
 pub fn is_intact(head: &[u8; BLOCK_HEAD], contents: &[u8]) -> bool {
     checksum(&head[..5], contents).to_le_bytes() == head[5..]

@@ -1,7 +1,7 @@
 //! Damages files on purpose, for tests: bytes change, go, come twice; and then the checksums of all blocks that can be found are put right, so that what lies
 //! behind them is reached too. Deterministic: the same state, the same damage.
 
-use crate::framing::{self, BLOCK_HEAD};
+use crate::framing;
 
 /// SplitMix64.
 fn next(state: &mut u64) -> usize {
@@ -36,14 +36,6 @@ pub fn mutate(bytes: &[u8], state: &mut u64, mut see: impl FnMut(&[u8])) {
         }
     }
     see(&damaged);
-    let mut at = 8;
-    while let Some(head) = damaged.get(at..).and_then(|rest| rest.first_chunk::<BLOCK_HEAD>()).copied() {
-        let (kind, len) = framing::head(&head);
-        let from = at + BLOCK_HEAD;
-        let to = from.saturating_add(len as usize).min(damaged.len());
-        let put_right = framing::block(kind, &damaged[from..to]);
-        damaged[at..to].copy_from_slice(&put_right);
-        at = to;
-    }
+    framing::put_right(&mut damaged[8..]);
     see(&damaged);
 }
