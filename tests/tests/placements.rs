@@ -51,7 +51,8 @@ fn misuse_is_told_of_in_debug_builds() {
     };
     for allocator in ["size", "context"] {
         let stderr = said(&PLACEMENTS.program, allocator);
-        for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48", "which was not allocated"] {
+        for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48", "which was not allocated"]
+        {
             assert!(stderr.contains("misuse: ") && stderr.contains(what), "{what}: {stderr}");
         }
         assert!(!said(&compiled("placements_ndebug.c", &INCLUDE), allocator).contains("misuse"));

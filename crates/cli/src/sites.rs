@@ -158,7 +158,8 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
             let names = symbols.names(site);
             let each = site.bytes / site.objects.max(1);
             let shares = site.tier_bytes.iter().zip(&widths);
-            let shares: String = shares.map(|(part, width)| format!(" {:>width$}", share(*part as f64 / site.bytes.max(1) as f64))).collect();
+            let shares: String =
+                shares.map(|(part, width)| format!(" {:>width$}", share(*part as f64 / site.bytes.max(1) as f64))).collect();
             let of_all = share(site.samples / met.max(f64::MIN_POSITIVE));
             let first = names.first().map_or("?", String::as_str);
             writeln!(out, "  {of_all:>7} {:>10} {:>10} {each:>11}{shares}  {first}", bytes(site.bytes), site.objects)?;
