@@ -36,6 +36,10 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
     if failed > 0 {
         bail!("{failed} of {} cases could not be run; see above", cases.len());
     }
+    let incomplete = rows.iter().filter(|row| row.incomplete.is_some()).count();
+    if incomplete > 0 {
+        bail!("{incomplete} of {} cases are of recordings that are not whole; see above", cases.len());
+    }
     Ok(0)
 }
 
