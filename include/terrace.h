@@ -61,8 +61,8 @@ static inline terrace_placement terrace_next_to(const void *object) {
 }
 
 /*
- * In an arena. Where the zone is full (256 GiB; less where address space is short) or address space is limited (ulimit -v), malloc allocates in its place, and terrace_arena_of
- * says that it is in none.
+ * In an arena. Where the zone is full (256 GiB; less where address space is short), address space is limited (ulimit -v), or more than 1 GiB is asked for, malloc allocates in its
+ * place, and terrace_arena_of says that it is in none.
  */
 static inline terrace_placement terrace_in(terrace_arena arena) {
     terrace_placement placement = {4, (uintptr_t)arena};

@@ -321,6 +321,20 @@ static void misuse(void) {
     free(stays + 160);
     MUST(stays[999] == 7 && malloc_usable_size(stays) >= 1000);
     free(stays);
+    /* What is nobody's: on the stack, of the program's own mapping. It would be handed out if it were taken for free memory. */
+    static char in_data[64];
+    char on_stack[64], *mapped = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *volatile foreign[] = {on_stack, mapped, mapped + PAGE, in_data, (char *)misuse, (char *)16, (char *)(UINTPTR_MAX - 4095)};
+    for (size_t at = 0; at < COUNT(foreign); at++) {
+        free(foreign[at]);
+        errno = 0;
+        MUST(realloc(foreign[at], 100) == NULL && errno == EINVAL);
+        MUST(malloc_usable_size(foreign[at]) == 0);
+        for (size_t bytes = 1; bytes <= 4096; bytes *= 2) {
+            char *made = malloc(bytes);
+            MUST(made && made != foreign[at]);
+        }
+    }
 }
 
 int main(int count, char **words) {

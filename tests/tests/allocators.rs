@@ -87,5 +87,6 @@ fn hot_and_cold_sites_have_names() {
     let shown = Program::new(terrace_command()).args(["report", "sites"]).arg(&file).succeed();
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     let (hottest, coldest) = text.split_once("coldest").unwrap_or_else(|| panic!("{text}"));
+    assert!(["dram", "lz4"].iter().all(|tier| hottest.contains(tier)), "{text}");
     assert!(hottest.contains("make_hot") && coldest.contains("make_cold") && coldest.contains("hot_and_cold_sites.c"), "{text}");
 }

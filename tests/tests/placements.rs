@@ -44,16 +44,19 @@ fn what_is_cold_leaves_first() {
 
 #[test]
 fn misuse_is_told_of_in_debug_builds() {
-    let said = |program: &Path| {
-        let finished = Program::new(program).arg("misuse").under(Terrace::observing()).run();
+    let said = |program: &Path, allocator: &str| {
+        let finished = Program::new(program).arg("misuse").under(Terrace::observing().and(&format!("--allocator={allocator}"))).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         finished.stderr
     };
-    let stderr = said(&PLACEMENTS.program);
-    for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48"] {
-        assert!(stderr.contains("misuse: ") && stderr.contains(what), "{what}: {stderr}");
+    for allocator in ["size", "context"] {
+        let stderr = said(&PLACEMENTS.program, allocator);
+        for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48", "which was not allocated"]
+        {
+            assert!(stderr.contains("misuse: ") && stderr.contains(what), "{what}: {stderr}");
+        }
+        assert!(!said(&compiled("placements_ndebug.c", &INCLUDE), allocator).contains("misuse"));
     }
-    assert!(!said(&compiled("placements_ndebug.c", &INCLUDE)).contains("misuse"));
 }
 
 /// Where Terrace is installed, as its README says.

@@ -68,6 +68,7 @@ uint16_t terrace_large_dies(void *);
 void *terrace_placed_malloc(size_t size, size_t align, uintptr_t kind, uintptr_t what);
 void terrace_placed_free(void *);
 void terrace_placed_misaligned(size_t align);
+void terrace_not_allocated(const void *);
 size_t terrace_placed_usable(const void *);
 _Bool terrace_placed_resize(void *, size_t);
 
@@ -225,6 +226,18 @@ static int is_placed(const void *p) {
 
 /* Whether it is not jemalloc's, nor that of the program's own allocator. */
 static int is_ours(const void *p) { return unlikely(unmanaged(p) || is_grouped(p) || is_placed(p)); }
+
+/*
+ * Whether nobody has allocated what is none of ours and not passed on. What lies in zone 0 is taken for jemalloc's; outside of it, where jemalloc has only the odd object, jemalloc is asked, under a
+ * lock of its own: freed, a foreign address would be handed out by a later malloc.
+ */
+static inline int is_nobodys(void *p) {
+    if (likely((uintptr_t)p - terrace_heap_start < terrace_heap_len || !terrace_heap_len))
+        return 0;
+    unsigned arena;
+    size_t len = sizeof(arena);
+    return _rjem_mallctl("arenas.lookup", &arena, &len, &p, sizeof(p)) != 0;
+}
 
 /* When a thread ends. What it allocates after this is not grouped. */
 static void end_cache(void *cache) {
@@ -399,6 +412,10 @@ static __attribute__((noinline)) void free_slow(void *p) {
             return;
         }
         ready();
+        if (unlikely(is_nobodys(p))) {
+            terrace_not_allocated(p);
+            return;
+        }
         dies(p);
         _rjem_free(p);
     }
@@ -421,7 +438,9 @@ static size_t usable_size(void *p) {
         return terrace_grouped_usable(p);
     if (unlikely(is_placed(p)))
         return terrace_placed_usable(p);
-    return unlikely(passing) ? next.malloc_usable_size(p) : _rjem_malloc_usable_size(p);
+    if (unlikely(passing))
+        return next.malloc_usable_size(p);
+    return unlikely(is_nobodys(p)) ? 0 : _rjem_malloc_usable_size(p);
 }
 
 /* To what was allocated for it (or was not), by another allocator or of another class. */
@@ -455,6 +474,11 @@ static void *reallocate(void *p, size_t size, CALLER) {
         if (unlikely(passing))
             return done(next.realloc(p, size));
         ready();
+        if (unlikely(is_nobodys(p))) {
+            terrace_not_allocated(p);
+            errno = EINVAL;
+            return NULL;
+        }
         uint16_t site = dies(p);
         void *to = unlikely(size >= LARGE) ? large_realloc(p, size) : done(_rjem_realloc(p, size));
         return size ? moved(p, to, site, THE_CALLER) : to;

@@ -40,6 +40,8 @@ const REFILLED: usize = GRANULES * 3 / 4;
 const PRIVATE_FROM: u64 = 8 << 10;
 /// So many arenas are made in one shard, then in the next.
 const ARENAS_TOGETHER: usize = 64;
+/// Larger objects are `malloc`'s: what is known of their pages takes 24 MiB here, whether they are touched or not, and what one shard got no other one gets.
+const OBJECT_MAX: usize = 1 << 30;
 /// Tries to get more for one object.
 const EXTENDED_MAX: usize = 8;
 /// Misuses that are told of.
@@ -666,7 +668,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
 
 /// An object; 0 if there is no memory, or this is nothing for a placement.
 fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
-    if !align.is_power_of_two() || align > zone::REGION || !open() || bytes > ZONE_PAGES.load(Relaxed) * PAGE {
+    if !align.is_power_of_two() || align > zone::REGION || bytes > OBJECT_MAX || !open() || bytes > ZONE_PAGES.load(Relaxed) * PAGE {
         return 0;
     }
     let Some((shard, wish)) = resolve(placement, bytes, align) else { return 0 };
@@ -706,6 +708,12 @@ extern "C" fn terrace_placed_malloc(size: usize, align: usize, kind: usize, what
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_misaligned(align: usize) {
     misuse(|| format!("mnalloc_aligned with alignment {align}, which is no power of two"));
+}
+
+/// Says that what is to be freed or resized was allocated by nobody.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_not_allocated(object: usize) {
+    misuse(|| format!("free or realloc of {object:#x}, which was not allocated"));
 }
 
 /// Frees an object of the placed zones.

@@ -11,6 +11,8 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+/// Columns of a tier, at least.
+const TIER_WIDTH: usize = 7;
 /// First word of a process's list.
 const MAGIC: &str = "terrace-sites";
 /// Sites of a process that the report has, at most: the largest and the hottest.
@@ -146,29 +148,41 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     writeln!(out, "samples: {met:.0} met objects of these, {:.0} other memory (mappings, stacks)", sites.samples_elsewhere)?;
     let density = |site: &Site| site.samples / site.bytes.max(1) as f64;
     let mut ranking: Vec<&Site> = sites.sites.iter().collect();
+    let widths: Vec<usize> = sites.tiers.iter().map(|name| TIER_WIDTH.max(name.chars().count())).collect();
+    let tiers: String = sites.tiers.iter().map(|name| format!(" {name:>TIER_WIDTH$}")).collect();
+    // Under the first of the names.
+    let indent = 43 + widths.iter().map(|width| 1 + width).sum::<usize>();
     let mut list = |title: &str, ranking: &[&Site]| -> Result<()> {
-        writeln!(out, "\n{title}\n  samples      bytes    objects  bytes each   in DRAM  allocated by")?;
+        writeln!(out, "\n{title}\n  samples      bytes    objects  bytes each{tiers}  allocated by")?;
         for site in ranking.iter().take(arguments.count) {
             let names = symbols.names(site);
             let each = site.bytes / site.objects.max(1);
-            let near = share(site.tier_bytes.first().map_or(0.0, |near| *near as f64 / site.bytes.max(1) as f64));
+            let shares = site.tier_bytes.iter().zip(&widths);
+            let shares: String =
+                shares.map(|(part, width)| format!(" {:>width$}", share(*part as f64 / site.bytes.max(1) as f64))).collect();
             let of_all = share(site.samples / met.max(f64::MIN_POSITIVE));
             let first = names.first().map_or("?", String::as_str);
-            writeln!(out, "  {of_all:>7} {:>10} {:>10} {each:>11} {near:>9}  {first}", bytes(site.bytes), site.objects)?;
+            writeln!(out, "  {of_all:>7} {:>10} {:>10} {each:>11}{shares}  {first}", bytes(site.bytes), site.objects)?;
             for name in names.iter().skip(1) {
-                writeln!(out, "{:56}  ← {name}", "")?;
+                writeln!(out, "{:indent$}  ← {name}", "")?;
             }
         }
         Ok(())
     };
     ranking.sort_by(|a, b| b.samples.total_cmp(&a.samples));
     ranking.retain(|site| site.samples > 0.0);
-    list("hottest (most samples)", &ranking)?;
+    if !ranking.is_empty() {
+        list("hottest (most samples)", &ranking)?;
+    }
     // Who holds much of which nothing is met: a candidate for `Cold`.
     let mean = met / bytes_in_all.max(1) as f64;
-    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| density(site) < mean / 4.0 && !site.is_placed()).collect();
+    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| (met == 0.0 || density(site) < mean / 4.0) && !site.is_placed()).collect();
     cold.sort_by_key(|site| std::cmp::Reverse(site.bytes));
-    list("coldest (most bytes with less than a quarter of the mean samples per byte)", &cold)?;
+    let title = match met {
+        0.0 => "most bytes (no sample met any: the program ran too briefly, or sleeps)",
+        _ => "coldest (most bytes with less than a quarter of the mean samples per byte)",
+    };
+    list(title, &cold)?;
     Ok(0)
 }
 

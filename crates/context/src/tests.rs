@@ -27,6 +27,25 @@ extern "C" fn with_nonsense(call: extern "C" fn()) {
     )
 }
 
+/// Calls with so many bytes, a multiple of 16, taken from the stack, as `alloca` does: where the frame began only the frame pointer tells.
+#[unsafe(naked)]
+extern "C" fn with_room(call: extern "C" fn(), bytes: usize) {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, rsi",
+        "call rdi",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc"
+    )
+}
+
 /// Calls from code without unwind information, as code made at run time is.
 #[unsafe(naked)]
 extern "C" fn from_nowhere(call: extern "C" fn()) {
@@ -107,6 +126,21 @@ fn nonsense_in_the_frame_pointer_does_no_harm() {
     with_depth(8, || {
         with_nonsense(look_and_keep);
         agree(&kept(), 8);
+    });
+}
+
+#[test]
+fn frames_that_grow_are_one_context() {
+    with_depth(8, || {
+        let ids: Vec<ContextId> = [0, 16, 4000, 100_000]
+            .map(|bytes| {
+                with_room(look_and_keep, bytes);
+                let seen = kept();
+                agree(&seen, 8);
+                seen.0
+            })
+            .into();
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:x?}");
     });
 }
 

@@ -26,7 +26,7 @@ const STEPS: i32 = 9;
 const STEP: f32 = 4.0;
 
 /// The zone that each site's next objects go to, of `zones`: the hotter, the lower its number. A site stays where it is if that is next to it, as samples
-/// change a little all the time. Sites without live objects stay, too.
+/// change a little all the time; but not where there are so few zones that another step's may be as near. Sites without live objects stay, too.
 pub fn zones(sites: &[Site], zones: u32) -> Vec<u32> {
     let bytes: u64 = sites.iter().map(|site| site.bytes).sum();
     let samples: f32 = sites.iter().map(|site| site.samples).sum();
@@ -34,12 +34,13 @@ pub fn zones(sites: &[Site], zones: u32) -> Vec<u32> {
         return sites.iter().map(|site| site.zone).collect();
     }
     let mean = samples / bytes as f32;
+    let near = u32::from(zones >= 3 * STEPS as u32);
     let chosen = |site: &Site| {
         let density = (site.samples + PRIOR_SAMPLES) / (site.bytes as f32 + PRIOR_SAMPLES / mean);
         let above = (density / mean).log(STEP).round() as i32;
         let step = (STEPS / 2 - above).clamp(0, STEPS - 1) as u32;
         let zone = step * zones / STEPS as u32;
-        if site.bytes == 0 || zone.abs_diff(site.zone) <= 1 { site.zone } else { zone }
+        if site.bytes == 0 || zone.abs_diff(site.zone) <= near { site.zone } else { zone }
     };
     sites.iter().map(chosen).collect()
 }
@@ -60,6 +61,17 @@ mod tests {
         let sites = [site(1 << 20, 900.0, 5), site(64 << 20, 2.0, 5), site(10 << 20, 60.0, 31), site(14 << 20, 100.0, 2)];
         let chosen = zones(&sites, 32);
         assert!(chosen[0] < chosen[2] && chosen[2] < chosen[1] && chosen[2] == chosen[3], "{chosen:?}");
+    }
+
+    #[test]
+    fn they_part_where_there_are_few_zones_too() {
+        for count in [2, 3, 4, 9, 26, 27, 255] {
+            for met in 0..count {
+                let sites = [site(1 << 20, 4000.0, met), site(64 << 20, 2.0, met)];
+                let chosen = zones(&sites, count);
+                assert!(chosen[0] < chosen[1], "of {count}, in {met}: {chosen:?}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! has [four](HALF_LIVES), and what they say is weighed by how well each foretold what came:
 //!
 //! - **Time is samples a unit**, in [epochs](EPOCH): a slow sampler over much memory is as sure of itself as a quick one over little; it only takes longer. A
-//!   unit's *heat* is how often it is met in the time in which the average unit is met once.
+//!   unit's *heat* is how often it is met in the time in which the average unit is met once; where sizes differ, how often it is for its size: a huge page is met
+//!   often because it is huge, and all the sooner is its heat known.
 //! - **Weights follow success.** Each average foretells how often the unit is met in the next epoch; its weight is multiplied by the chance that it gave to what then
 //!   came (Poisson), and all weights are drawn a little towards one another, so that none is lost (*fixed share*: Herbster and Warmuth, Tracking the
 //!   best expert, 1998). Where nothing changes the slowest gains the most; after a change of this unit the quickest do, within a few samples.
@@ -17,6 +18,7 @@
 
 use crate::placement::UnitId;
 use crate::regions::Model;
+use crate::sizes::Sizes;
 
 /// An epoch's length, samples a unit.
 pub const EPOCH: f32 = 0.125;
@@ -32,7 +34,7 @@ const SHARED: f32 = 0.01;
 /// The average of all units counts like so many samples a unit, in the slowest average of a unit; and each average so many in the next quicker one.
 const PRIOR: f32 = 2.0;
 const PRIOR_QUICKER: f32 = 0.3;
-/// Samples of a unit in an epoch that count, beyond the double of those expected.
+/// Samples of a unit in an epoch that count, beyond the double of those expected: of a larger unit than the average in proportion.
 pub const BURST: f32 = 2.0;
 /// However few units there are, samples.
 const LEAST_UNITS: f32 = 64.0;
@@ -47,7 +49,7 @@ const HOT_SIGMAS: f32 = 3.0;
 /// What is known of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// Its heat: times that it is met while the average unit is met once.
+    /// Its heat: times that it is met while the average unit is met once, for its size.
     pub heat: f32,
     /// The square of the standard deviation of that: what chance and the averages' disagreement make.
     pub variance: f32,
@@ -98,11 +100,11 @@ impl Record {
         epoch.saturating_sub(self.born)
     }
 
-    /// The averages.
-    fn rates(&self, exposures: &[f32; SPEEDS]) -> [f32; SPEEDS] {
+    /// The averages, of a unit that is so many times as large as the average one.
+    fn rates(&self, exposures: &[f32; SPEEDS], size: f32) -> [f32; SPEEDS] {
         let (mut rates, mut slower, mut prior) = ([0.0; SPEEDS], 1.0, PRIOR);
         for speed in (0..SPEEDS).rev() {
-            rates[speed] = (self.counts[speed] + prior * slower) / (exposures[speed] + prior);
+            rates[speed] = (self.counts[speed] + prior * slower) / (exposures[speed] * size + prior);
             (slower, prior) = (rates[speed], PRIOR_QUICKER);
         }
         rates
@@ -112,19 +114,19 @@ impl Record {
         rates.iter().zip(&self.weights).map(|(rate, weight)| rate * weight).sum()
     }
 
-    /// The end of an epoch for a unit whose averages were these.
-    fn turn(&mut self, rates: &[f32; SPEEDS]) {
-        let most = rates.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
+    /// The end of an epoch for a unit of that size whose averages were these.
+    fn turn(&mut self, rates: &[f32; SPEEDS], size: f32) {
+        // Logarithms of the chances, but for what is the same in all: large numbers are expected of large units.
+        let came = |rate: f32| if self.seen > 0.0 { self.seen * rate.ln() } else { 0.0 };
+        let chances = rates.map(|rate| came(rate) - rate * size * EPOCH);
+        let best = chances.into_iter().fold(f32::MIN, f32::max);
         let mut sum = 0.0;
-        for (weight, rate) in self.weights.iter_mut().zip(rates) {
-            let chance = (-rate * EPOCH).exp();
-            *weight *= if self.seen > 0.0 { chance * (rate / most).powf(self.seen) } else { chance };
+        for (weight, chance) in self.weights.iter_mut().zip(chances) {
+            *weight *= (chance - best).exp();
             sum += *weight;
         }
         for weight in &mut self.weights {
-            // The sum is 0 where even the best gave no chance to what came.
-            let success = if sum > 0.0 { *weight / sum } else { EVEN };
-            *weight = success * (1.0 - SHARED) + SHARED * EVEN;
+            *weight = *weight / sum * (1.0 - SHARED) + SHARED * EVEN;
         }
         for (count, keep) in self.counts.iter_mut().zip(KEEP) {
             *count = (*count + self.seen) * keep;
@@ -138,6 +140,9 @@ impl Record {
 pub struct Terrace {
     records: Vec<Record>,
     present: u32,
+    sizes: Sizes,
+    /// Of those present, base units.
+    extent: u64,
     /// This epoch, and samples in it.
     epoch: u32,
     in_epoch: f32,
@@ -149,7 +154,7 @@ pub struct Terrace {
 
 impl Default for Terrace {
     fn default() -> Terrace {
-        Terrace { records: Vec::new(), present: 0, epoch: 1, in_epoch: 0.0, begun: 1, changed: 0.0 }
+        Terrace { records: Vec::new(), present: 0, sizes: Sizes::default(), extent: 0, epoch: 1, in_epoch: 0.0, begun: 1, changed: 0.0 }
     }
 }
 
@@ -158,15 +163,39 @@ impl Terrace {
         self.records.get(unit as usize).filter(|record| record.is_present())
     }
 
+    /// How large the average unit is, base units.
+    pub fn mean_size(&self) -> f32 {
+        self.extent as f32 / (self.present as f32).max(1.0)
+    }
+
+    /// How large units are, base units.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// As [`arrived`](Model::arrived), of a unit of so many base units.
+    pub fn arrived_with_size(&mut self, unit: UnitId, size: u32) {
+        self.gone(unit);
+        let index = unit as usize;
+        if index >= self.records.len() {
+            self.records.resize(index + 1, Record { born: ABSENT, ..Record::default() });
+        }
+        self.records[index] = Record { weights: [EVEN; SPEEDS], born: self.epoch + 1, ..Record::default() };
+        self.sizes.set(unit, size);
+        self.present += 1;
+        self.extent += u64::from(size);
+    }
+
     /// What is known of a unit that is there.
     pub fn evidence(&self, unit: UnitId) -> Option<Evidence> {
         let record = self.record(unit)?;
+        let size = self.sizes.of(unit) as f32 / self.mean_size();
         let mut exposures = Exposures::new();
         let exposures = exposures.at(record.age(self.epoch));
-        let rates = record.rates(exposures);
+        let rates = record.rates(exposures, size);
         let heat = record.heat(&rates);
         let of_speed = |speed: usize| {
-            let exposure = exposures[speed] + PRIOR;
+            let exposure = exposures[speed] * size + PRIOR;
             let chance = (rates[speed] + 1.0 / exposure) / exposure;
             record.weights[speed] * (chance + (rates[speed] - heat).powi(2))
         };
@@ -175,11 +204,11 @@ impl Terrace {
 
     /// Units that are there, and their heat.
     pub fn heats(&self) -> impl Iterator<Item = (UnitId, f32)> + '_ {
-        let mut exposures = Exposures::new();
-        (0..)
-            .zip(&self.records)
-            .filter(|(_, record)| record.is_present())
-            .map(move |(unit, record)| (unit, record.heat(&record.rates(exposures.at(record.age(self.epoch))))))
+        let (mut exposures, mean) = (Exposures::new(), self.mean_size());
+        (0..).zip(&self.records).filter(|(_, record)| record.is_present()).map(move |(unit, record)| {
+            let rates = record.rates(exposures.at(record.age(self.epoch)), self.sizes.of(unit) as f32 / mean);
+            (unit, record.heat(&rates))
+        })
     }
 
     /// The number of the present epoch. Heats only change with it.
@@ -199,13 +228,14 @@ impl Terrace {
 
     /// The end of an epoch.
     fn turn(&mut self) {
-        let (mut elsewhere, mut all, mut exposures) = (0.0, 0.0, Exposures::new());
-        for record in self.records.iter_mut().filter(|record| record.is_present()) {
-            let rates = record.rates(exposures.at(record.age(self.epoch)));
-            record.turn(&rates);
+        let (mut elsewhere, mut all, mut exposures, mean) = (0.0, 0.0, Exposures::new(), self.mean_size());
+        for (unit, record) in (0..).zip(&mut self.records).filter(|(_, record)| record.is_present()) {
+            let size = self.sizes.of(unit) as f32 / mean;
+            let rates = record.rates(exposures.at(record.age(self.epoch)), size);
+            record.turn(&rates, size);
             let heat = record.heat(&rates);
-            elsewhere += (heat - rates[SPEEDS - 1]).abs();
-            all += heat;
+            elsewhere += (heat - rates[SPEEDS - 1]).abs() * size;
+            all += heat * size;
         }
         // What one unit has more another has less.
         self.changed = if all > 0.0 { 0.5 * elsewhere / all } else { 0.0 };
@@ -239,13 +269,8 @@ impl Model for Terrace {
     }
 
     fn arrived(&mut self, unit: UnitId) {
-        let index = unit as usize;
-        if index >= self.records.len() {
-            self.records.resize(index + 1, Record { born: ABSENT, ..Record::default() });
-        }
-        if !self.records[index].is_present() {
-            self.records[index] = Record { weights: [EVEN; SPEEDS], born: self.epoch + 1, ..Record::default() };
-            self.present += 1;
+        if self.record(unit).is_none() {
+            self.arrived_with_size(unit, 1);
         }
     }
 
@@ -253,16 +278,17 @@ impl Model for Terrace {
         if self.record(unit).is_some() {
             self.records[unit as usize].born = ABSENT;
             self.present -= 1;
+            self.extent -= u64::from(self.sizes.of(unit));
         }
     }
 
     fn sampled(&mut self, unit: UnitId, weight: f32) {
-        let epoch = self.epoch;
+        let (epoch, size) = (self.epoch, self.sizes.of(unit) as f32 / self.mean_size());
         let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is_present()) else { return };
         // What the second quickest average makes expect, of a unit with a past.
         let expected = record.counts[1] * (1.0 - KEEP[1]);
         // What does not count takes no time either.
-        let counts = weight.min(BURST + 2.0 * expected - record.seen).max(0.0);
+        let counts = weight.min(BURST * size.max(1.0) + 2.0 * expected - record.seen).max(0.0);
         if epoch >= record.born {
             record.seen += counts;
         }
@@ -402,6 +428,53 @@ mod tests {
         }
         // All keep their order; and most are still called hot, though they have only three of five samples that count meanwhile.
         assert!(load.hot().len() * 4 >= before * 3 && load.found(0) > 0.95, "{} of {before}", load.hot().len());
+    }
+
+    /// A quarter of memory is pages of one base unit, the rest is huge ones of 64; a tenth of each is met nine times as often for its size as the rest.
+    #[test]
+    fn heat_is_by_size() {
+        let (small, huge) = (320u32, 15u32);
+        let mut model = Terrace::default();
+        (0..small).for_each(|unit| model.arrived_with_size(unit, 1));
+        (small..small + huge).for_each(|unit| model.arrived_with_size(unit, 64));
+        let size = |unit: u32| if unit < small { 1 } else { 64 };
+        let is_hot = |unit: u32| unit < 32 || (small..small + 2).contains(&unit);
+        let mut random = 88_172_645_463_325_252u64;
+        let total = small + 64 * huge;
+        let mut samples = 0;
+        while samples < 40 * total {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let page = ((random >> 11) % u64::from(total)) as u32;
+            let unit = if page < small { page } else { small + (page - small) / 64 };
+            if is_hot(unit) || (random >> 50).is_multiple_of(9) {
+                model.sampled(unit, 1.0);
+                samples += 1;
+            }
+        }
+        let hot = (0..small + huge).filter(|unit| is_hot(*unit)).map(size).sum::<u32>() as f32;
+        // Where all is met as often as its size says, heat is 1.
+        let cold = total as f32 / (9.0 * hot + (total as f32 - hot));
+        for (unit, heat) in model.heats().filter(|(unit, _)| *unit >= small) {
+            let truth = if is_hot(unit) { 9.0 * cold } else { cold };
+            assert!((heat / truth - 1.0).abs() < 0.25, "{unit}: {heat}, {truth}");
+        }
+        let of_small = |hot: bool| {
+            let heats: Vec<f32> = model.heats().filter(|(unit, _)| *unit < small && is_hot(*unit) == hot).map(|(_, heat)| heat).collect();
+            heats.iter().sum::<f32>() / heats.len() as f32
+        };
+        assert!(
+            (of_small(true) / (9.0 * cold) - 1.0).abs() < 0.2 && (of_small(false) / cold - 1.0).abs() < 0.2,
+            "{} {}",
+            of_small(true),
+            of_small(false)
+        );
+        // What is huge is not hot for that.
+        assert!((small + 2..small + huge).all(|unit| !model.is_hot(unit)) && model.is_hot(small));
+        // And what is gone does not count.
+        (small..small + huge).for_each(|unit| model.gone(unit));
+        assert_eq!(model.mean_size(), 1.0);
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn sizes_and_alignments() {
     let figures = query(own).expect("it is there");
     assert_eq!(figures.objects, 77);
     assert!(destroy(own));
-    for (bytes, align) in [(usize::MAX, 16), (1 << 60, 16), (16, 3), (16, 0), (16, 1 << 30)] {
+    for (bytes, align) in [(usize::MAX, 16), (1 << 60, 16), (OBJECT_MAX + 1, 16), (16, 3), (16, 0), (16, 1 << 30)] {
         assert_eq!(allocate(Placement::Hot, bytes, align), 0, "{bytes} at {align}");
     }
 }
