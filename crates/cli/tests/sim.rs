@@ -89,6 +89,14 @@ fn what_is_finished_is_not_run_again_and_what_was_cut_off_is() {
     assert_eq!(wrong.status.code(), Some(125));
     assert!(stderr(&wrong).contains("line 1: no result of this `terrace sim`; name another file"), "{}", stderr(&wrong));
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\"a\": 1}\n");
+    fs::write(&file, "notes, in one line").unwrap();
+    let wrong = terrace(&quick(&["-o", name])).output().unwrap();
+    assert!(
+        wrong.status.code() == Some(125) && stderr(&wrong).contains("no results of `terrace sim`; name another file"),
+        "{}",
+        stderr(&wrong)
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), "notes, in one line");
 }
 
 #[test]
@@ -334,11 +342,14 @@ fn mistakes_end_it_before_anything_is_run() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     fs::write(&text, "not a recording").unwrap();
+    let later = directory.path().join("later");
+    fs::write(&later, b"TERRACC\x09 and more").unwrap();
     for (line, told) in [
         (&["sim"][..], "WORKLOAD"),
         (&["sim", "jmp"], "there is no stream `jmp`; there are zipf, scattered, jump"),
         (&["sim", "jump", "--policies", "lru"], "there is no policy `lru`; there are first-touch"),
         (&["sim", text.to_str().unwrap()], "no recording of accesses or of objects"),
+        (&["sim", later.to_str().unwrap()], "is a recording in version 9 of the format, and this Terrace reads version 1"),
         (&["sim", "jump", "--set", "hemem.cool=1"], "hemem has no parameter \"cool\": it has hot-reads"),
         (&["sim", "jump", "-o", "/no/such/directory/file"], "cannot write /no/such/directory/file"),
     ] {

@@ -13,6 +13,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use terrace_trace::framing::check_magic;
 use terrace_trace::{accesses, objects};
 
 /// One of them.
@@ -178,11 +179,17 @@ fn recording(path: &Path) -> Result<Workload, WorkloadError> {
     let wrong = |why: String| WorkloadError::File { path: path.to_owned(), why };
     let mut magic = [0; 8];
     let read = File::open(path).and_then(|file| file.take(8).read(&mut magic)).map_err(|error| wrong(error.to_string()))?;
-    match &magic[..read] {
-        magic if *magic == accesses::MAGIC => Ok(Workload::Accesses(path.to_owned())),
-        magic if *magic == objects::MAGIC => Ok(Workload::Objects(path.to_owned())),
-        _ => Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into())),
-    }
+    let is = |of: &[u8; 8]| magic[..read].starts_with(&of[..7]);
+    let (of, workload) = if is(&accesses::MAGIC) {
+        (accesses::MAGIC, Workload::Accesses(path.to_owned()))
+    } else if is(&objects::MAGIC) {
+        (objects::MAGIC, Workload::Objects(path.to_owned()))
+    } else {
+        return Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into()));
+    };
+    // Of another version.
+    check_magic(&magic[..read], &of).map_err(|error| wrong(error.to_string()))?;
+    Ok(workload)
 }
 
 /// A recording that could be opened before and cannot any more.

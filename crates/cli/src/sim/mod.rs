@@ -15,6 +15,7 @@ use std::io::Write as _;
 use terrace_policy::published;
 use terrace_sim::machine::PRESETS;
 use terrace_sim::objects::layouts::Kind;
+use terrace_sim::objects::programs;
 use terrace_sim::workload;
 
 /// Runs the command; the result is the exit status.
@@ -55,8 +56,10 @@ fn list() -> String {
     section(&mut text, "workloads", &mut workload::names().map(|(name, about)| (name, about.to_owned())));
     let _ = writeln!(
         text,
-        "  generators have the parameters {}; a FILE of `terrace record --accesses` is a workload too",
-        terrace_sim::generators::KEYS.join(", ")
+        "  generators have the parameters {}; tree and store {}, store also {}; a FILE of `terrace record --accesses` is a workload too",
+        terrace_sim::generators::KEYS.join(", "),
+        programs::KEYS.join(", "),
+        programs::STORE_KEYS.join(", ")
     );
     section(&mut text, "machines", &mut PRESETS.iter().map(|machine| (machine.name, machine.about.to_owned())));
     section(&mut text, "layouts of objects", &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())));

@@ -21,6 +21,11 @@ pub const NAMES: [(&str, &str); 2] = [
     ("store", "Objects: a chained hash table of entries, keys and values, built, then looked up (M2T's store)"),
 ];
 
+/// Parameters of both, and of the store alone.
+pub const KEYS: [&str; 3] = ["keys", "theta", "lookups"];
+/// See there.
+pub const STORE_KEYS: [&str; 2] = ["writes", "chain"];
+
 /// Most keys: three objects each have numbers of 32 bits.
 const KEYS_MOST: u64 = 1 << 28;
 
@@ -53,8 +58,8 @@ impl Program {
             key => match (self, key) {
                 (Program::Store(config), "writes") => config.writes = parameter.number(0.0, 1.0)?,
                 (Program::Store(config), "chain") => config.buckets = Buckets::Of(parameter.whole(1, KEYS_MOST)?),
-                (Program::Tree(_), _) => return Err(parameter.unknown(name, &["keys", "theta", "lookups"])),
-                (Program::Store(_), _) => return Err(parameter.unknown(name, &["keys", "theta", "lookups", "writes", "chain"])),
+                (Program::Tree(_), _) => return Err(parameter.unknown(name, &KEYS)),
+                (Program::Store(_), _) => return Err(parameter.unknown(name, &[&KEYS[..], &STORE_KEYS].concat())),
             },
         }
         Ok(())
