@@ -52,6 +52,9 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
     let mut source = Recorded::open(path, PAGE)?;
     let units = source.units();
     let all = collected(&mut source)?;
+    if let Some(why) = source.ends_early().why() {
+        anyhow::bail!("{}: {why}; give one that is whole", path.display());
+    }
     for _ in 0..options.repeats {
         // To the end: from a file it is not ended before either.
         let (rate, simulation) = timed(&all, simulation(units, policy)?, f64::INFINITY);

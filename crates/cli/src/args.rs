@@ -86,11 +86,12 @@ What is simulated:
 
 Results:
   A table on standard output. With -o each finished case is a line of JSON in FILE at once, with what went on over time; cases that are in FILE already are not
-  run again, so that one who was interrupted, or wants more, gives the same command again.
+  run again, so that one who was interrupted, or wants more, gives the same command again. A recording that is cut off or damaged is run up to there; its
+  results say so (`incomplete`), and are made again by the next such command.
 
 Exit status:
   0    all cases were run
-  125  terrace itself failed, or some cases did
+  125  terrace itself failed, or some cases did, or a recording was not whole
 
 Examples:
   terrace sim jump --policies jenga,memtis,terrace

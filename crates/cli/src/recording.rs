@@ -226,13 +226,13 @@ pub fn export(arguments: &ExportArguments) -> Result<u8> {
         );
     }
     let reader = accesses::Reader::open(&arguments.file).with_context(|| from.to_string())?;
-    if let Some(why) = reader.incomplete() {
-        say(&format!("{from}: {why}; what comes before is exported"));
-    }
     let file = File::create(&arguments.output).with_context(|| format!("cannot write {to}"))?;
     let ExportFormat::OracleGeneral = arguments.format;
-    let records = oracle_general::export(&reader, &file).with_context(|| format!("{from} to {to}"))?;
-    say(&format!("{} accesses of {} pages: {to}", count(records), count(reader.pages().len() as u64)));
+    let exported = oracle_general::export(&reader, &file).with_context(|| format!("cannot write {to}"))?;
+    if let Some(why) = exported.incomplete {
+        say(&format!("{from}: {why}; what comes before is exported"));
+    }
+    say(&format!("{} accesses of {} pages: {to}", count(exported.records), count(reader.pages().len() as u64)));
     Ok(0)
 }
 

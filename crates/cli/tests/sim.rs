@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use support::{stderr, stdout, terrace};
 use terrace_trace::accesses::{Clock, Header, Page, Writer};
+use terrace_trace::objects;
 
 /// A quick one: three policies over two workloads.
 const QUICK: [&str; 11] =
@@ -88,6 +89,14 @@ fn what_is_finished_is_not_run_again_and_what_was_cut_off_is() {
     assert_eq!(wrong.status.code(), Some(125));
     assert!(stderr(&wrong).contains("line 1: no result of this `terrace sim`; name another file"), "{}", stderr(&wrong));
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\"a\": 1}\n");
+    fs::write(&file, "notes, in one line").unwrap();
+    let wrong = terrace(&quick(&["-o", name])).output().unwrap();
+    assert!(
+        wrong.status.code() == Some(125) && stderr(&wrong).contains("no results of `terrace sim`; name another file"),
+        "{}",
+        stderr(&wrong)
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), "notes, in one line");
 }
 
 #[test]
@@ -103,6 +112,12 @@ fn objects_lie_in_each_layout_that_is_asked_for() {
 
 /// A recording of one process: 300 pages of one range of 2 MiB and 10 of another, each read three times.
 fn record(path: &Path) {
+    let pages = (2048..2058).chain(512..812);
+    record_with(path, [pages.clone(), pages.clone(), pages].into_iter().flatten());
+}
+
+/// A recording of one process that reads these pages.
+fn record_with(path: &Path, pages: impl Iterator<Item = u64>) {
     let header = Header {
         terrace: "0".into(),
         command: vec!["program".into()],
@@ -115,11 +130,139 @@ fn record(path: &Path) {
         writes: true,
     };
     let mut writer = Writer::create(path, &header, u64::MAX).unwrap();
-    let pages = (2048..2058).chain(512..812).map(|number| Page { process: 1, number });
-    for (clock, page) in (0..).zip([pages.clone(), pages.clone(), pages].into_iter().flatten()) {
-        writer.append(page, false, clock).unwrap();
+    for (clock, number) in (0..).zip(pages) {
+        writer.append(Page { process: 1, number }, false, clock).unwrap();
     }
-    writer.finish(930).unwrap();
+    writer.finish(0).unwrap();
+}
+
+/// Flips a bit in the middle of one of the recording's blocks of records or events, from 0.
+fn damage(path: &Path, block: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let (mut at, mut met) = (8, 0);
+    loop {
+        let (kind, len) = (bytes[at], u32::from_le_bytes(bytes[at + 1..at + 5].try_into().unwrap()) as usize);
+        if kind == 2 && met == block {
+            bytes[at + 9 + len / 2] ^= 1;
+            return fs::write(path, bytes).unwrap();
+        }
+        met += usize::from(kind == 2);
+        at += 9 + len;
+    }
+}
+
+/// 200 pages, each read 1000 times, in four blocks.
+fn record_blocks(path: &Path) {
+    record_with(path, (0..200_000).map(|n: u64| n * n % 199));
+}
+
+#[test]
+fn of_a_damaged_recording_what_precedes_the_damage_is_simulated_and_marked() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, file) = (directory.path().join("a.acc"), directory.path().join("runs.jsonl"));
+    record_blocks(&path);
+    let whole = fs::read(&path).unwrap();
+    let (name, out) = (path.to_str().unwrap().to_owned(), file.to_str().unwrap().to_owned());
+    let run = |more: &[&str]| {
+        let line = ["sim", &name, "--page", "4K", "--plays", "real", "--policies", "first-touch,oracle", "-o", &out];
+        terrace(&[line.as_slice(), more].concat()).output().unwrap()
+    };
+    // A generator beside it is run as ever.
+    damage(&path, 2);
+    let output = run(&["zipf:units=100,accesses=10K", "--jobs", "3"]);
+    let told = "a block's checksum is wrong, behind 131072 of 200000 accesses";
+    assert_eq!(output.status.code(), Some(125));
+    for text in [
+        told,
+        "results are marked as incomplete: copy the file again, or record again",
+        "2 of 4 cases are of recordings that are not whole",
+    ] {
+        assert!(stderr(&output).contains(text), "{text} in {}", stderr(&output));
+    }
+    assert!(stdout(&output).contains(&format!("incomplete, of what comes before: {told}\n")), "{}", stdout(&output));
+    let found = rows(&file);
+    let of_recording = |rows: &[Value]| rows.iter().filter(|row| row["case"]["workload"] == name.as_str()).cloned().collect::<Vec<_>>();
+    let marked = of_recording(&found);
+    assert_eq!((found.len(), marked.len()), (4, 2));
+    assert!(marked.iter().all(|row| row["incomplete"] == told && row["total"]["accesses"] == 131_072), "{marked:?}");
+    assert!(found.iter().filter(|row| row["case"]["workload"] != name.as_str()).all(|row| row.get("incomplete").is_none()));
+    // Again: it may have been mended. It was not: the same, which is in the file already.
+    let output = run(&[]);
+    assert!(stderr(&output).contains("2 of 2 cases are run again: their recordings were not whole"), "{}", stderr(&output));
+    assert!(output.status.code() == Some(125) && rows(&file) == found);
+    // Cut off it is no more than that, and the mark is the same.
+    fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+    let output = run(&["--policies", "tpp"]);
+    assert_eq!(output.status.code(), Some(125));
+    let cut = rows(&file).into_iter().find(|row| row["case"]["policy"] == "tpp").unwrap();
+    assert_eq!((&cut["incomplete"], &cut["total"]["accesses"]), (&"its index is damaged, or what is behind it".into(), &200_000.into()));
+    // Mended.
+    fs::write(&path, &whole).unwrap();
+    let output = run(&[]);
+    assert_eq!((output.status.code(), stderr(&output).contains("run again")), (Some(0), true), "{}", stderr(&output));
+    let whole_rows: Vec<Value> = of_recording(&rows(&file)).into_iter().filter(|row| row.get("incomplete").is_none()).collect();
+    assert!(whole_rows.len() == 2 && whole_rows.iter().all(|row| row["total"]["accesses"] == 200_000), "{whole_rows:?}");
+    let output = run(&[]);
+    assert!(output.status.success() && stderr(&output).contains("2 of 2 cases are finished already"), "{}", stderr(&output));
+    // Of nothing there is no result.
+    damage(&path, 0);
+    let output = run(&["--seeds", "9"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("no access can be read: a block's checksum is wrong, behind 0 of 200000 accesses"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stdout(&output).is_empty() && stderr(&output).contains("2 of 2 cases could not be run"), "{}", stderr(&output));
+}
+
+#[test]
+fn of_damaged_objects_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.obj");
+    let header = objects::Header {
+        terrace: "0".into(),
+        command: vec!["program".into()],
+        source: "hooks".into(),
+        clock: Clock::Accesses,
+        period: 1,
+        cache: None,
+        depth: 4,
+    };
+    let mut writer = objects::Writer::create(&path, &header, u64::MAX).unwrap();
+    writer.name_context(vec!["main".into()]);
+    for object in 0..40u32 {
+        writer.append(objects::Event::Born { address: u64::from(object) * 8192, bytes: 5000, context: 0, clock: 0 }, 0).unwrap();
+    }
+    for at in 0..200_000u32 {
+        writer.append(objects::Event::Access { object: at % 40, offset: 0, written: false }, u64::from(at)).unwrap();
+    }
+    writer.finish(200_000).unwrap();
+    damage(&path, 1);
+    // The oracle's layout goes through it before the others do; each comes to the same place.
+    for page in ["4K", "mixed"] {
+        let line = [
+            "sim",
+            path.to_str().unwrap(),
+            "--layouts",
+            "time,oracle",
+            "--policies",
+            "first-touch",
+            "--page",
+            page,
+            "--cache",
+            "none",
+            "--json",
+        ];
+        let output = terrace(&line).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            assert!(row["incomplete"].as_str().unwrap().starts_with("a block's checksum is wrong, behind 1 of "), "{row}");
+            assert!((1..200_000).contains(&row["total"]["accesses"].as_u64().unwrap()), "{row}");
+        }
+    }
 }
 
 #[test]
@@ -172,16 +315,41 @@ fn generators_mix_base_pages_and_huge_ones_the_same_way_each_time() {
     assert!(hits("oracle") > hits("first-touch"), "{} and {}", hits("oracle"), hits("first-touch"));
 }
 
+/// Half of all accesses are misses, whatever happens; of `optane` a hit has 80 ns and a miss 300, and the slow tier lets 39 GB/s of reads pass.
+#[test]
+fn more_requests_help_until_the_bandwidth_is_used_up() {
+    let rate = |in_flight: &str, fast: &str| {
+        let line =
+            ["sim", "uniform:writes=0,units=1000", "--accesses", "4M", "--stands-for", "1000", "--fast", fast, "--policies", "first-touch"];
+        let output = terrace(&[line.as_slice(), &["--in-flight", in_flight, "--windows", "10", "--json"]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // The last tenth: the first tick knows of no traffic yet.
+        (rows[0]["windows"][9]["per_s"].as_f64().unwrap(), rows[0]["windows"][9]["hit_rate"].as_f64().unwrap())
+    };
+    let is = |(found, _): (f64, f64), expected: f64, within: f64| assert!((found / expected - 1.0).abs() < within, "{found} of {expected}");
+    // One at a time, and so few that they hardly meet: what the latencies allow.
+    let one = rate("1", "50%");
+    is(one, 1e9 / (80.0 * one.1 + 300.0 * (1.0 - one.1)), 1e-6);
+    is(rate("4", "50%"), 4e9 / 190.0, 0.01);
+    // A thousand would make 5,263 million: what the slow tier lets through, whose misses are half of them. With a fifth of them it is DRAM's 100 GB/s.
+    is(rate("1000", "50%"), 39e9 / 64.0 / 0.5, 0.01);
+    is(rate("1000", "80%"), 100e9 / 64.0 / 0.8, 0.01);
+}
+
 #[test]
 fn mistakes_end_it_before_anything_is_run() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     fs::write(&text, "not a recording").unwrap();
+    let later = directory.path().join("later");
+    fs::write(&later, b"TERRACC\x09 and more").unwrap();
     for (line, told) in [
         (&["sim"][..], "WORKLOAD"),
         (&["sim", "jmp"], "there is no stream `jmp`; there are zipf, scattered, jump"),
         (&["sim", "jump", "--policies", "lru"], "there is no policy `lru`; there are first-touch"),
         (&["sim", text.to_str().unwrap()], "no recording of accesses or of objects"),
+        (&["sim", later.to_str().unwrap()], "is a recording in version 9 of the format, and this Terrace reads version 1"),
         (&["sim", "jump", "--set", "hemem.cool=1"], "hemem has no parameter \"cool\": it has hot-reads"),
         (&["sim", "jump", "-o", "/no/such/directory/file"], "cannot write /no/such/directory/file"),
     ] {

@@ -267,6 +267,31 @@ mod tests {
         }
     }
 
+    /// By hand: of a tier with 10 GB/s a line takes 6.4 ns, so that of 320 ns latency 50 requests fill it. Far below that accesses are n / latency; far above, what
+    /// the bandwidth lets through, and each waits for all others: n · 6.4 ns.
+    #[test]
+    fn throughput_goes_from_what_latency_allows_to_what_bandwidth_does() {
+        let narrow = Memory { latency_ns: 320.0, read_gbps: 10.0, write_gbps: 10.0, cost: 1.0 };
+        let latency = |in_flight| two(EASY, narrow, in_flight).loaded(&Traffic { slow: [1, 0], ..Traffic::default() })[1];
+        // A second request meets the first in service with a chance of 6.4 / 320, and then waits for 6.4 ns.
+        assert!((latency(1) - 320.0).abs() < 1e-9 && (latency(2) - (320.0 + 6.4 * 6.4 / 320.0)).abs() < 1e-9, "{}", latency(2));
+        // A tenth of what fills it: within 1 % of the latency.
+        assert!((320.0..323.2).contains(&latency(5)), "{}", latency(5));
+        // In the middle less passes than either would let through, by a tenth or so (the queue's chance).
+        assert!((1.05..1.25).contains(&(latency(50) / 320.0)), "{}", latency(50));
+        for in_flight in [200, 1000] {
+            assert!((latency(in_flight) / (f64::from(in_flight) * 6.4) - 1.0).abs() < 1e-6, "{}", latency(in_flight));
+        }
+        // Which tier runs out first depends on its share: of `optane`, reads alone, the slow one's 39 GB/s where half are misses, DRAM's 100 where a fifth are.
+        let optane = Machine { in_flight: 1000, ..Machine::preset("optane").unwrap() };
+        for (fast, slow, gbps) in [(1, 1, 2.0 * 39.0), (4, 1, 100.0 / 0.8)] {
+            let [hit, miss] = optane.loaded(&Traffic { fast: [fast, 0], slow: [slow, 0] });
+            let mean = (fast as f64 * hit + slow as f64 * miss) / (fast + slow) as f64;
+            let found = 1000.0 / mean * LINE;
+            assert!((found / gbps - 1.0).abs() < 1e-3, "{found} GB/s of {gbps}");
+        }
+    }
+
     #[test]
     fn moves_cost_what_is_said_of_a_region() {
         let optane = Machine::preset("optane").unwrap();

@@ -1,8 +1,10 @@
 //! Recordings as streams: accesses to pages, and objects (`terrace_trace::accesses`, `terrace_trace::objects`).
+//!
+//! One that is cut off or damaged is a stream up to there, and says so ([`EndsEarly`]).
 
 use crate::mixed::Mixed;
 use crate::objects::{Event, ObjectSource, Request};
-use crate::source::{Access, Source, SourceError};
+use crate::source::{Access, EndsEarly, Source, SourceError};
 use std::collections::HashMap;
 use std::path::Path;
 use terrace_trace::accesses::{Decoder, Reader, Record, is_write, page_of};
@@ -13,16 +15,20 @@ fn of_file(path: &Path, error: impl std::fmt::Display) -> SourceError {
     SourceError(format!("{}: {error}", path.display()).into())
 }
 
-/// Why a recording ends where it does: its file is cut off, or had no room for so many of `what` more.
-fn ends_early(incomplete: Option<&str>, left_out: u64, what: &str) -> Option<String> {
-    let full = (left_out > 0).then(|| format!("the file was full: {left_out} {what} are not in it"));
-    incomplete.map(str::to_owned).or(full)
+/// What one should know of a file that had no room for so many of `what` more.
+fn full(left_out: u64, what: &str) -> Option<String> {
+    (left_out > 0).then(|| format!("the file was full: {left_out} {what} are not in it"))
+}
+
+/// Of a file that is read no further than so many of its records.
+fn damaged(why: &str, read: u64, all: u64, what: &str) -> String {
+    format!("{why}, behind {read} of {all} {what}")
 }
 
 /// Recorded accesses to pages, a number of which in a row make a unit.
 pub struct Recorded {
-    name: String,
     reader: Reader,
+    ends_early: EndsEarly,
     decoder: Decoder,
     records: Vec<Record>,
     next: usize,
@@ -54,9 +60,10 @@ impl Recorded {
             });
             (units.collect(), numbers.len())
         };
-        let name = path.display().to_string();
+        let ends_early = EndsEarly::default();
+        reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
         let pages = unit_bytes / page_bytes;
-        Ok(Recorded { name, reader, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32, pages })
+        Ok(Recorded { reader, ends_early, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32, pages })
     }
 
     /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge if at least this share of its pages is touched at all.
@@ -87,9 +94,14 @@ impl Recorded {
         self.reader.header.period.max(1)
     }
 
-    /// Why it ends where it does, if that is not the end of what was recorded.
-    pub fn incomplete(&self) -> Option<String> {
-        ends_early(self.reader.incomplete(), self.reader.left_out(), "accesses")
+    /// Whether it ends where it is cut off or damaged, and why.
+    pub fn ends_early(&self) -> EndsEarly {
+        self.ends_early.clone()
+    }
+
+    /// What one should know: that the file had no room for all.
+    pub fn note(&self) -> Option<String> {
+        full(self.reader.left_out(), "accesses")
     }
 }
 
@@ -106,9 +118,12 @@ impl Source for Recorded {
         block.clear();
         // One that holds nothing is not the end.
         while block.is_empty() && self.next < self.reader.blocks() {
-            self.reader
-                .decode(self.next, &mut self.decoder, &mut self.records)
-                .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
+            if let Err(why) = self.reader.decode(self.next, &mut self.decoder, &mut self.records) {
+                let read = (0..self.next).map(|block| u64::from(self.reader.block(block).1)).sum();
+                self.ends_early.because(damaged(&why, read, self.reader.records(), "accesses"));
+                self.next = usize::MAX;
+                break;
+            }
             self.next += 1;
             if self.units.is_empty() {
                 // Both are the same 32 bits: the vectors change places, and nothing is copied.
@@ -126,18 +141,19 @@ impl Source for Recorded {
 
 /// Recorded objects.
 pub struct RecordedObjects {
-    name: String,
     reader: objects::Reader,
+    ends_early: EndsEarly,
     decoder: Decoder,
     events: Vec<objects::Event>,
     next: usize,
 }
 
 impl RecordedObjects {
-    /// Opens a file.
-    pub fn open(path: &Path) -> Result<RecordedObjects, SourceError> {
+    /// Opens a file. `ends_early` is told if that is cut off or damaged: by the end of the stream, as it is one for all who go through the same file.
+    pub fn open(path: &Path, ends_early: EndsEarly) -> Result<RecordedObjects, SourceError> {
         let reader = objects::Reader::open(path).map_err(|error| of_file(path, error))?;
-        Ok(RecordedObjects { name: path.display().to_string(), reader, decoder: Decoder::new(), events: Vec::new(), next: 0 })
+        reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
+        Ok(RecordedObjects { reader, ends_early, decoder: Decoder::new(), events: Vec::new(), next: 0 })
     }
 
     /// Real accesses that each stands for.
@@ -150,9 +166,9 @@ impl RecordedObjects {
         self.reader.header.cache.is_some()
     }
 
-    /// Why it ends where it does, if that is not the end of what was recorded.
-    pub fn incomplete(&self) -> Option<String> {
-        ends_early(self.reader.incomplete(), self.reader.left_out(), "events")
+    /// As of [`Recorded`].
+    pub fn note(&self) -> Option<String> {
+        full(self.reader.left_out(), "events")
     }
 }
 
@@ -160,9 +176,11 @@ impl ObjectSource for RecordedObjects {
     fn next_block(&mut self, events: &mut Vec<Event>) -> Result<(), SourceError> {
         events.clear();
         while events.is_empty() && self.next < self.reader.blocks() {
-            self.reader
-                .decode(self.next, &mut self.decoder, &mut self.events)
-                .map_err(|why| SourceError(format!("{}: {why}", self.name).into()))?;
+            if let Err(why) = self.reader.decode(self.next, &mut self.decoder, &mut self.events) {
+                self.ends_early.because(damaged(&why, self.next as u64, self.reader.blocks() as u64, "blocks of events"));
+                self.next = usize::MAX;
+                break;
+            }
             self.next += 1;
             events.extend(self.events.iter().filter_map(|event| match *event {
                 objects::Event::Born { bytes, context, .. } => Some(Event::Allocated(Request { bytes, context, near: None })),
@@ -219,8 +237,9 @@ mod tests {
         }
         writer.finish(9).unwrap();
         let mut by_page = Recorded::open(&path, 4096).unwrap();
-        assert_eq!((by_page.units(), by_page.accesses(), by_page.period(), by_page.incomplete()), (4, Some(5), 8, None));
+        assert_eq!((by_page.units(), by_page.accesses(), by_page.period(), by_page.note()), (4, Some(5), 8, None));
         assert_eq!(all(&mut by_page), [(0, false), (1, true), (2, false), (3, true), (1, false)]);
+        assert_eq!(by_page.ends_early().why(), None);
         let mut by_region = Recorded::open(&path, 2 << 20).unwrap();
         assert_eq!((by_region.units(), all(&mut by_region)), (3, vec![(0, false), (0, true), (1, false), (2, true), (0, false)]));
         let error = |unit_bytes| Recorded::open(&path, unit_bytes).err().unwrap().to_string();
@@ -229,7 +248,16 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
         let mut cut = Recorded::open(&path, 4096).unwrap();
-        assert!(cut.incomplete().is_some() && all(&mut cut).len() == 5);
+        assert_eq!((cut.ends_early().why(), all(&mut cut).len()), (Some("its index is damaged, or what is behind it"), 5));
+        // Damaged, where its index is whole: it ends there, as often as one asks.
+        let mut damaged = bytes.clone();
+        let records = bytes.windows(5).position(|bytes| bytes[0] == 2 && bytes[2..] == [0; 3]).unwrap();
+        damaged[records + 12] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        let mut damaged = Recorded::open(&path, 4096).unwrap();
+        assert_eq!((damaged.accesses(), damaged.ends_early().why()), (Some(5), None));
+        assert!(all(&mut damaged).is_empty() && all(&mut damaged).is_empty());
+        assert_eq!(damaged.ends_early().why(), Some("a block's checksum is wrong, behind 0 of 5 accesses"));
         std::fs::write(&path, b"something else").unwrap();
         assert!(Recorded::open(&path, 4096).err().unwrap().to_string().contains("a.acc: "));
     }
@@ -265,9 +293,10 @@ mod tests {
             writer.append(event, 5).unwrap();
         }
         writer.finish(9).unwrap();
-        let make = || -> Box<dyn ObjectSource> { Box::new(RecordedObjects::open(&path).unwrap()) };
-        let opened = RecordedObjects::open(&path).unwrap();
-        assert_eq!((opened.period(), opened.are_misses(), opened.incomplete()), (1, false, None));
+        let make = || -> Box<dyn ObjectSource> { Box::new(RecordedObjects::open(&path, EndsEarly::default()).unwrap()) };
+        let ends_early = EndsEarly::default();
+        let opened = RecordedObjects::open(&path, ends_early.clone()).unwrap();
+        assert_eq!((opened.period(), opened.are_misses(), opened.note(), ends_early.why()), (1, false, None, None));
         let mut by_time = HeapSource::new(&make, layouts::Kind::Time, Filter::All, 4096).unwrap();
         // 8 + 112 + 112 + 9000 bytes.
         assert_eq!((by_time.units(), by_time.accesses()), (3, Some(3)));

@@ -1,7 +1,7 @@
 //! Accesses, and where they come from.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// One access to a unit of placement, in 32 bits: twice the unit, and one more if it is changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,24 @@ pub trait Source: Send {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SourceError(#[from] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// Why a stream ends before what it is of does, as where a recording is damaged: known at the stream's end at the latest. Who opens it and who runs it have the
+/// same one.
+#[derive(Clone, Debug, Default)]
+pub struct EndsEarly(Arc<OnceLock<String>>);
+
+impl EndsEarly {
+    /// It does, for this reason, or for the one that was given before.
+    pub fn because(&self, why: String) {
+        // Each further pass over the same recording comes to the same place.
+        let _ = self.0.set(why);
+    }
+
+    /// The reason, if it does as far as is known.
+    pub fn why(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
 
 /// Accesses that are there already.
 pub struct Given {

@@ -7,12 +7,13 @@ use crate::objects::layouts::Kind;
 use crate::objects::programs::{self, Program};
 use crate::objects::{Filter, HeapSource, MakeSource, ObjectSource};
 use crate::recorded::{Recorded, RecordedObjects};
-use crate::source::{Source, SourceError};
+use crate::source::{EndsEarly, Source, SourceError};
 use crate::spec::{SpecError, split};
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use terrace_trace::framing::check_magic;
 use terrace_trace::{accesses, objects};
 
 /// One of them.
@@ -59,8 +60,10 @@ pub struct Opened {
     pub source: Box<dyn Source>,
     /// Real accesses that each stands for, where a recording says so.
     pub period: Option<u64>,
-    /// What one should know: that a recording is not whole.
+    /// What one should know: that a recording's file had no room for all.
     pub note: Option<String>,
+    /// Whether it ends before what was recorded does, and why: a recording that is cut off or damaged is run up to there.
+    pub ends_early: EndsEarly,
 }
 
 impl Workload {
@@ -99,33 +102,35 @@ impl Workload {
     /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
     /// filtered already.
     pub fn open(&self, seed: u64, layout: Kind, filter: Filter, pages: Pages) -> Result<Opened, SourceError> {
+        let ends_early = EndsEarly::default();
         Ok(match self {
-            Workload::Generated(generator) => Opened { source: generator.source(seed), period: None, note: None },
+            Workload::Generated(generator) => Opened { source: generator.source(seed), period: None, note: None, ends_early },
             Workload::Program(program) => {
                 let make = || program.make(seed);
-                Opened { source: heap(&make, layout, filter, pages)?, period: None, note: None }
+                Opened { source: heap(&make, layout, filter, pages)?, period: None, note: None, ends_early }
             }
             Workload::Accesses(path) => {
                 let recorded = Recorded::open(path, if let Pages::Alike(bytes) = pages { bytes } else { PAGE })?;
-                let (period, note) = (Some(recorded.period()), recorded.incomplete());
+                let (period, note, ends_early) = (Some(recorded.period()), recorded.note(), recorded.ends_early());
                 let source: Box<dyn Source> = match pages {
                     Pages::Alike(_) => Box::new(recorded),
                     Pages::Mixed(share) => Box::new(recorded.mixed(share)),
                 };
-                Opened { source, period, note }
+                Opened { source, period, note, ends_early }
             }
             Workload::Objects(path) => {
-                let recorded = RecordedObjects::open(path)?;
-                let (period, note) = (Some(recorded.period()), recorded.incomplete());
+                let recorded = RecordedObjects::open(path, ends_early.clone())?;
+                let (period, note) = (Some(recorded.period()), recorded.note());
                 let filter = if recorded.are_misses() { Filter::All } else { filter };
                 // It could be opened; if that has changed since, it has no events.
                 let make = || -> Box<dyn ObjectSource> {
-                    match RecordedObjects::open(path) {
+                    match RecordedObjects::open(path, ends_early.clone()) {
                         Ok(recorded) => Box::new(recorded),
                         Err(error) => Box::new(Broken(Some(error))),
                     }
                 };
-                Opened { source: heap(&make, layout, filter, pages)?, period, note }
+                let source = heap(&make, layout, filter, pages)?;
+                Opened { source, period, note, ends_early: ends_early.clone() }
             }
         })
     }
@@ -174,11 +179,17 @@ fn recording(path: &Path) -> Result<Workload, WorkloadError> {
     let wrong = |why: String| WorkloadError::File { path: path.to_owned(), why };
     let mut magic = [0; 8];
     let read = File::open(path).and_then(|file| file.take(8).read(&mut magic)).map_err(|error| wrong(error.to_string()))?;
-    match &magic[..read] {
-        magic if *magic == accesses::MAGIC => Ok(Workload::Accesses(path.to_owned())),
-        magic if *magic == objects::MAGIC => Ok(Workload::Objects(path.to_owned())),
-        _ => Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into())),
-    }
+    let is = |of: &[u8; 8]| magic[..read].starts_with(&of[..7]);
+    let (of, workload) = if is(&accesses::MAGIC) {
+        (accesses::MAGIC, Workload::Accesses(path.to_owned()))
+    } else if is(&objects::MAGIC) {
+        (objects::MAGIC, Workload::Objects(path.to_owned()))
+    } else {
+        return Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into()));
+    };
+    // Of another version.
+    check_magic(&magic[..read], &of).map_err(|error| wrong(error.to_string()))?;
+    Ok(workload)
 }
 
 /// A recording that could be opened before and cannot any more.
@@ -203,12 +214,18 @@ mod tests {
         assert!(store.has_objects());
         assert_eq!(store.to_string(), "store:keys=10000,theta=0.99,lookups=4000000,writes=0.5");
         assert_eq!(parse(&store.to_string()).unwrap(), store);
+        let chained = parse("store:chain=1600,keys=300K").unwrap();
+        assert_eq!(chained.to_string(), "store:keys=300000,theta=0.99,lookups=4000000,writes=0,chain=1600");
+        assert_eq!(parse(&chained.to_string()).unwrap(), chained);
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(
             error("jmp"),
             "there is no stream `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, btree, tree, store, or write the path of a recording"
         );
         assert_eq!(error("tree:writes=1"), "`tree` has no parameter `writes`; it has keys, theta, lookups");
+        assert_eq!(error("tree:chain=2"), "`tree` has no parameter `chain`; it has keys, theta, lookups");
+        assert_eq!(error("store:chain=0"), "`chain=0`: write a whole number from 1 to 268435456 (10K is 10000)");
+        assert_eq!(error("store:long=2"), "`store` has no parameter `long`; it has keys, theta, lookups, writes, chain");
         assert_eq!(error("./none.acc"), "./none.acc: No such file or directory (os error 2)");
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("short");

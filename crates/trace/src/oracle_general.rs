@@ -15,22 +15,21 @@ pub const RECORD_BYTES: usize = 24;
 /// Accesses that count as a second.
 const ACCESSES_A_SECOND: u64 = 1_000_000;
 
-/// Why there is no export.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// Of the file that is written.
-    #[error("cannot be written: {0}")]
-    Write(#[from] io::Error),
-    /// Of the one that is read.
-    #[error("block {0} of the recording cannot be read: {1}")]
-    Read(usize, String),
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Records.
+    pub records: u64,
+    /// Why no more of the recording, if that is not all of it.
+    pub incomplete: Option<String>,
 }
 
-/// Writes all records; how many. Goes through the blocks from the last to the first, because each record says when the next one of its page comes.
+/// Writes all records, of a damaged recording those before the first damage. Goes through the blocks from the last to the first, because each record says when the next
+/// one of its page comes.
 ///
 /// # Errors
-/// If the recording is damaged where its index says that blocks are, or the file cannot be written.
-pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> Result<u64, ExportError> {
+/// If the file cannot be written.
+pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> io::Result<Exported> {
     let unit = match reader.header.clock {
         Clock::Accesses => ACCESSES_A_SECOND,
         Clock::Us => 1_000_000,
@@ -38,13 +37,21 @@ pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> Result<u64, ExportErr
     let page_bytes = u32::try_from(reader.header.page_bytes).unwrap_or(u32::MAX);
     let mut next = vec![-1i64; reader.pages().len()];
     let (mut decoder, mut records, mut out) = (Decoder::new(), Vec::new(), Vec::new());
-    let mut behind = reader.records();
+    let mut exported = Exported { records: reader.records(), incomplete: reader.incomplete().map(str::to_owned) };
+    let mut behind = exported.records;
     let mut end_clock = reader.end_clock();
     to.set_len(behind * RECORD_BYTES as u64)?;
     for number in (0..reader.blocks()).rev() {
-        reader.decode(number, &mut decoder, &mut records).map_err(|why| ExportError::Read(number, why))?;
         let (start, count) = reader.block(number);
         let first = behind - u64::from(count);
+        if let Err(why) = reader.decode(number, &mut decoder, &mut records) {
+            // What was written comes after the damage: the end is here.
+            exported = Exported { records: first, incomplete: Some(why) };
+            next.fill(-1);
+            to.set_len(first * RECORD_BYTES as u64)?;
+            (behind, end_clock) = (first, start);
+            continue;
+        }
         out.resize(records.len() * RECORD_BYTES, 0);
         for (at, record) in records.iter().enumerate().rev() {
             let page = page_of(*record);
@@ -60,7 +67,7 @@ pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> Result<u64, ExportErr
         to.write_all_at(&out, first * RECORD_BYTES as u64)?;
         (behind, end_clock) = (first, start);
     }
-    Ok(reader.records())
+    Ok(exported)
 }
 
 #[cfg(test)]
@@ -68,13 +75,19 @@ mod tests {
     use super::*;
     use crate::accesses::Page;
     use crate::accesses::tests::{accesses, written};
+    use crate::framing::{BLOCK_HEAD, head};
     use std::collections::HashMap;
 
     fn exported(accesses: &[(Page, bool)], flushes: &[usize]) -> Vec<(u32, u64, u32, i64)> {
         let bytes = written(accesses, flushes, u64::MAX);
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("out");
-        assert_eq!(export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap(), accesses.len() as u64);
+        let whole = Exported { records: accesses.len() as u64, incomplete: None };
+        assert_eq!(export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap(), whole);
+        records_of(&path)
+    }
+
+    fn records_of(path: &std::path::Path) -> Vec<(u32, u64, u32, i64)> {
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let record =
             |bytes: &[u8]| (number(&bytes[..4]) as u32, number(&bytes[4..12]), number(&bytes[12..16]) as u32, number(&bytes[16..]) as i64);
@@ -99,5 +112,27 @@ mod tests {
             // Ten of the clock a record, a million of it a second.
             assert_eq!(found[at].0, at as u32 / 100_000);
         }
+    }
+
+    /// What precedes the first damage, as if there never had been more.
+    #[test]
+    fn of_a_damaged_one_what_precedes_the_damage_is_exported() {
+        let accesses = accesses(300);
+        let mut bytes = written(&accesses, &[99, 149, 249], u64::MAX);
+        // In the middle of the third and of the fourth block of records: the second damage is met first, and is not the one that counts.
+        let (mut at, mut blocks_of_records) = (8, 0);
+        while at < bytes.len() {
+            let (kind, len) = head(bytes[at..].first_chunk().unwrap());
+            blocks_of_records += u32::from(kind == 2);
+            if kind == 2 && blocks_of_records > 2 {
+                bytes[at + BLOCK_HEAD + len as usize / 2] ^= 1;
+            }
+            at += BLOCK_HEAD + len as usize;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("out");
+        let found = export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap();
+        assert_eq!(found, Exported { records: 150, incomplete: Some("a block's checksum is wrong".into()) });
+        assert_eq!(records_of(&path), exported(&accesses[..150], &[99]));
     }
 }

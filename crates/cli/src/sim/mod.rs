@@ -15,6 +15,7 @@ use std::io::Write as _;
 use terrace_policy::published;
 use terrace_sim::machine::PRESETS;
 use terrace_sim::objects::layouts::Kind;
+use terrace_sim::objects::programs;
 use terrace_sim::workload;
 
 /// Runs the command; the result is the exit status.
@@ -36,6 +37,10 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
     if failed > 0 {
         bail!("{failed} of {} cases could not be run; see above", cases.len());
     }
+    let incomplete = rows.iter().filter(|row| row.incomplete.is_some()).count();
+    if incomplete > 0 {
+        bail!("{incomplete} of {} cases are of recordings that are not whole; see above", cases.len());
+    }
     Ok(0)
 }
 
@@ -51,8 +56,10 @@ fn list() -> String {
     section(&mut text, "workloads", &mut workload::names().map(|(name, about)| (name, about.to_owned())));
     let _ = writeln!(
         text,
-        "  generators have the parameters {}; a FILE of `terrace record --accesses` is a workload too",
-        terrace_sim::generators::KEYS.join(", ")
+        "  generators have the parameters {}; tree and store {}, store also {}; a FILE of `terrace record --accesses` is a workload too",
+        terrace_sim::generators::KEYS.join(", "),
+        programs::KEYS.join(", "),
+        programs::STORE_KEYS.join(", ")
     );
     section(&mut text, "machines", &mut PRESETS.iter().map(|machine| (machine.name, machine.about.to_owned())));
     section(&mut text, "layouts of objects", &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())));

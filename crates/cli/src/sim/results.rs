@@ -15,6 +15,9 @@ use terrace_sim::simulation::{Outcome, Settings};
 pub struct Row {
     /// Of what.
     pub case: Case,
+    /// Why it is of a part of the recording only: of what comes before that is cut off or damaged. Left out where all of it was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
     /// Units that there were, those that the fast tier has room for, and bytes that each plays: the latter two of base units, where there are huge ones.
     pub units: u32,
     /// Base units in all; left out where units are alike.
@@ -86,7 +89,7 @@ pub struct Window {
 
 impl Row {
     /// Of a case that was run.
-    pub fn new(case: &Case, settings: &Settings, base_units: Option<u32>, outcome: &Outcome) -> Row {
+    pub fn new(case: &Case, settings: &Settings, base_units: Option<u32>, incomplete: Option<&str>, outcome: &Outcome) -> Row {
         let stands_for = settings.stands_for;
         let total = &outcome.total;
         let mut end_s = 0.0;
@@ -96,6 +99,7 @@ impl Row {
         };
         Row {
             case: case.clone(),
+            incomplete: incomplete.map(str::to_owned),
             units: settings.units,
             base_units,
             fast_units: settings.capacity,
@@ -135,13 +139,16 @@ struct Inner {
     cases: Vec<Case>,
     /// Of the case of the same number.
     rows: Vec<Option<Row>>,
+    /// Lines that were in the file before, of recordings that were not whole. Those cases are run again, as a recording may have been mended since.
+    incomplete: Vec<Option<Vec<u8>>>,
 }
 
 impl Results {
-    /// For these cases. Those that are in the file are finished; a last line that was not written to its end is taken away.
+    /// For these cases. Those that are in the file are finished, but for those of recordings that were not whole; a last line that was not written to its end is
+    /// taken away.
     pub fn open(path: Option<&Path>, cases: impl Iterator<Item = Case>) -> Result<Results> {
         let cases: Vec<Case> = cases.collect();
-        let mut rows = vec![None; cases.len()];
+        let (mut rows, mut incomplete) = (vec![None; cases.len()], vec![None; cases.len()]);
         let mut file = None;
         if let Some(path) = path {
             let name = || path.display().to_string();
@@ -159,17 +166,25 @@ impl Results {
                 let row: Row = serde_json::from_slice(line)
                     .with_context(|| format!("{}, line {}: no result of this `terrace sim`; name another file (-o)", name(), number + 1))?;
                 if let Some(at) = cases.iter().position(|case| *case == row.case) {
-                    rows[at] = Some(row);
+                    if row.incomplete.is_some() {
+                        incomplete[at] = Some(line.to_vec());
+                    } else {
+                        rows[at] = Some(row);
+                    }
                 }
             }
             if whole < text.len() {
+                // Whatever else the file is, it is not ours to be cut.
+                let last = &text[whole..];
+                let begins = b"{\"case\":".iter().zip(last).all(|(ours, found)| ours == found);
+                anyhow::ensure!(begins, "{}: no results of `terrace sim`; name another file (-o)", name());
                 crate::say(&format!("{}: its last line was not finished, and is left out", name()));
                 opened.set_len(whole as u64).with_context(name)?;
             }
             opened.seek(SeekFrom::End(0)).with_context(name)?;
             file = Some(opened);
         }
-        Ok(Results { path: path.map(Path::to_owned), inner: Mutex::new(Inner { file, cases, rows }) })
+        Ok(Results { path: path.map(Path::to_owned), inner: Mutex::new(Inner { file, cases, rows, incomplete }) })
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -186,14 +201,22 @@ impl Results {
         self.locked().rows.iter().flatten().count()
     }
 
-    /// A case is finished.
+    /// Cases that are not, and were run before on recordings that were not whole.
+    pub fn to_be_repeated(&self) -> usize {
+        let inner = self.locked();
+        inner.rows.iter().zip(&inner.incomplete).filter(|(row, incomplete)| row.is_none() && incomplete.is_some()).count()
+    }
+
+    /// A case is finished, as far as its recording goes.
     pub fn add(&self, number: usize, row: Row) -> Result<()> {
         let mut inner = self.locked();
         debug_assert_eq!(inner.cases[number], row.case);
-        if let Some(file) = &mut inner.file {
-            let line = serde_json::to_string(&row).context("cannot write JSON")? + "\n";
+        let line = serde_json::to_string(&row).context("cannot write JSON")?;
+        // What came of a damaged recording that nobody has mended is there already.
+        let known = inner.incomplete[number].as_deref() == Some(line.as_bytes());
+        if let Some(file) = inner.file.as_mut().filter(|_| !known) {
             // At once: whatever happens, a line is whole or the last.
-            let written = file.write_all(line.as_bytes());
+            let written = file.write_all((line + "\n").as_bytes());
             written.with_context(|| format!("cannot write {}", self.path.as_deref().unwrap_or(Path::new("")).display()))?;
         }
         inner.rows[number] = Some(row);

@@ -34,6 +34,9 @@ pub fn table(rows: &[Row]) -> String {
             None => writeln!(text, "{machine}, fast tier {fast}: {} of {} units", first.fast_units, first.units),
             Some(all) => writeln!(text, "{machine}, fast tier {fast}: {} of {all} base units, in {} units", first.fast_units, first.units),
         };
+        if let Some(why) = rows.iter().find_map(|row| row.incomplete.as_deref()) {
+            let _ = writeln!(text, "incomplete, of what comes before: {why}");
+        }
         let mut lines: Vec<(String, Vec<&Row>)> = Vec::new();
         for row in rows {
             match lines.iter_mut().find(|(of, _)| *of == name(row)) {

@@ -3,7 +3,7 @@
 use super::cases::Run;
 use super::results::{Results, Row};
 use crate::say;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Mutex;
@@ -28,6 +28,10 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
     let (skipped, open) = (results.finished(), streams.values().map(Vec::len).sum::<usize>());
     if skipped > 0 {
         say(&format!("{skipped} of {} cases are finished already", cases.len()));
+    }
+    let repeated = results.to_be_repeated();
+    if repeated > 0 {
+        say(&format!("{repeated} of {} cases are run again: their recordings were not whole", cases.len()));
     }
     if open == 0 {
         return 0;
@@ -72,6 +76,15 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
     if let Some(note) = opened.note {
         progress.say(format!("{}: {note}; what is there is simulated", first.case.workload));
     }
+    let not_whole = || {
+        if let Some(why) = opened.ends_early.why() {
+            progress.say(format!(
+                "{}: {why}; what comes before is simulated, and results are marked as incomplete: copy the file again, or record again, for the rest",
+                first.case.workload
+            ));
+        }
+    };
+    not_whole();
     let mut source = if ahead { Box::new(Ahead::new(opened.source)) } else { opened.source };
     let (units, sizes, accesses) = (source.units(), source.sizes(), source.accesses());
     let (mut numbers, mut simulations) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -97,10 +110,15 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
         progress.done.fetch_add(share(done).saturating_sub(told), Relaxed);
         told = told.max(share(done));
     })?;
+    not_whole();
+    if done == 0 {
+        bail!("no access can be read{}", opened.ends_early.why().map(|why| format!(": {why}")).unwrap_or_default());
+    }
     for (number, simulation) in numbers.into_iter().zip(simulations) {
         let settings = *simulation.settings();
         let base_units = cases[number].is_mixed().then(|| sizes.iter().sum());
-        results.add(number, Row::new(&cases[number].case, &settings, base_units, &simulation.finish()))?;
+        let row = Row::new(&cases[number].case, &settings, base_units, opened.ends_early.why(), &simulation.finish());
+        results.add(number, row)?;
     }
     Ok(())
 }

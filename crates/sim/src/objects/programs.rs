@@ -1,7 +1,7 @@
 //! Programs of objects by name, as [`generators`](crate::generators) are: `tree`, `store:keys=1M,theta=0.99`.
 
 use super::ObjectSource;
-use super::store::{self, Store};
+use super::store::{self, Buckets, Store};
 use super::tree::{self, Tree};
 use crate::spec::{Parameter, SpecError};
 use std::fmt;
@@ -20,6 +20,11 @@ pub const NAMES: [(&str, &str); 2] = [
     ("tree", "Objects: a B+-tree of small objects, built by inserts in an order of chance, then lookups (Jenga's Btree)"),
     ("store", "Objects: a chained hash table of entries, keys and values, built, then looked up (M2T's store)"),
 ];
+
+/// Parameters of both, and of the store alone.
+pub const KEYS: [&str; 3] = ["keys", "theta", "lookups"];
+/// See there.
+pub const STORE_KEYS: [&str; 2] = ["writes", "chain"];
 
 /// Most keys: three objects each have numbers of 32 bits.
 const KEYS_MOST: u64 = 1 << 28;
@@ -42,17 +47,20 @@ impl Program {
     }
 
     fn set(&mut self, name: &str, parameter: Parameter<'_>) -> Result<(), SpecError> {
-        let (keys, theta, lookups, writes) = match self {
-            Program::Tree(config) => (&mut config.keys, &mut config.theta, &mut config.lookups, None),
-            Program::Store(config) => (&mut config.keys, &mut config.theta, &mut config.lookups, Some(&mut config.writes)),
+        let (keys, theta, lookups) = match self {
+            Program::Tree(config) => (&mut config.keys, &mut config.theta, &mut config.lookups),
+            Program::Store(config) => (&mut config.keys, &mut config.theta, &mut config.lookups),
         };
-        match (parameter.key, writes) {
-            ("keys", _) => *keys = parameter.whole(1, KEYS_MOST)?,
-            ("theta", _) => *theta = parameter.number(0.0, 10.0)?,
-            ("lookups", _) => *lookups = parameter.whole(1, 1 << 40)?,
-            ("writes", Some(writes)) => *writes = parameter.number(0.0, 1.0)?,
-            (_, None) => return Err(parameter.unknown(name, &["keys", "theta", "lookups"])),
-            (_, Some(_)) => return Err(parameter.unknown(name, &["keys", "theta", "lookups", "writes"])),
+        match parameter.key {
+            "keys" => *keys = parameter.whole(1, KEYS_MOST)?,
+            "theta" => *theta = parameter.number(0.0, 10.0)?,
+            "lookups" => *lookups = parameter.whole(1, 1 << 40)?,
+            key => match (self, key) {
+                (Program::Store(config), "writes") => config.writes = parameter.number(0.0, 1.0)?,
+                (Program::Store(config), "chain") => config.buckets = Buckets::Of(parameter.whole(1, KEYS_MOST)?),
+                (Program::Tree(_), _) => return Err(parameter.unknown(name, &KEYS)),
+                (Program::Store(_), _) => return Err(parameter.unknown(name, &[&KEYS[..], &STORE_KEYS].concat())),
+            },
         }
         Ok(())
     }
@@ -71,8 +79,10 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Program::Tree(tree::Config { keys, theta, lookups, .. }) => write!(f, "tree:keys={keys},theta={theta},lookups={lookups}"),
-            Program::Store(store::Config { keys, theta, lookups, writes, .. }) => {
-                write!(f, "store:keys={keys},theta={theta},lookups={lookups},writes={writes}")
+            Program::Store(store::Config { keys, theta, lookups, writes, buckets, .. }) => {
+                write!(f, "store:keys={keys},theta={theta},lookups={lookups},writes={writes}")?;
+                // Only where it was asked for, so that it is the same store as before there was such a parameter.
+                if let Buckets::Of(keys) = buckets { write!(f, ",chain={keys}") } else { Ok(()) }
             }
         }
     }
