@@ -368,6 +368,14 @@ fn a_case_that_cannot_be_run_does_not_stop_others() {
 }
 
 #[test]
+fn what_is_over_before_the_first_tick_says_so() {
+    let output = terrace(&quick(&["--stands-for", "1"])).output().unwrap();
+    assert!(output.status.success() && stderr(&output).matches("over before the first tick").count() == 2, "{}", stderr(&output));
+    let output = terrace(&quick(&[])).output().unwrap();
+    assert!(output.status.success() && !stderr(&output).contains("tick"), "{}", stderr(&output));
+}
+
+#[test]
 fn all_names_are_listed() {
     let text = stdout(&terrace(&["sim", "--list"]).output().unwrap());
     for name in ["  jump ", "  tree ", "  optane ", "  lz4 ", "  consolidated ", "  hybridtier\n", "    cooling "] {

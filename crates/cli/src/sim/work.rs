@@ -117,7 +117,14 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
     for (number, simulation) in numbers.into_iter().zip(simulations) {
         let settings = *simulation.settings();
         let base_units = cases[number].is_mixed().then(|| sizes.iter().sum());
-        let row = Row::new(&cases[number].case, &settings, base_units, opened.ends_early.why(), &simulation.finish());
+        let outcome = simulation.finish();
+        if outcome.ticks == 0 {
+            progress.say(format!(
+                "{}: over before the first tick, so that no policy could move anything (--stands-for: how many accesses of a program each one stands for)",
+                first.case.workload
+            ));
+        }
+        let row = Row::new(&cases[number].case, &settings, base_units, opened.ends_early.why(), &outcome);
         results.add(number, row)?;
     }
     Ok(())
