@@ -243,7 +243,7 @@ impl Recording {
     pub fn read(path: &Path) -> Result<Recording, ReadError> {
         let (mut file, mut bytes) = (File::open(path)?, Vec::new());
         // What is none may have no end.
-        file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
         check_magic(&bytes, &MAGIC)?;
         file.read_to_end(&mut bytes)?;
         Recording::from_bytes(&bytes)
