@@ -192,6 +192,14 @@ fn loads_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn memory_that_is_not_to_be_had_is_no_crash() {
+    let command = format!("ulimit -v 4000000; exec {} load memory zipf --size 8G", terrace_command().display());
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(125) && said.contains("not to be had"), "{said}");
+}
+
+#[test]
 fn the_truth_is_counted() {
     let scratch = tempfile::tempdir().unwrap();
     let truth = scratch.path().join("truth.json");

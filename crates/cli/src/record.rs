@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_sampler::clock::Clock;
 use terrace_sampler::events::Whose;
-use terrace_sampler::{Sample, Tally};
+use terrace_sampler::{Sample, Tally, trial};
 use terrace_trace::accesses;
 use terrace_trace::counts::{Header, PARTS, Place, Window, Writer};
 
@@ -35,6 +35,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
     if !cfg!(target_arch = "x86_64") {
         bail!("recording needs x86-64: what an interrupted instruction touches is read from its operands");
     }
+    trial::clock()?;
     // Inherited by what is started next.
     let clock = Clock::open(Whose::Children, arguments.rate)?;
     let shown = arguments.output.display();
@@ -159,7 +160,7 @@ impl Output {
             clock: accesses::Clock::Us,
             period: 1,
             rate_hz,
-            writes: false,
+            writes: true,
             cache: None,
             page_bytes: PAGE_BYTES,
         };
@@ -228,7 +229,11 @@ impl Accesses {
         self.waiting.sort_by_key(|sample| sample.time_ns);
         for sample in self.waiting.drain(..) {
             let us = sample.time_ns.saturating_sub(self.begun_ns) / 1000;
-            self.writer.append(accesses::Page { process: sample.process, number: sample.address / PAGE_BYTES }, false, us)?;
+            self.writer.append(
+                accesses::Page { process: sample.process, number: sample.address / PAGE_BYTES },
+                sample.kind.writes(),
+                us,
+            )?;
             if us >= self.flushed_us + FLUSH_EVERY_US {
                 self.writer.flush()?;
                 self.flushed_us = us;

@@ -19,10 +19,10 @@ use terrace_pager::settings::{Allocator, Dram, HugePages, SettingError, Settings
 use terrace_pager::stats::SampleRing;
 use terrace_sampler::decoder::{Decoder, Interrupt};
 use terrace_sampler::events::{OpenError, Whose};
-use terrace_sampler::hardware::Kind;
+use terrace_sampler::hardware::{Kind, Pace};
 use terrace_sampler::operand::Registers;
 use terrace_sampler::source::Source;
-use terrace_sampler::{Sample, Tally};
+use terrace_sampler::{Sample, Tally, trial};
 use terrace_tiers::{TierKind, parse_tiers};
 
 /// What tells where the program waits for memory (`--sampler`).
@@ -138,6 +138,7 @@ impl Intake {
 /// Opens what was asked for; the clock where the hardware was not, and cannot.
 fn open(choice: Choice, whose: Whose) -> Result<Intake, OpenError> {
     if choice == Choice::Timer && cfg!(target_arch = "x86_64") {
+        trial::reading()?;
         return Ok(Intake::Timers(Decoder::default()));
     }
     open_events(choice, whose).map(Intake::Events)
@@ -147,11 +148,11 @@ fn open_events(choice: Choice, whose: Whose) -> Result<Source, OpenError> {
     let machine = Kind::of_machine(Path::new("/sys/bus/event_source/devices"));
     let no_such =
         |what: &str| Err(OpenError::Unsupported(std::io::Error::other(format!("the processor has no {what}, or the machine hides it"))));
-    match (choice, machine) {
-        (Choice::Pebs, Some(Kind::Pebs)) | (Choice::Ibs, Some(Kind::Ibs { .. })) => Source::hardware(machine.expect("matched"), whose),
+    match (choice, machine.first()) {
+        (Choice::Pebs, Some(Kind::Pebs(_))) | (Choice::Ibs, Some(Kind::Ibs { .. })) => Source::hardware(&machine, whose),
         (Choice::Pebs, _) => no_such("PEBS"),
         (Choice::Ibs, _) => no_such("IBS"),
-        (Choice::Auto, Some(kind)) => Source::hardware(kind, whose).or_else(|_| Source::clock(whose, RATE_HZ)),
+        (Choice::Auto, Some(_)) => Source::hardware(&machine, whose).or_else(|_| Source::clock(whose, RATE_HZ)),
         _ if cfg!(target_arch = "x86_64") => Source::clock(whose, RATE_HZ),
         _ => no_such("instructions of x86-64, from whose operands the clock learns addresses"),
     }
@@ -206,6 +207,9 @@ pub struct Sampling {
     /// Of this look, by process and place: 16 bytes each.
     met: HashMap<(u32, u64), f32>,
     control: Control,
+    /// When the source's periods were looked at last, and whether it was too quick since.
+    paced: Instant,
+    hurried: bool,
     begun: Instant,
     tally: Tally,
 }
@@ -245,6 +249,8 @@ impl Sampling {
                     files_from: now,
                     met: HashMap::new(),
                     control,
+                    paced: now,
+                    hurried: false,
                     begun: now,
                     tally: Tally::default(),
                 }))
@@ -262,7 +268,8 @@ impl Sampling {
                 } else {
                     "which finds what is hot later"
                 };
-                let other = if cfg!(target_arch = "x86_64") { "; --sampler timer needs no perf events" } else { "" };
+                let timer_may = cfg!(target_arch = "x86_64") && choice != Choice::Timer && !matches!(why, OpenError::Blind(_));
+                let other = if timer_may { "; --sampler timer needs no perf events" } else { "" };
                 say(&format!("where the program waits for memory is learned from faults alone, {cost}: {why}{other}"));
                 Ok(None)
             }
@@ -290,6 +297,15 @@ impl Sampling {
         let comes_back = samples > 0 && !self.control.on;
         let switch = self.control.look(now, samples, wanted.unwrap_or(WANTED_FIRST), || cpu_time() - cpu_before);
         let on = self.control.on;
+        self.hurried |= tally.lost + tally.throttled > 0;
+        if let Intake::Events(source) = &mut self.intake
+            && now - self.paced >= Pace::EVERY
+        {
+            self.paced = now;
+            let more = wanted.is_some_and(|wanted| wanted >= 1.0);
+            // (Where periods cannot be changed, they stay.)
+            let _ = source.pace(self.control.sampling, self.control.allowed, std::mem::take(&mut self.hurried), more);
+        }
         match &self.intake {
             Intake::Events(source) if switch.is_some() || comes_back && !on => {
                 let _ = source.enable(on);
@@ -370,6 +386,8 @@ impl Ticks {
     fn of(intake: &Intake, everybody: bool) -> Ticks {
         match intake {
             Intake::Timers(_) => Ticks::None,
+            // It counts nothing where nothing runs.
+            Intake::Events(Source::Hardware(_)) if everybody => Ticks::None,
             _ if everybody => Ticks::OfAll,
             _ => Ticks::OfSwitches,
         }
@@ -379,8 +397,9 @@ impl Ticks {
 /// Holds the cost of sampling under its share: samples only in so many of the looks.
 #[derive(Debug)]
 struct Control {
-    /// Of a CPU.
+    /// Of a CPU, and what is allowed now.
     share: f64,
+    allowed: f64,
     looked: Instant,
     cost_in_all: Duration,
     /// CPU time per time, of late: while samples are taken, and while none are.
@@ -404,6 +423,7 @@ impl Control {
         let cpus = std::thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64);
         Control {
             share: share.0,
+            allowed: share.0,
             duty_most: if ticks == Ticks::OfSwitches { DUTY_OF_CHILDREN } else { 1.0 },
             ticks: if ticks == Ticks::OfAll { cpus * f64::from(RATE_HZ) * IDLE_TICK.as_secs_f64() } else { 0.0 },
             looked: now,
@@ -430,8 +450,8 @@ impl Control {
             self.boost = Some((now + BOOSTED, wanted));
         }
         self.boost = self.boost.filter(|(until, _)| now < *until);
-        let allowed = self.share * self.boost.map_or(1.0, |(_, times)| times);
-        let affordable = ((allowed - self.resting) / (self.sampling + self.ticks - self.resting).max(f64::MIN_POSITIVE)).max(0.0);
+        self.allowed = self.share * self.boost.map_or(1.0, |(_, times)| times);
+        let affordable = ((self.allowed - self.resting) / (self.sampling + self.ticks - self.resting).max(f64::MIN_POSITIVE)).max(0.0);
         self.due += affordable.min(wanted).clamp(Self::DUTY_LEAST, self.duty_most);
         let on = self.due >= 1.0;
         if on {

@@ -24,6 +24,7 @@ impl Clock {
         let request = Request {
             kind: PERF_TYPE_SOFTWARE,
             config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
+            config1: 0,
             config2: 0,
             user_only: true,
             period: period_ns(hz),

@@ -43,12 +43,12 @@ impl Decoder {
         }
         let code = code.entry(process).or_insert_with(|| Code::of(process as i32));
         let Some(text) = code.around(at.ip) else { return false };
-        let addresses = finder.addresses(text, at.ip, &at.registers, |address| wanted(process, address));
+        let accesses = finder.accesses(text, at.ip, &at.registers, |address| wanted(process, address));
         // One sample, however many it may have been.
-        let weight = 1.0 / addresses.len().max(1) as f32;
-        for address in addresses {
-            each(Sample { address: *address, weight, time_ns: at.time_ns, process, thread: at.thread });
+        let weight = 1.0 / accesses.len().max(1) as f32;
+        for (address, kind) in accesses {
+            each(Sample { address: *address, weight, time_ns: at.time_ns, process, thread: at.thread, kind: *kind });
         }
-        !addresses.is_empty()
+        !accesses.is_empty()
     }
 }

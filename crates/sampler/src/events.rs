@@ -33,6 +33,8 @@ pub struct Request {
     /// See `kind`.
     pub config: u64,
     /// More of it.
+    pub config1: u64,
+    /// And more.
     pub config2: u64,
     /// Whether the kernel is asked to leave itself out, which not all hardware can.
     pub user_only: bool,
@@ -55,6 +57,9 @@ pub enum OpenError {
     /// This machine or kernel has no such event.
     #[error("no such event on this machine ({0})")]
     Unsupported(io::Error),
+    /// Events can be opened, and tell of no access.
+    #[error("{0}")]
+    Blind(&'static str),
     /// Nobody to sample: all threads ended meanwhile.
     #[error("no thread is left to sample")]
     NoThreads,
@@ -180,7 +185,7 @@ impl Events {
         tally
     }
 
-    /// Stops counting, or goes on, in all threads. (A new period, `PERF_EVENT_IOC_PERIOD`, would be for threads that come, not for those that are there.)
+    /// Stops counting, or goes on, in all threads.
     ///
     /// # Errors
     /// The kernel's.
@@ -189,6 +194,18 @@ impl Events {
             let event = event.as_raw_fd();
             // SAFETY: no memory is involved.
             let done = unsafe { if on { ioctls::ENABLE(event, 0) } else { ioctls::DISABLE(event, 0) } };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
+    }
+
+    /// Counts between samples from now on. (Of single threads: in those that are yet to come, not in those that are there.)
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_period(&self, period: u64) -> io::Result<()> {
+        self.events.iter().try_for_each(|event| {
+            // SAFETY: the kernel reads the number through its address (which the binding, by mistake, has as a number).
+            let done = unsafe { ioctls::PERIOD(event.as_raw_fd(), &raw const period as u64) };
             if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         })
     }
@@ -208,6 +225,7 @@ fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Resul
     attributes.sample_regs_user = crate::operand::Registers::PERF_MASK;
     attributes.clockid = libc::CLOCK_MONOTONIC;
     attributes.set_use_clockid(1);
+    attributes.__bindgen_anon_3.config1 = request.config1;
     attributes.__bindgen_anon_4.config2 = request.config2;
     attributes.set_exclude_kernel(request.user_only.into());
     attributes.set_exclude_hv(request.user_only.into());

@@ -6,6 +6,7 @@
 //!
 //! - [`source`]: any of the sources: [`hardware`] that samples accesses, or the [`clock`], which needs none; or interrupts that come from elsewhere, for the
 //!   [`decoder`].
+//! - [`trial`]: whether a source counts here: it is tried before it is believed.
 //! - [`events`]: perf events of a process's threads, and [`ring`]: the records that the kernel writes for them.
 //! - [`code`]: the program's code as it is in memory, and [`text`]: its instruction boundaries and branches.
 //! - [`operand`]: from an interrupted instruction to the address that it waited for.
@@ -19,6 +20,7 @@ pub mod operand;
 pub mod ring;
 pub mod source;
 pub mod text;
+pub mod trial;
 
 use std::ops::AddAssign;
 
@@ -35,6 +37,26 @@ pub struct Sample {
     pub process: u32,
     /// By which thread.
     pub thread: u32,
+    /// What the access did.
+    pub kind: Access,
+}
+
+/// What an access does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// It reads.
+    Load,
+    /// It writes.
+    Store,
+    /// It does both, or either.
+    Update,
+}
+
+impl Access {
+    /// Whether it may have written.
+    pub fn writes(self) -> bool {
+        self != Access::Load
+    }
 }
 
 impl AddAssign for Tally {

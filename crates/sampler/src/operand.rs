@@ -11,6 +11,7 @@
 //!
 //! Not seen: accesses through fs and gs (thread-local), gathers and scatters (many addresses at a time), the kernel's.
 
+use crate::Access;
 use crate::text::Text;
 use iced_x86::{ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory};
 
@@ -113,7 +114,7 @@ enum Touched {
 pub struct Finder {
     info: InstructionInfoFactory,
     paths: Vec<Path>,
-    found: Vec<u64>,
+    found: Vec<(u64, Access)>,
 }
 
 impl Default for Finder {
@@ -123,9 +124,9 @@ impl Default for Finder {
 }
 
 impl Finder {
-    /// The addresses that a thread interrupted before the instruction at `ip` can have waited for, of those that are `wanted`: none if it is not
+    /// The accesses that a thread interrupted before the instruction at `ip` can have waited for, of those whose addresses are `wanted`: none if it is not
     /// known, several if any of them may be it.
-    pub fn addresses(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: impl Fn(u64) -> bool) -> &[u64] {
+    pub fn accesses(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: impl Fn(u64) -> bool) -> &[(u64, Access)] {
         self.found.clear();
         let next = text.decode(ip);
         // A string instruction that is interrupted goes on later: its registers are those of now.
@@ -138,7 +139,13 @@ impl Finder {
             self.touched(&next, 0, false, registers, &wanted);
         }
         self.found.sort_unstable();
-        self.found.dedup();
+        self.found.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same && later.1 != kept.1 {
+                kept.1 = Access::Update;
+            }
+            same
+        });
         &self.found
     }
 
@@ -214,7 +221,12 @@ impl Finder {
                 lost = true;
                 continue;
             }
-            self.found.extend(address(memory, registers).filter(|address| wanted(*address)));
+            let kind = match memory.access() {
+                OpAccess::Read | OpAccess::CondRead => Access::Load,
+                OpAccess::Write | OpAccess::CondWrite => Access::Store,
+                _ => Access::Update,
+            };
+            self.found.extend(address(memory, registers).filter(|address| wanted(*address)).map(|address| (address, kind)));
         }
         match (self.found.len() > before, lost) {
             (true, _) => Touched::Found,
@@ -266,12 +278,16 @@ mod tests {
     }
 
     /// What is found when a thread is interrupted before the instruction number `at`.
-    fn found_with(assemble: impl FnOnce(&mut CodeAssembler), at: usize, registers: &Registers) -> Vec<u64> {
+    fn accesses_with(assemble: impl FnOnce(&mut CodeAssembler), at: usize, registers: &Registers) -> Vec<(u64, Access)> {
         let mut assembler = CodeAssembler::new(64).unwrap();
         assemble(&mut assembler);
         let text = Text::sweep(CODE, assembler.assemble(CODE).unwrap());
         let ip = (CODE..).filter(|address| text.starts_at(*address)).nth(at).unwrap();
-        Finder::default().addresses(&text, ip, registers, in_heap).to_vec()
+        Finder::default().accesses(&text, ip, registers, in_heap).to_vec()
+    }
+
+    fn found_with(assemble: impl FnOnce(&mut CodeAssembler), at: usize, registers: &Registers) -> Vec<u64> {
+        accesses_with(assemble, at, registers).iter().map(|(address, _)| *address).collect()
     }
 
     fn found(assemble: impl FnOnce(&mut CodeAssembler), at: usize) -> Vec<u64> {
@@ -321,7 +337,37 @@ mod tests {
         // Relative to the instruction, as static data is.
         let bytes = [0x48, 0x8B, 0x05, 0x10, 0, 0, 0, 0x90];
         let text = Text::sweep(HEAP, bytes.to_vec());
-        assert_eq!(Finder::default().addresses(&text, HEAP + 7, &registers(), in_heap), [HEAP + 0x17]);
+        assert_eq!(Finder::default().accesses(&text, HEAP + 7, &registers(), in_heap), [(HEAP + 0x17, Access::Load)]);
+    }
+
+    #[test]
+    fn loads_and_stores_are_told_apart() {
+        let one = |assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>| {
+            let code = |a: &mut CodeAssembler| {
+                assemble(a).unwrap();
+                a.nop().unwrap();
+            };
+            accesses_with(code, 1, &registers())
+        };
+        assert_eq!(one(|a| a.mov(rax, qword_ptr(rdx))), [(RDX, Access::Load)]);
+        assert_eq!(one(|a| a.cmp(byte_ptr(rdx), 7)), [(RDX, Access::Load)]);
+        assert_eq!(one(|a| a.mov(qword_ptr(rsi), rax)), [(RSI, Access::Store)]);
+        assert_eq!(one(|a| a.add(dword_ptr(rsi), 1)), [(RSI, Access::Update)]);
+        assert_eq!(one(|a| a.lock().cmpxchg(qword_ptr(rsi), rdx)), [(RSI, Access::Update)]);
+        let copy = |a: &mut CodeAssembler| a.rep().movsb().unwrap();
+        assert_eq!(accesses_with(copy, 0, &registers()), [(RSI, Access::Load), (RDI, Access::Store)]);
+        // The same place by both ways that lead here, read by one and written by the other.
+        let either = |a: &mut CodeAssembler| {
+            let mut join = a.create_label();
+            a.mov(rcx, qword_ptr(rdx)).unwrap();
+            a.jmp(join).unwrap();
+            a.nop().unwrap();
+            a.mov(qword_ptr(rdx), rcx).unwrap();
+            a.nop().unwrap();
+            a.set_label(&mut join).unwrap();
+            a.nop().unwrap();
+        };
+        assert_eq!(accesses_with(either, 5, &registers()), [(RDX, Access::Update)]);
     }
 
     #[test]
@@ -479,8 +525,8 @@ mod tests {
         fn any_bytes_will_do(code in proptest::collection::vec(any::<u8>(), 1..200), at in 0usize..200, flags: u64) {
             let text = Text::sweep(CODE, code);
             let registers = Registers { flags, ..registers() };
-            let found = Finder::default().addresses(&text, CODE + at as u64, &registers, in_heap).to_vec();
-            prop_assert!(found.iter().all(|address| in_heap(*address)));
+            let found = Finder::default().accesses(&text, CODE + at as u64, &registers, in_heap).to_vec();
+            prop_assert!(found.iter().all(|(address, _)| in_heap(*address)));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::events::{OpenError, Whose};
 use crate::hardware::{Hardware, Kind};
-use crate::{Sample, Tally};
+use crate::{Sample, Tally, trial};
 
 /// Where samples come from.
 pub enum Source {
@@ -14,23 +14,24 @@ pub enum Source {
 }
 
 impl Source {
-    /// The processor, where it samples accesses.
+    /// The processor, where it samples accesses: in the first of these ways that counts.
     ///
     /// # Errors
     /// [`OpenError::Unsupported`] also where events can be opened and count nothing; see [`OpenError`] for the others.
-    pub fn hardware(kind: Kind, whose: Whose) -> Result<Source, OpenError> {
-        if !Hardware::counts_here(kind) {
-            let cause = format!("{} counts nothing here", kind.name().to_uppercase());
-            return Err(OpenError::Unsupported(std::io::Error::other(cause)));
-        }
+    pub fn hardware(kinds: &[Kind], whose: Whose) -> Result<Source, OpenError> {
+        let Some(kind) = kinds.iter().copied().find(|kind| trial::hardware(*kind)) else {
+            let name = kinds.first().map_or_else(|| "hardware".to_owned(), |kind| kind.name().to_uppercase());
+            return Err(OpenError::Unsupported(std::io::Error::other(format!("{name} counts nothing here"))));
+        };
         Hardware::open(kind, whose).map(Source::Hardware)
     }
 
     /// The clock: so many samples a second of each running thread.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`OpenError`]; also where events can be opened and tell of nothing.
     pub fn clock(whose: Whose, hz: u32) -> Result<Source, OpenError> {
+        trial::clock()?;
         Clock::open(whose, hz).map(Source::Clock)
     }
 
@@ -50,6 +51,17 @@ impl Source {
         match self {
             Source::Hardware(hardware) => hardware.enable(on),
             Source::Clock(clock) => clock.enable(on),
+        }
+    }
+
+    /// Makes samples rarer or more frequent by what they cost, where the source has periods that can be changed: see [`Hardware::pace`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn pace(&mut self, cost: f64, allowed: f64, hurried: bool, wanted: bool) -> std::io::Result<()> {
+        match self {
+            Source::Hardware(hardware) => hardware.pace(cost, allowed, hurried, wanted),
+            Source::Clock(_) => Ok(()),
         }
     }
 

@@ -1,12 +1,15 @@
 //! The clock over this very process.
 
+use perf_event_open_sys::bindings::{PERF_COUNT_SW_PAGE_FAULTS, PERF_TYPE_SOFTWARE};
 use std::collections::HashSet;
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use terrace_sampler::Tally;
 use terrace_sampler::clock::Clock;
-use terrace_sampler::events::{OpenError, Whose, threads};
+use terrace_sampler::events::{Events, OpenError, Request, Whose, threads};
+use terrace_sampler::ring::{Layout, fields};
 
 const MIB: usize = 1 << 20;
 
@@ -28,9 +31,9 @@ fn own() -> i32 {
 }
 
 /// `None`, with a word, where perf events are not to be had; a failure where nothing may be skipped.
-fn opened(result: Result<Clock, OpenError>) -> Option<Clock> {
+fn opened<T>(result: Result<T, OpenError>) -> Option<T> {
     match result {
-        Ok(clock) => Some(clock),
+        Ok(opened) => Some(opened),
         Err(e) if std::env::var_os("TERRACE_NO_SKIP").is_none() => {
             println!("skipped: {e}");
             None
@@ -74,6 +77,45 @@ fn a_hot_half_is_found_and_threads_made_later_are_sampled() {
     // Most of the time is spent waiting for that memory.
     assert!(tally.located * 2 > tally.samples, "{tally:?}");
     assert_eq!(seen_threads.len(), 2);
+}
+
+/// Touches so many new pages, each by a fault of its own; where they are.
+fn fault(pages: usize) -> Range<u64> {
+    let bytes = pages * 4096;
+    // SAFETY: a new mapping, of which nothing is touched outside, and which is left to the process.
+    unsafe {
+        let memory = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE);
+        (0..bytes).step_by(4096).for_each(|at| memory.cast::<u8>().add(at).write_volatile(1));
+        memory as u64..memory as u64 + bytes as u64
+    }
+}
+
+/// By an event that every machine has: this thread's faults.
+#[test]
+fn a_period_can_be_changed() {
+    let request = Request {
+        kind: PERF_TYPE_SOFTWARE,
+        config: PERF_COUNT_SW_PAGE_FAULTS.into(),
+        config1: 0,
+        config2: 0,
+        user_only: true,
+        period: 1,
+        precise_ip: 0,
+        layout: Layout { sample_type: fields::TID | fields::ADDR },
+    };
+    // SAFETY: no arguments.
+    let thread = unsafe { libc::gettid() };
+    let Some(mut events) = opened(Events::open(Whose::Threads(&[thread]), &request)) else { return };
+    for period in [1, 8] {
+        events.set_period(period).unwrap();
+        events.samples(|_| ());
+        let (touched, mut samples) = (fault(64), 0u64);
+        events.samples(|sample| samples += u64::from(touched.contains(&sample.address)));
+        // (Each CPU counts by itself.)
+        assert!((32 / period..=128 / period).contains(&samples), "{samples} samples with a period of {period}");
+    }
 }
 
 #[test]

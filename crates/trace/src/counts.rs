@@ -9,7 +9,8 @@
 use crate::framing::{ReadError, block, check_magic, next_block, put, take};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// What a file begins with: the format and its version.
@@ -240,7 +241,12 @@ impl Recording {
     /// # Errors
     /// See [`ReadError`]. Damage behind the header is none: see [`Recording::incomplete`].
     pub fn read(path: &Path) -> Result<Recording, ReadError> {
-        Recording::from_bytes(&std::fs::read(path)?)
+        let (mut file, mut bytes) = (File::open(path)?, Vec::new());
+        // What is none may have no end.
+        (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+        check_magic(&bytes, &MAGIC)?;
+        file.read_to_end(&mut bytes)?;
+        Recording::from_bytes(&bytes)
     }
 
     /// The same of a file's contents.

@@ -12,7 +12,7 @@ pub const BLOCK_HEAD: usize = 9;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Of the file.
-    #[error("cannot be read: {0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// It begins otherwise.
     #[error("is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one")]

@@ -4,18 +4,21 @@ use super::{Row, Status};
 use std::path::Path;
 use terrace_sampler::clock::Clock;
 use terrace_sampler::events::{OpenError, Whose};
-use terrace_sampler::hardware::{Hardware, Kind};
+use terrace_sampler::hardware::Kind;
+use terrace_sampler::trial;
 
 /// Rows: hardware that samples accesses, and the clock.
 pub fn rows() -> Vec<Row> {
-    vec![hardware(Path::new("/sys/bus/event_source/devices"), Hardware::counts_here), clock(Clock::open(Whose::Children, 1_000).map(drop))]
+    let clocks = trial::clock().and_then(|()| Clock::open(Whose::Children, 1_000)).map(drop);
+    vec![hardware(Path::new("/sys/bus/event_source/devices"), trial::hardware), clock(clocks)]
 }
 
 /// What the kernel says of the processor, and whether it is true.
 fn hardware(devices: &Path, counts: impl Fn(Kind) -> bool) -> Row {
     let name = "access sampling";
-    match Kind::of_machine(devices) {
-        Some(kind) if counts(kind) => {
+    let kinds = Kind::of_machine(devices);
+    match kinds.first() {
+        Some(kind) if kinds.iter().any(|kind| counts(*kind)) => {
             Row::ok(name, kind.name(), "terrace run takes samples from it, for policies that need them or with --sampler")
         }
         Some(kind) => {

@@ -92,6 +92,13 @@ pub fn run(arguments: &MemoryArguments) -> Result<u8> {
     if !(least..most).contains(&arguments.size) {
         bail!("--size must be at least {} and less than {}", bytes(least), bytes(most));
     }
+    // Asked before: who fills memory that is not to be had is ended without a word.
+    let mut memory = Vec::<u8>::new();
+    let refused = memory.try_reserve_exact(usize::try_from(arguments.size)?).is_err();
+    drop(std::hint::black_box(memory));
+    if refused {
+        bail!("{} of memory are not to be had here: say less (--size)", bytes(arguments.size));
+    }
     if arguments.pattern == Load::Graph && arguments.threads > Graph::vertices(arguments.size) as usize {
         bail!("{} threads are more than the graph has vertices: give it more memory (--size)", arguments.threads);
     }

@@ -1,0 +1,240 @@
+//! Whether a source counts: before it is believed, it is tried on accesses that are known. An event that can be opened proves nothing: virtual machines count no
+//! accesses, containers forbid to read other processes' code, and a seccomp filter may end whoever asks. So that happens in a child.
+
+use crate::clock::Clock;
+use crate::code::Code;
+use crate::events::{OpenError, Whose};
+use crate::hardware::{Hardware, Kind};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// What a child says by its exit status, beside an error's number: that a source counts, and that it counts nothing.
+const COUNTS: u8 = 0;
+const COUNTS_NOTHING: u8 = 255;
+/// How often the known program is sampled, and so many samples of the right place are enough.
+const RATE_HZ: u32 = 10_000;
+const ENOUGH: u32 = 4;
+/// The clock counts nothing if none came of so much running, or of so many interrupts.
+const RUNNING_MOST: Duration = Duration::from_millis(100);
+const INTERRUPTS_MOST: u64 = 200;
+/// However busy the machine is.
+const LONGEST: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Tries the clock on a process that reads one page and nothing else. Takes some milliseconds.
+///
+/// # Errors
+/// See [`OpenError`]; [`OpenError::Blind`] if interrupts do not lead to that page.
+pub fn clock() -> Result<(), OpenError> {
+    let why = "interrupts come from the clock, but not what they interrupted: process_vm_readv may be refused here, by a seccomp filter or kernel.yama.ptrace_scope";
+    verdict(in_child(judge_clock), why)
+}
+
+/// Whether other processes' code can be read, which interrupts by timers need. Takes less than a millisecond.
+///
+/// # Errors
+/// [`OpenError::Blind`] if not.
+pub fn reading() -> Result<(), OpenError> {
+    let why =
+        "the code of other processes cannot be read: process_vm_readv is refused here, by a seccomp filter or kernel.yama.ptrace_scope";
+    match verdict(in_child(judge_reading), why) {
+        Err(OpenError::Forbidden(_)) => Err(OpenError::Blind(why)),
+        other => other,
+    }
+}
+
+/// Tries hardware on memory that few caches hold. Takes 0.1 s at most.
+pub fn hardware(kind: Kind) -> bool {
+    let judge = || if Hardware::counts_here(kind) { COUNTS } else { COUNTS_NOTHING };
+    matches!(in_child(judge), Ok(Said::Status(COUNTS)))
+}
+
+/// What became of a child.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Status(u8),
+    /// A signal ended it, as a filter does.
+    Ended,
+}
+
+fn verdict(said: io::Result<Said>, blind: &'static str) -> Result<(), OpenError> {
+    match said? {
+        Said::Status(COUNTS) => Ok(()),
+        Said::Status(COUNTS_NOTHING) => Err(OpenError::Blind(blind)),
+        Said::Status(error) => Err(io::Error::from_raw_os_error(error.into()).into()),
+        Said::Ended => Err(OpenError::Forbidden(io::Error::other("a seccomp filter ends who asks for them"))),
+    }
+}
+
+fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Said> {
+    let child = Child::of(judge)?;
+    let mut status = 0;
+    loop {
+        // SAFETY: our own child, and a status to be written.
+        match unsafe { libc::waitpid(child.0, &raw mut status, 0) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Err(io::Error::last_os_error()),
+            _ => break,
+        }
+    }
+    std::mem::forget(child);
+    Ok(if libc::WIFEXITED(status) { Said::Status(libc::WEXITSTATUS(status) as u8) } else { Said::Ended })
+}
+
+/// A process that is ended and waited for when this is dropped.
+struct Child(libc::pid_t);
+
+impl Child {
+    /// One that does this, and ends with its status; at the latest with us.
+    fn of(act: impl FnOnce() -> u8) -> io::Result<Child> {
+        let parent = std::process::id();
+        // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit, so nothing of this frame is used twice.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                let (no_core, seconds) = (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, LONGEST.as_secs());
+                let no_longer = libc::rlimit { rlim_cur: seconds, rlim_max: seconds };
+                // SAFETY: all of them concern this child alone.
+                let orphan = unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+                    libc::setrlimit(libc::RLIMIT_CPU, &raw const no_longer);
+                    // Who ended before that signal was asked for sends none.
+                    libc::getppid() as u32 != parent
+                };
+                let status = if orphan { COUNTS_NOTHING } else { act() };
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(status.into()) }
+            }
+            child => Ok(Child(child)),
+        }
+    }
+
+    /// How long it has run.
+    fn running(&self) -> Duration {
+        let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        // SAFETY: both write what they are given.
+        let known = unsafe { libc::clock_getcpuclockid(self.0, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0 };
+        if known { Duration::new(time.tv_sec as u64, time.tv_nsec as u32) } else { Duration::ZERO }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child, which is waited for here.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Reads all words of a page, for ever.
+fn read_all(page: &[u64]) -> u8 {
+    loop {
+        for word in page {
+            // SAFETY: a reference.
+            unsafe { std::ptr::from_ref(word).read_volatile() };
+        }
+    }
+}
+
+fn judge_clock() -> u8 {
+    let page = vec![0u64; 512];
+    let inside = page.as_ptr() as u64..page.as_ptr() as u64 + 4096;
+    let (Ok(reader), begun) = (Child::of(|| read_all(&page)), Instant::now()) else { return COUNTS_NOTHING };
+    let mut clock = match Clock::open(Whose::Threads(&[reader.0]), RATE_HZ) {
+        Ok(clock) => clock,
+        Err(error) => return number(&error),
+    };
+    let (mut interrupts, mut seen) = (0, 0);
+    while begun.elapsed() < LONGEST {
+        std::thread::sleep(LOOK_EVERY);
+        // Asked before: what it ran for until then has been sampled by now.
+        let running = reader.running();
+        interrupts += clock.drain(|_| true, |_, address| inside.contains(&address), |_| seen += 1).samples;
+        if seen >= ENOUGH {
+            return COUNTS;
+        }
+        if interrupts >= INTERRUPTS_MOST || running >= RUNNING_MOST {
+            break;
+        }
+    }
+    COUNTS_NOTHING
+}
+
+fn judge_reading() -> u8 {
+    let Ok(other) = Child::of(|| read_all(&[0; 8])) else { return COUNTS_NOTHING };
+    let found = Code::of(other.0).around(read_all as fn(&[u64]) -> u8 as usize as u64).is_some();
+    if found { COUNTS } else { COUNTS_NOTHING }
+}
+
+/// As an exit status.
+fn number(error: &OpenError) -> u8 {
+    let number = match error {
+        OpenError::Forbidden(error) | OpenError::Unsupported(error) | OpenError::Other(error) => error.raw_os_error(),
+        OpenError::NoThreads | OpenError::Blind(_) => None,
+    };
+    number.and_then(|number| u8::try_from(number).ok()).unwrap_or(COUNTS_NOTHING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a system call fail with this error, or end who makes it (0), in the calling process from now on.
+    fn refuse(call: libc::c_long, error: u16) {
+        let step = |code: u32, jump_false: u8, value: u32| libc::sock_filter { code: code as u16, jt: 0, jf: jump_false, k: value };
+        let (load, equal, answer) =
+            (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET | libc::BPF_K);
+        let refusal = if error == 0 { libc::SECCOMP_RET_KILL_PROCESS } else { libc::SECCOMP_RET_ERRNO | u32::from(error) };
+        let mut steps = [step(load, 0, 0), step(equal, 1, call as u32), step(answer, 0, refusal), step(answer, 0, libc::SECCOMP_RET_ALLOW)];
+        let filter = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
+        // SAFETY: a whole filter, which lives through the call.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+        }
+    }
+
+    /// What is found where a call is refused: in a child, for good.
+    fn without(call: libc::c_long, error: u16, found: impl Fn() -> bool) -> bool {
+        let act = || {
+            refuse(call, error);
+            u8::from(found())
+        };
+        in_child(act).unwrap() == Said::Status(1)
+    }
+
+    #[test]
+    fn the_clock_is_believed_where_it_counts() {
+        match clock() {
+            Ok(()) => {}
+            Err(error) if std::env::var_os("TERRACE_NO_SKIP").is_none() => println!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+        reading().unwrap();
+    }
+
+    #[test]
+    fn what_is_refused_is_not_believed() {
+        let open = libc::SYS_perf_event_open;
+        for error in [libc::EPERM as u16, libc::EACCES as u16, 0] {
+            assert!(without(open, error, || matches!(clock(), Err(OpenError::Forbidden(_)))), "{error}");
+        }
+        assert!(without(open, libc::ENOSYS as u16, || matches!(clock(), Err(OpenError::Unsupported(_)))));
+        let read = libc::SYS_process_vm_readv;
+        for error in [libc::EPERM as u16, libc::ENOSYS as u16] {
+            assert!(without(read, error, || matches!(reading(), Err(OpenError::Blind(_)))), "{error}");
+            // Events can be opened, and their interrupts come; but nobody can say of what. (Or there are no events.)
+            assert!(without(read, error, || clock().is_err()), "{error}");
+        }
+        assert!(without(read, 0, || reading().is_err() && clock().is_err()));
+    }
+
+    #[test]
+    fn a_child_says_how_it_ended() {
+        assert_eq!(in_child(|| 7).unwrap(), Said::Status(7));
+        assert_eq!(in_child(|| std::process::abort()).unwrap(), Said::Ended);
+    }
+}
