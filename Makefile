@@ -17,7 +17,7 @@ help:
 	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
 	@echo 'make test                       all tests'
 	@echo 'make sanitize                   tests under AddressSanitizer (needs a nightly Rust) and valgrind'
-	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, seven times as long, after a long simulation [SIMULATION_STEPS=1000000000]'
+	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, eleven times as long, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
@@ -52,7 +52,7 @@ soak:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
-	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order -- --nocapture
 
 bench:
 	@scripts/setup.sh bench
