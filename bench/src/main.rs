@@ -23,6 +23,7 @@ mod place;
 mod policies;
 mod probe;
 mod results;
+mod sampled;
 mod servers;
 mod side;
 mod sim;
@@ -95,6 +96,8 @@ enum What {
     ZramServers(Box<servers::Options>),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
+    /// What sampling costs a program whose memory stays where it is
+    Sampled(sampled::Options),
     /// What huge pages for hot memory bring
     Huge(huge::Options),
     /// What samples know of where memory is hot, against the truth
@@ -200,6 +203,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
+        Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),
         Some(What::Accuracy(options)) => accuracy::run(&options),
         Some(What::Objects(options)) => objects::run(&options),

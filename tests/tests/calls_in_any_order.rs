@@ -3,11 +3,11 @@
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
 
-/// For three seconds, or as long as `make soak` says; alone too, which proves that the program itself is right.
+/// For two seconds, or as long as `make soak` says; alone too, which proves that the program itself is right.
 fn all_pages_hold_what_they_should(terrace: impl Into<Option<Terrace>>) {
     let terrace = terrace.into();
     let _machine = machine();
-    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 3);
+    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 2);
     let seed = number_from_environment("TERRACE_SOAK_SEED", 1);
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
     let managed = terrace.is_some();

@@ -11,7 +11,7 @@ const STEPS: &[(&str, &str)] = &[
     ("doctor", "TERRACE doctor --json"),
     (
         "cold goes",
-        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds 8 --check-all --json",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds 5 --check-all --json",
     ),
     (
         "seen from outside",
@@ -20,8 +20,8 @@ const STEPS: &[(&str, &str)] = &[
     ),
     (
         "a jump",
-        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- \
-         TERRACE load memory jump --size 128M --seconds 12 --change-every 6 --check-all --json",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json --moves moves.jsonl -- \
+         TERRACE load memory jump --size 128M --seconds 9 --change-every 4 --check-all --json; status=$?; cat moves.jsonl >&2; exit $status",
     ),
     (
         "jenga",
@@ -75,7 +75,7 @@ const STEPS: &[(&str, &str)] = &[
         "forbidden meanwhile",
         "mkdir /sys/fs/cgroup/both; echo 0-1 >/sys/fs/cgroup/both/cpuset.mems; \
          (echo 0 >/sys/fs/cgroup/both/cgroup.procs; \
-          exec TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 10) & \
+          exec TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 8) & \
          sleep 4; echo 0 >/sys/fs/cgroup/both/cpuset.mems; wait $!",
     ),
 ];
@@ -186,7 +186,18 @@ fn a_hot_set_that_jumps_is_followed() {
     let report = report_of(run);
     expect_far(&report, 8_000);
     // A fifth of 96 MiB is hot, of which at least a part was far.
-    assert!(report["moves"]["promoted_for"]["hot"].as_u64() > Some(1_000), "{report:#}");
+    let hot = report["moves"]["promoted_for"]["hot"].as_u64();
+    assert!(hot > Some(1_000), "{report:#}");
+    // Each with the policy's reason: of those that came, it pays, and what made room for them knows for whom.
+    let moves: Vec<Value> = run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let pages = |reason: &str, to: &str, detail: &str| -> u64 {
+        let these = moves.iter().filter(|line| line["reason"] == reason && line["to"] == to && !line[detail].is_null());
+        these.map(|line| number(&line["pages"])).sum()
+    };
+    let [pays, swapped, coldest] =
+        [("pays", "dram", "gain"), ("swapped", "node:1", "for"), ("coldest", "node:1", "from")].map(|(a, b, c)| pages(a, b, c));
+    println!("{} moves: {pays} pages that pay, {swapped} for others, {coldest} coldest", moves.len());
+    assert!(pays > 500 && Some(pays) <= hot && swapped + coldest > 8_000, "{pays}, {swapped}, {coldest}: {report:#}\n{}", run.stderr);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn jailed_between() {
 fn no_update_is_lost_in_a_file() {
     let tiers = format!("dram,lz4,zstd:1@file:{}", DISK.path().display());
     let finished =
-        Program::new(compiled("no_update_is_lost.c", &[])).arg("8").under(Terrace::stressed().and("--tiers").and(&tiers)).succeed();
+        Program::new(compiled("no_update_is_lost.c", &[])).arg("5").under(Terrace::stressed().and("--tiers").and(&tiers)).succeed();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     assert!(stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
     finished.report().expect_moves(1000, 1000);

@@ -24,22 +24,22 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
 /// Writers, read(2), devices, madvise, mremap and forks against random evictions.
 #[test]
 fn writers_readers_and_forks_against_random_evictions() {
-    nothing_is_lost(Terrace::stressed(), 30);
+    nothing_is_lost(Terrace::stressed(), 20);
 }
 
 #[test]
 fn the_same_while_kernel_calls_fail() {
-    nothing_is_lost(Terrace::failing(), 15);
+    nothing_is_lost(Terrace::failing(), 10);
 }
 
 #[test]
 fn the_same_by_write_protection() {
-    nothing_is_lost(Terrace::write_protecting(), 15);
+    nothing_is_lost(Terrace::write_protecting(), 10);
 }
 
 /// A huge page is split for the next eviction, unless a child shares it or a device writes to it.
 #[test]
 fn the_same_with_huge_pages_that_come_and_go() {
-    let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 15);
+    let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 10);
     assert!(finished.report().number("/moves/huge_made") >= 10.0, "{}", finished.report());
 }

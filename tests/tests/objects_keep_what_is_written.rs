@@ -6,7 +6,7 @@ use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment
 /// For five seconds, or as long as `make soak` says; at least so many pages leave.
 fn objects_keep_their_bytes(allocator: &str, pages: u64) {
     let _machine = machine();
-    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 5);
+    let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 3);
     let seed = number_from_environment("TERRACE_SOAK_SEED", 1);
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../include");
     // Neighbours that were never placed are no mistake here.

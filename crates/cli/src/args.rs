@@ -224,6 +224,10 @@ pub struct RunArguments {
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
 
+    /// Write each move to this file as it is made, one line of JSON each: when, what, from where to where, and why
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub moves: Option<PathBuf>,
+
     /// Take settings from this TOML file (see `terrace config`)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -38,7 +38,7 @@ fn check(file: &Path, json: bool) -> Result<u8> {
 fn show(file: Option<&Path>, json: bool) -> Result<u8> {
     let effective = Effective::of_file(file)?;
     let settings = &effective.settings;
-    let report = effective.report.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let [report, moves] = [&effective.report, &effective.moves].map(|path| path.as_ref().map(|path| path.to_string_lossy().into_owned()));
     let mut out = std::io::stdout().lock();
     if json {
         let [
@@ -57,6 +57,7 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
             verify,
             children,
             report_from,
+            moves_from,
         ] = effective.origins;
         let answer = json!({
             "version": 1,
@@ -64,9 +65,9 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
                 "dram": settings.dram.to_string(), "tiers": settings.tiers, "observe": settings.observe,
                 "strict": settings.strict, "evict": settings.evict.to_string(), "policy": settings.policy.to_string(),
                 "sampler": effective.sampler, "sampler_cost": effective.sampler_cost.to_string(), "huge_pages": settings.huge_pages.to_string(),
-                "allocator": settings.allocator.to_string(), "zones": settings.zones.0, "context_depth": settings.context_depth.to_string(), "verify": settings.verify, "children": settings.children, "report": report,
+                "allocator": settings.allocator.to_string(), "zones": settings.zones.0, "context_depth": settings.context_depth.to_string(), "verify": settings.verify, "children": settings.children, "report": report, "moves": moves,
             },
-            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "allocator": allocator, "zones": zones, "context_depth": context_depth, "verify": verify, "children": children, "report": report_from },
+            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "allocator": allocator, "zones": zones, "context_depth": context_depth, "verify": verify, "children": children, "report": report_from, "moves": moves_from },
         });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
@@ -88,6 +89,7 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
         format!("verify = {}", settings.verify),
         format!("children = {}", settings.children),
         report.map_or("# report =".into(), |report| format!("report = {}", quoted(&report))),
+        moves.map_or("# moves =".into(), |moves| format!("moves = {}", quoted(&moves))),
     ];
     writeln!(out, "version = 1\n\n[run]")?;
     for (line, origin) in lines.iter().zip(effective.origins) {

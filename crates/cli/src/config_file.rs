@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 15] = [
+const RUN_KEYS: [&str; 16] = [
     "dram",
     "tiers",
     "observe",
@@ -29,6 +29,7 @@ const RUN_KEYS: [&str; 15] = [
     "verify",
     "children",
     "report",
+    "moves",
 ];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
@@ -66,6 +67,8 @@ pub struct FileSettings {
     pub children: Option<bool>,
     /// `run.report`; a relative path is relative to the current directory, as on the command line.
     pub report: Option<PathBuf>,
+    /// `run.moves`; likewise.
+    pub moves: Option<PathBuf>,
 }
 
 /// One mistake. Lines and columns count from 1; a column counts characters.
@@ -210,13 +213,20 @@ impl Reader<'_> {
                 }
                 "verify" => settings.verify = self.boolean("verify", value),
                 "children" => settings.children = self.boolean("children", value),
-                "report" => match self.string("report", "a file name in quotes", value) {
-                    Some("") => self.mistake(value.span().start, "`report` is empty: write a file name, or leave it out".into()),
-                    text => settings.report = text.map(PathBuf::from),
-                },
+                "report" => settings.report = self.file_name("report", value),
+                "moves" => settings.moves = self.file_name("moves", value),
                 unknown => self.unknown_key(unknown, " in [run]", &RUN_KEYS, key.span().start),
             }
         }
+    }
+
+    fn file_name(&mut self, key: &str, value: &Value<'_>) -> Option<PathBuf> {
+        let text = self.string(key, "a file name in quotes", value)?;
+        if text.is_empty() {
+            self.mistake(value.span().start, format!("`{key}` is empty: write a file name, or leave it out"));
+            return None;
+        }
+        Some(text.into())
     }
 
     fn string<'v>(&mut self, key: &str, expected: &str, value: &'v Value<'_>) -> Option<&'v str> {
@@ -309,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -328,6 +338,7 @@ mod tests {
                 verify: Some(true),
                 children: Some(false),
                 report: Some("r.json".into()),
+                moves: Some("m.jsonl".into()),
             })
         );
         assert_eq!(parse(""), Ok(FileSettings::default()));
@@ -340,7 +351,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report"
+                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report, moves"
             ]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);

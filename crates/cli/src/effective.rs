@@ -21,7 +21,7 @@ pub enum Origin {
 }
 
 /// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
-/// `sampler_cost`, `huge_pages`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, in this order.
+/// `sampler_cost`, `huge_pages`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, `moves`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
@@ -32,8 +32,10 @@ pub struct Effective {
     pub sampler_cost: Cost,
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
+    /// Where the list of moves goes.
+    pub moves: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 15],
+    pub origins: [Origin; 16],
 }
 
 impl Effective {
@@ -56,6 +58,7 @@ impl Effective {
             verify: arguments.verify,
             children: arguments.no_children.map(|none| !none),
             report: arguments.report.clone(),
+            moves: arguments.moves.clone(),
         };
         Ok(Self::merge(flags, file))
     }
@@ -82,6 +85,7 @@ impl Effective {
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
         let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
+        let (moves, moves_from) = choose(flags.moves.map(Some), file.moves.map(Some), None);
         Effective {
             settings: Settings {
                 dram,
@@ -101,6 +105,7 @@ impl Effective {
             sampler,
             sampler_cost,
             report,
+            moves,
             origins: [
                 dram_from,
                 tiers_from,
@@ -117,6 +122,7 @@ impl Effective {
                 verify_from,
                 children_from,
                 report_from,
+                moves_from,
             ],
         }
     }
@@ -147,24 +153,8 @@ mod tests {
         assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
-        let default = Origin::Default;
-        let origins = [
-            Origin::CommandLine,
-            default,
-            Origin::CommandLine,
-            Origin::File,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-            default,
-        ];
+        let mut origins = [Origin::Default; 16];
+        (origins[0], origins[2], origins[3]) = (Origin::CommandLine, Origin::CommandLine, Origin::File);
         assert_eq!(effective.origins, origins);
     }
 }

@@ -10,8 +10,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use terrace_pager::moves::{MOVE_WORDS, Moved};
 use terrace_pager::stats::{
-    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, InterruptSlot, MAGIC, SAMPLE_SLOTS, SampleRing, StatsFile, StatsPage,
+    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage,
 };
 use terrace_policy::victims::Reason;
 
@@ -230,6 +231,15 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
     read_page(&file.path, file.pid, take).ok()
 }
 
+/// The names of a process's tiers, DRAM first. `None` for what is no page, or not one yet.
+pub fn tier_names(file: &PageFile) -> Option<Vec<String>> {
+    let names = |page: &StatsPage| {
+        let count = page.tier_count.load(Relaxed) as usize;
+        page.tiers[..count].iter().map(|tier| text_of(&tier.name)).collect()
+    };
+    read_page(&file.path, file.pid, names).ok()
+}
+
 /// Tells a process what it may have, made from what `peak_logical_bytes` it had. A write of so few bytes is seen whole or, at worst, for one
 /// tick of the process's mover in parts, which is a wrong budget for some milliseconds.
 pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<()> {
@@ -248,15 +258,13 @@ pub struct SampleFile {
     /// The page's file.
     pub name: String,
     sent: u64,
-    /// Interrupts that have been read.
-    interrupts: u64,
+    interrupts: RingReader<INTERRUPT_SLOTS, INTERRUPT_WORDS>,
 }
 
 impl SampleFile {
     const PERIOD: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, period_ns)) as u64;
     const UNTIL: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, until_ns)) as u64;
-    const BEGUN: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, begun)) as u64;
-    const INTERRUPTS: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, slots)) as u64;
+    const INTERRUPTS: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, ring)) as u64;
     const SENT: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, sent)) as u64;
     const SLOTS: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, slots)) as u64;
 
@@ -265,28 +273,18 @@ impl SampleFile {
 
     /// Opens a page for samples; `None` if it is not one.
     pub fn open(page: &PageFile) -> Option<SampleFile> {
-        let file = open_page(&page.path, true).ok()?;
-        // What is shorter is not one of ours, or not one yet: writing would make it longer.
-        if file.metadata().ok()?.len() != size_of::<StatsFile>() as u64 {
-            return None;
-        }
-        let mut opened = SampleFile { file, name: page.name.clone(), sent: 0, interrupts: 0 };
-        opened.sent = opened.number(Self::SENT)?;
-        opened.interrupts = opened.number(Self::BEGUN)?;
-        Some(opened)
-    }
-
-    fn number(&self, offset: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, offset).ok()?;
-        Some(u64::from_ne_bytes(bytes))
+        let file = open_whole(page, true)?;
+        let mut interrupts = RingReader { at: Self::INTERRUPTS, taken: 0 };
+        interrupts.taken = interrupts.begun(&file)?;
+        let sent = number(&file, Self::SENT)?;
+        Some(SampleFile { file, name: page.name.clone(), sent, interrupts })
     }
 
     /// How much sampling the process thinks worth while (1 is the usual); `None` if it does not say, or not any more.
     pub fn wanted(&self) -> Option<f64> {
         const PAGE: usize = std::mem::offset_of!(StatsFile, page);
-        let updated_ns = self.number((PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
-        let percent = self.number((PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
+        let updated_ns = number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
+        let percent = number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
         let speaks = terrace_pager::sys::now_ns().saturating_sub(updated_ns) < Self::SILENT_NS;
         Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
     }
@@ -299,26 +297,9 @@ impl SampleFile {
         self.file.write_all_at(&period_ns.to_ne_bytes(), Self::PERIOD)
     }
 
-    /// Takes out where threads were interrupted: thread, instruction, flags, registers. Returns how many were lost. What is being written is lost, too.
-    pub fn interrupts(&mut self, mut each: impl FnMut(&[u64; INTERRUPT_WORDS])) -> u64 {
-        let Some(begun) = self.number(Self::BEGUN) else { return 0 };
-        let slots = INTERRUPT_SLOTS as u64;
-        let from = self.interrupts.max(begun.saturating_sub(slots)).min(begun);
-        let mut lost = begun.saturating_sub(self.interrupts).min(u64::from(u32::MAX));
-        self.interrupts = begun;
-        let mut slot = [0; size_of::<InterruptSlot>()];
-        for number in from..begun {
-            let at = Self::INTERRUPTS + number % slots * slot.len() as u64;
-            // Its number, all of it, and its number again: it may be written over meanwhile.
-            let (before, read) = (self.number(at), self.file.read_exact_at(&mut slot, at));
-            if read.is_err() || before != Some(number + 1) || self.number(at) != before {
-                continue;
-            }
-            let mut words = slot.chunks_exact(8).skip(1).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
-            lost -= 1;
-            each(&std::array::from_fn(|_| words.next().unwrap_or(0)));
-        }
-        lost
+    /// Takes out where threads were interrupted: thread, instruction, flags, registers. Returns how many were lost.
+    pub fn interrupts(&mut self, each: impl FnMut(&[u64; INTERRUPT_WORDS])) -> u64 {
+        self.interrupts.take(&self.file, each)
     }
 
     /// Writes entries, and then that they are there; of too many, the first.
@@ -334,6 +315,80 @@ impl SampleFile {
         self.sent = self.sent.wrapping_add(entries.len() as u64);
         self.file.write_all_at(&self.sent.to_ne_bytes(), Self::SENT)
     }
+}
+
+/// What has been read of a process's ring.
+#[derive(Debug)]
+struct RingReader<const SLOTS: usize, const WORDS: usize> {
+    /// Where the ring begins in the file.
+    at: u64,
+    /// Notes that have been read, or lost.
+    taken: u64,
+}
+
+impl<const SLOTS: usize, const WORDS: usize> RingReader<SLOTS, WORDS> {
+    fn begun(&self, file: &File) -> Option<u64> {
+        number(file, self.at + std::mem::offset_of!(Ring<SLOTS, WORDS>, begun) as u64)
+    }
+
+    /// Takes out what came since. Returns how many were lost; what is being written is lost, too.
+    fn take(&mut self, file: &File, mut each: impl FnMut(&[u64; WORDS])) -> u64 {
+        let Some(begun) = self.begun(file) else { return 0 };
+        let from = self.taken.max(begun.saturating_sub(SLOTS as u64)).min(begun);
+        let mut lost = begun.saturating_sub(self.taken).min(u64::from(u32::MAX));
+        self.taken = begun;
+        let mut slot = vec![0; size_of::<Slot<WORDS>>()];
+        let slots = self.at + std::mem::offset_of!(Ring<SLOTS, WORDS>, slots) as u64;
+        for note in from..begun {
+            let at = slots + note % SLOTS as u64 * slot.len() as u64;
+            // Its number, all of it, and its number again: it may be written over meanwhile.
+            let (before, read) = (number(file, at), file.read_exact_at(&mut slot, at));
+            if read.is_err() || before != Some(note + 1) || number(file, at) != before {
+                continue;
+            }
+            let mut words = slot.chunks_exact(8).skip(1).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+            lost -= 1;
+            each(&std::array::from_fn(|_| words.next().unwrap_or(0)));
+        }
+        lost
+    }
+}
+
+/// Where a process lists its moves.
+#[derive(Debug)]
+pub struct MoveFile {
+    file: File,
+    ring: RingReader<MOVE_SLOTS, MOVE_WORDS>,
+}
+
+impl MoveFile {
+    /// Opens a page for reading; `None` if it is not one.
+    pub fn open(page: &PageFile) -> Option<MoveFile> {
+        let ring = RingReader { at: std::mem::offset_of!(StatsFile, moves) as u64, taken: 0 };
+        Some(MoveFile { file: open_whole(page, false)?, ring })
+    }
+
+    /// Takes out what moved since. Returns how many moves were lost, such as no Terrace lists among them.
+    pub fn take(&mut self, mut each: impl FnMut(Moved)) -> u64 {
+        let mut nonsense = 0;
+        let lost = self.ring.take(&self.file, |words| match Moved::from_words(words) {
+            Some(moved) => each(moved),
+            None => nonsense += 1,
+        });
+        lost + nonsense
+    }
+}
+
+fn number(file: &File, offset: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// Opens a page and what is behind it. What is shorter is not one of ours, or not one yet: writing would make it longer.
+fn open_whole(page: &PageFile, write: bool) -> Option<File> {
+    let file = open_page(&page.path, write).ok()?;
+    (file.metadata().ok()?.len() == size_of::<StatsFile>() as u64).then_some(file)
 }
 
 /// The newest page of each process.
@@ -359,7 +414,7 @@ pub struct PageFile {
 }
 
 /// Those files.
-pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> {
+pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> + use<> {
     let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
@@ -704,7 +759,7 @@ mod tests {
         assert!(shared.interrupts.until_ns.load(Relaxed) > terrace_pager::sys::now_ns());
         let mut next = 0;
         let mut interrupt = |count: u64| {
-            (next..next + count).for_each(|n| shared.interrupts.write(&std::array::from_fn(|word| n + word as u64)));
+            (next..next + count).for_each(|n| shared.interrupts.ring.write(&std::array::from_fn(|word| n + word as u64)));
             next += count;
         };
         let mut read = || {
@@ -722,7 +777,7 @@ mod tests {
         assert_eq!(read(), ((8..8 + INTERRUPT_SLOTS as u64).collect(), 5));
         // One that is being written.
         interrupt(2);
-        shared.interrupts.slots[(next as usize - 1) % INTERRUPT_SLOTS].number.store(0, Relaxed);
+        shared.interrupts.ring.slots[(next as usize - 1) % INTERRUPT_SLOTS].number.store(0, Relaxed);
         assert_eq!(read(), (vec![next - 2], 1));
     }
 

@@ -17,6 +17,7 @@ mod figures;
 mod heatmap;
 mod library;
 mod load;
+mod moves;
 mod process;
 mod quantity;
 mod reach;

@@ -6,6 +6,7 @@
 use crate::args::RunArguments;
 use crate::child;
 use crate::effective::Effective;
+use crate::moves::MoveList;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
@@ -34,7 +35,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
         );
     }
-    let Effective { mut settings, sampler, sampler_cost, report, .. } = Effective::of_command_line(arguments)?;
+    let Effective { mut settings, sampler, sampler_cost, report, moves, .. } = Effective::of_command_line(arguments)?;
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
         stress.to_string_lossy().parse::<Stress>()?;
     }
@@ -80,18 +81,24 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
         Some(_) => None,
     };
+    // After all that can be refused: it empties the file.
+    let mut moves = moves.as_deref().map(|file| MoveList::create(file, run_dir.path())).transpose()?;
     if out_of_reach.is_none() {
         settings.run_dir = run_dir.path().to_str().map(str::to_owned);
         settings.run_pid = Some(std::process::id());
+        settings.moves = moves.is_some();
         settings.sites = settings.allocator == Allocator::Context && sampling.is_some();
         prepare(&mut command, &settings, &library);
     }
     let mut looks = Looks::default();
-    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut())) {
+    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut(), moves.as_mut())) {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
 
+    if let Some(moves) = moves {
+        moves.end();
+    }
     let pages = figures::read_all(run_dir.path());
     let known = Run {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -127,11 +134,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 struct Looks {
     tree: Option<Instant>,
     sampling: Option<Instant>,
+    moves: Option<Instant>,
 }
 
 impl Looks {
     /// Looks at what is due. Returns how long nothing else will be.
-    fn next(&mut self, tree: &mut Tree, sampling: Option<&mut Sampling>) -> Duration {
+    fn next(&mut self, tree: &mut Tree, sampling: Option<&mut Sampling>, moves: Option<&mut MoveList>) -> Duration {
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
@@ -142,7 +150,10 @@ impl Looks {
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
         }
-        let next = self.tree.into_iter().chain(self.sampling).min().unwrap_or(now);
+        if due(&self.moves) {
+            self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
+        }
+        let next = self.tree.into_iter().chain(self.sampling).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())
     }
 }

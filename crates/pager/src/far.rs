@@ -9,6 +9,7 @@
 //! counts as DRAM wherever it is.
 
 use crate::evict::{Taken, is_refused, note_refusals};
+use crate::moves::{Why, unit_of};
 use crate::pager::Pager;
 use crate::sys::{self, Errno, PAGE};
 use crate::table::{Entry, REGION, REGION_PAGES};
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use terrace_policy::live;
-use terrace_policy::placement::{FirstTouch, Move, Place, PlacementPolicy, Room};
+use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, Room};
 use terrace_policy::victims::{Reason, RegionId, RegionView};
 use terrace_tiers::{Node, Tier};
 
@@ -275,7 +276,7 @@ impl Far {
     }
 
     /// Moves what a region has in the other place to this one. Returns how many pages went.
-    fn travel(&mut self, pager: &Pager, entry: &Entry, to: Place) -> u32 {
+    fn travel(&mut self, pager: &Pager, entry: &Entry, to: Place, why: Why) -> u32 {
         let far = self.node.number() as i32;
         let Some((mut present, before)) = self.locate(pager, entry) else { return 0 };
         self.note(pager, entry.number, present, before);
@@ -322,6 +323,10 @@ impl Far {
             }
             Some(Errno::ENOMEM) => note_refusals(entry, &Taken { refused: 1, eligible: 1, ..Taken::default() }),
             Some(error) => self.refused(pager, error),
+        }
+        if let Some(far) = pager.tiers.iter().position(|tier| tier.node().is_some()) {
+            let (from, to) = if to == Place::Slow { (0, far) } else { (far, 0) };
+            pager.list_move(entry.region.address(), moved.into(), Some(from), to, why);
         }
         if to == Place::Slow {
             self.node.took(u64::from(moved));
@@ -389,7 +394,7 @@ impl Far {
                 return;
             }
             if let Some(entry) = pager.table.get(region * REGION) {
-                self.travel(pager, &entry, Place::Slow);
+                self.travel(pager, &entry, Place::Slow, victim(Reason::Asked));
             }
         }
     }
@@ -400,7 +405,7 @@ impl Far {
             return false;
         }
         let Some(entry) = self.coldest(pager, Place::Fast, now_ns) else { return false };
-        self.travel(pager, &entry, Place::Slow);
+        self.travel(pager, &entry, Place::Slow, Why::Placed(placement::Reason::Coldest));
         true
     }
 
@@ -498,7 +503,13 @@ impl Far {
             };
             come -= usize::from(step.to == Place::Fast);
             if fits && !is_refused(&entry, now_ns / 1_000_000) {
-                let moved = self.travel(pager, &entry, step.to);
+                let reason = match step.reason {
+                    placement::Reason::SwappedFor { unit } => {
+                        placement::Reason::SwappedFor { unit: unit_of(pager.table.by_number(unit).region.address()) }
+                    }
+                    other => other,
+                };
+                let moved = self.travel(pager, &entry, step.to, Why::Placed(reason));
                 if step.to == Place::Slow {
                     pager.account.demoted_for[Reason::Cold as usize].fetch_add(u64::from(moved), Relaxed);
                 }
@@ -510,7 +521,12 @@ impl Far {
     /// For tests: a region goes wherever it is not.
     pub fn toss(&mut self, pager: &Pager, entry: &Entry, far: bool) {
         if !far || self.accepts() {
-            self.travel(pager, entry, if far { Place::Slow } else { Place::Fast });
+            self.travel(pager, entry, if far { Place::Slow } else { Place::Fast }, victim(Reason::Stress));
         }
     }
+}
+
+/// A reason that has nothing to do with heat.
+fn victim(reason: Reason) -> Why {
+    Why::Victim { reason, heat: None, pressure: 0 }
 }

@@ -25,6 +25,7 @@ pub mod memory;
 #[cfg(test)]
 mod model_test;
 mod mover;
+pub mod moves;
 pub mod pager;
 mod probation;
 pub mod quiet;

@@ -10,6 +10,7 @@ use crate::evict::{Evictor, Taken, Wish, is_refused, note_refusals};
 use crate::far::Far;
 use crate::fork::{PAUSE, PAUSED};
 use crate::huge::{Huge, is_kept_huge};
+use crate::moves::Why;
 use crate::pager::{DO, Mode, Pager};
 use crate::quiet::Quiet;
 use crate::settings::Stress;
@@ -20,8 +21,8 @@ use crate::timers::Timers;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::live;
-use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, SOON_SHARE, VictimPolicy, probation_room};
+use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, RegionId, SOON_SHARE, VictimPolicy, probation_room};
+use terrace_policy::{live, placement};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Sleep between looks while there is plenty of room, and while the budget is near.
@@ -181,6 +182,7 @@ pub(crate) fn run(pager: &'static Pager) {
         swap_looked_ns: 0,
         hurries: false,
     };
+    pager.prepare_move_ring();
     pager.mover.running.store(true, Release);
     loop {
         let calls = pager.mover.calls.load(Acquire);
@@ -244,7 +246,8 @@ impl Mover {
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
                 let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: self.ends().0, from: address % REGION / PAGE };
-                self.evictor.evict(pager, entry, wish);
+                let taken = self.evictor.evict(pager, entry, wish);
+                self.list(Reason::Asked, entry.number, taken.evicted.into(), wish.tier);
             }
             address = region_end;
         }
@@ -307,8 +310,11 @@ impl Mover {
             self.evictor.learn(pager);
         }
         let before = self.demoted();
-        let policy = &mut self.policy;
-        self.evictor.end_probes(pager, now_ns, |region, staged, touched, _| policy.probed(region, staged, touched, now_ns / 1_000_000));
+        let (policy, pressure) = (&mut self.policy, self.pressure);
+        self.evictor.end_probes(pager, now_ns, |region, staged, touched, evicted| {
+            list(pager, Reason::Probed, (region, policy.heat(region)), pressure, evicted.into(), own_tier(pager, 1));
+            policy.probed(region, staged, touched, now_ns / 1_000_000);
+        });
         self.count(Reason::Probed, before);
         let stressed = self.stress(now_ns);
         let budget = pager.account.budget_bytes.load(Relaxed);
@@ -484,7 +490,9 @@ impl Mover {
             let tier = self.tier();
             let before = self.demoted();
             let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from });
-            self.count(if self.pressure == 0 { Reason::Cold } else { Reason::Pressed }, before);
+            let reason = if self.pressure == 0 { Reason::Cold } else { Reason::Pressed };
+            self.count(reason, before);
+            self.list(reason, choice.region, taken.evicted.into(), tier);
             if taken.next < REGION / PAGE {
                 self.cursor -= 1;
                 self.from = taken.next;
@@ -549,6 +557,7 @@ impl Mover {
             let wish =
                 Wish { pages: REGION / PAGE, pressure: self.pressure.max(FAR_PRESSURE), anything: false, tier: self.tier(), from: 0 };
             let taken = self.evictor.evict(pager, entry, wish);
+            pager.list_move(entry.region.address(), taken.evicted.into(), None, wish.tier, Why::Placed(placement::Reason::Coldest));
             note_refusals(&entry, &taken);
             if let Some(far) = &mut self.far {
                 far.compressed(pager, &entry, taken.evicted);
@@ -576,6 +585,11 @@ impl Mover {
         self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
     }
 
+    /// Lists what left a region, of whatever tier it was in where the reason is that it takes less room in a denser one.
+    fn list(&self, reason: Reason, region: RegionId, pages: u64, to: usize) {
+        list(self.pager, reason, (region, self.policy.heat(region)), self.pressure, pages, to);
+    }
+
     /// Least and most pages to take at a time.
     fn at_once(&self) -> (usize, usize) {
         let waited_for = self.pager.mover.waiting.load(Relaxed) > 0;
@@ -598,8 +612,9 @@ impl Mover {
             return false;
         }
         let (tier, before) = (self.tier(), self.demoted());
-        let (policy, moved) = (&mut self.policy, &mut self.walk_moved_bytes);
+        let (policy, moved, pressure) = (&mut self.policy, &mut self.walk_moved_bytes, self.pressure);
         self.evictor.end_probation(pager, &self.leaving, tier, |region| {
+            list(pager, Reason::Probation, (region, policy.heat(region)), pressure, 1, tier);
             policy.evicted(region, 1, now_ms);
             *moved += PAGE as u64;
         });
@@ -757,12 +772,14 @@ impl Mover {
         let mut gained = 0;
         for step in 0..regions {
             let entry = pager.table.by_number((first + step) % regions);
+            let moved = self.demoted();
             if entry.region.evicted.load(Relaxed) > 0 {
                 gained += self.evictor.densify(pager, entry);
             }
             if swap_is_sparser {
                 gained += u64::from(self.evictor.densify_swapped(pager, entry, densest));
             }
+            self.list(Reason::Denser, entry.number, self.demoted() - moved, densest);
             if pager.pause_asked() || sys::now_ns() > deadline {
                 break;
             }
@@ -793,6 +810,7 @@ impl Mover {
         for number in 0..table.len() {
             let restores = table.by_number(number).region.restores.swap(0, Relaxed);
             if restores > 0 {
+                self.pager.list_move(table.by_number(number).region.address(), restores.into(), None, 0, Why::Touched);
                 self.policy.restored(number, restores, now_ns / 1_000_000);
             }
         }
@@ -858,11 +876,14 @@ impl Mover {
             let pages = left.min(1 + (random >> 32) as usize % 64);
             let from = (random >> 40) as usize % (REGION / PAGE);
             let tier = 1 + (random >> 20) as usize % (pager.tiers.len() - 1);
+            let mut moved = self.demoted();
             let taken = if random >> 60 == 0 {
                 self.evictor.probe(pager, entry, random);
                 Taken::default()
             } else if let Some(far) = self.far.as_mut().filter(|_| random >> 60 < 4) {
                 far.toss(pager, &entry, random >> 8 & 1 == 0);
+                // It is in the list already.
+                moved = self.demoted();
                 Taken::default()
             } else {
                 self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
@@ -880,6 +901,7 @@ impl Mover {
             if let Some(densest) = pager.densest_own().filter(|_| random >> 56 & 15 == 2) {
                 self.evictor.densify_swapped(pager, entry, densest);
             }
+            self.list(Reason::Stress, entry.number, self.demoted() - moved, tier);
             note_refusals(&entry, &taken);
             left -= (taken.evicted as usize).min(left);
         }
@@ -895,6 +917,12 @@ impl Mover {
         self.random ^= self.random << 17;
         self.random
     }
+}
+
+fn list(pager: &Pager, reason: Reason, (region, heat): (RegionId, Option<f32>), pressure: u32, pages: u64, to: usize) {
+    // Stress moves anything, and what is densified may be from any tier.
+    let from = (!matches!(reason, Reason::Denser | Reason::Stress)).then_some(0);
+    pager.list_move(pager.table.by_number(region).region.address(), pages, from, to, Why::Victim { reason, heat, pressure });
 }
 
 impl Pager {

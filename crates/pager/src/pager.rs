@@ -9,12 +9,13 @@ use crate::ahead::Ahead;
 use crate::child::FirstThreads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
+use crate::moves::MOVE_WORDS;
 use crate::probation::Probation;
 use crate::ranges::Ranges;
 use crate::rehearsal::rehearse;
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
-use crate::stats::{self, InterruptRing, SampleRing, State, StatsFile, StatsPage};
+use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
 use crate::timers;
@@ -126,6 +127,8 @@ pub(crate) struct Said {
     pub node_refused: AtomicBool,
     /// Threads cannot be interrupted by timers.
     pub timers: AtomicBool,
+    /// Moves cannot be listed.
+    pub no_moves: AtomicBool,
 }
 
 /// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
@@ -411,6 +414,11 @@ impl Pager {
     /// Where threads write when a timer interrupts them.
     pub(crate) fn interrupts(&self) -> Option<&InterruptRing> {
         self.stats_file().map(|file| &file.interrupts)
+    }
+
+    /// Where moves are listed.
+    pub(crate) fn move_ring(&self) -> Option<&Ring<MOVE_SLOTS, MOVE_WORDS>> {
+        self.stats_file().map(|file| &file.moves)
     }
 
     fn stats_file(&self) -> Option<&StatsFile> {

@@ -4,17 +4,19 @@
 //! Two fields go the other way: `terrace run` writes there how much of the budget the process may have. A process believes only a page that
 //! it made itself; one that it inherited in a fork is let go of.
 //!
-//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it into a ring behind the page.
+//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it into a ring behind the page. In two more rings the
+//! process tells what is too much for a page: where its timers interrupted it, and each move, where those are wanted.
 //!
 //! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
 //! an update within microseconds, so the difference is below what the figures mean.
 
+use crate::moves::MOVE_WORDS;
 use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x08");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x09");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -205,26 +207,15 @@ impl SampleRing {
     }
 }
 
-/// Where threads were when their timers interrupted them (`timers.rs`), on the way to `terrace run`. Any thread writes, one process reads, and nobody waits.
+/// Where threads were when their timers interrupted them (`timers.rs`), on the way to `terrace run`.
 #[repr(C)]
 pub struct InterruptRing {
     /// Written by `terrace run`: processor time between two interrupts of a thread, ns; 0: none are wanted.
     pub period_ns: AtomicU64,
     /// And until when, CLOCK_MONOTONIC in ns, if that is not said again.
     pub until_ns: AtomicU64,
-    /// How many have been written, or are just being.
-    pub begun: AtomicU64,
-    /// The last of them, each in the place of its number.
-    pub slots: [InterruptSlot; INTERRUPT_SLOTS],
-}
-
-/// One of them.
-#[repr(C)]
-pub struct InterruptSlot {
-    /// Its number, from 1, once all of it is there; 0 while it is written.
-    pub number: AtomicU64,
-    /// Thread, instruction, flags, and registers in the order of `ucontext_t`.
-    pub words: [AtomicU64; INTERRUPT_WORDS],
+    /// Of each thread, instruction, flags, and registers in the order of `ucontext_t`.
+    pub ring: Ring<INTERRUPT_SLOTS, INTERRUPT_WORDS>,
 }
 
 /// Slots of that ring: of eight threads at 250 a second, half a second.
@@ -232,11 +223,32 @@ pub const INTERRUPT_SLOTS: usize = 1024;
 /// Words of a slot.
 pub const INTERRUPT_WORDS: usize = 19;
 
-impl InterruptRing {
+/// Slots of the ring of moves: a mover makes some thousand decisions a second, and many times as many where pages leave one by one.
+pub const MOVE_SLOTS: usize = 8192;
+
+/// Notes of any threads of the process for `terrace run`. Nobody waits: what was not read in time is lost.
+#[repr(C)]
+pub struct Ring<const SLOTS: usize, const WORDS: usize> {
+    /// How many have been written, or are just being.
+    pub begun: AtomicU64,
+    /// The last of them, each in the place of its number.
+    pub slots: [Slot<WORDS>; SLOTS],
+}
+
+/// One of them.
+#[repr(C)]
+pub struct Slot<const WORDS: usize> {
+    /// Its number, from 1, once all of it is there; 0 while it is written.
+    pub number: AtomicU64,
+    /// What it says.
+    pub words: [AtomicU64; WORDS],
+}
+
+impl<const SLOTS: usize, const WORDS: usize> Ring<SLOTS, WORDS> {
     /// Writes one. Nothing but stores: for a signal's handler.
-    pub fn write(&self, words: &[u64; INTERRUPT_WORDS]) {
+    pub fn write(&self, words: &[u64; WORDS]) {
         let begun = self.begun.fetch_add(1, Relaxed);
-        let slot = &self.slots[(begun % INTERRUPT_SLOTS as u64) as usize];
+        let slot = &self.slots[(begun % SLOTS as u64) as usize];
         slot.number.store(0, Relaxed);
         std::sync::atomic::fence(Release);
         slot.words.iter().zip(words).for_each(|(to, word)| to.store(*word, Relaxed));
@@ -253,6 +265,8 @@ pub struct StatsFile {
     pub samples: SampleRing,
     /// What its threads tell.
     pub interrupts: InterruptRing,
+    /// What its mover did and why (`moves.rs`).
+    pub moves: Ring<MOVE_SLOTS, MOVE_WORDS>,
 }
 
 /// Writes `text`, cut at a character border where it is too long, into a zero-padded field.

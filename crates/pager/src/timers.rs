@@ -147,5 +147,5 @@ fn note(thread: i32, ip: u64, flags: u64, registers: &[u64; 16]) {
     let mut words = [0; INTERRUPT_WORDS];
     (words[0], words[1], words[2]) = (thread as u64, ip, flags);
     words[3..].copy_from_slice(registers);
-    ring.write(&words);
+    ring.ring.write(&words);
 }

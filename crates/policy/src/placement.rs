@@ -65,6 +65,55 @@ pub enum Reason {
     },
 }
 
+impl Reason {
+    /// As lists of moves name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Hot { .. } => "hot",
+            Reason::Cold { .. } => "cold",
+            Reason::Pays { .. } => "pays",
+            Reason::SwappedFor { .. } => "swapped",
+            Reason::Coldest => "coldest",
+            Reason::Counted { .. } => "counted",
+            Reason::Hinted => "hinted",
+            Reason::Idle => "idle",
+            Reason::Foretold { .. } => "foretold",
+        }
+    }
+
+    /// A number for the kind of reason, and two for what belongs to it.
+    pub fn to_numbers(self) -> (u8, [u32; 2]) {
+        match self {
+            Reason::Hot { bin, hot } => (0, [bin.into(), hot.into()]),
+            Reason::Cold { bin, warm } => (1, [bin.into(), warm.into()]),
+            Reason::Pays { hundredths } => (2, [hundredths, 0]),
+            Reason::SwappedFor { unit } => (3, [unit, 0]),
+            Reason::Coldest => (4, [0; 2]),
+            Reason::Counted { count, threshold } => (5, [count, threshold]),
+            Reason::Hinted => (6, [0; 2]),
+            Reason::Idle => (7, [0; 2]),
+            Reason::Foretold { accesses } => (8, [accesses, 0]),
+        }
+    }
+
+    /// The reason with those numbers, if there is one.
+    pub fn from_numbers(kind: u8, [first, second]: [u32; 2]) -> Option<Reason> {
+        let small = |number: u32| u8::try_from(number).ok();
+        Some(match kind {
+            0 => Reason::Hot { bin: small(first)?, hot: small(second)? },
+            1 => Reason::Cold { bin: small(first)?, warm: small(second)? },
+            2 => Reason::Pays { hundredths: first },
+            3 => Reason::SwappedFor { unit: first },
+            4 => Reason::Coldest,
+            5 => Reason::Counted { count: first, threshold: second },
+            6 => Reason::Hinted,
+            7 => Reason::Idle,
+            8 => Reason::Foretold { accesses: first },
+            _ => return None,
+        })
+    }
+}
+
 /// One move that a policy asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {

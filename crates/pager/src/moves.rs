@@ -1,0 +1,170 @@
+//! The list of moves (`terrace run --moves`): what moved, from where to where, and why.
+//!
+//! An entry is one decision: pages of one region that left together, a region that travelled to a node or came from it, or what came back of a region
+//! because it was touched, within a fifth of a second. They go through a ring in the statistics file ([`Ring`](crate::stats::Ring)); without `--moves`
+//! nothing is written, and the ring takes no memory.
+
+use crate::pager::Pager;
+use crate::sys::{self, PAGE};
+use crate::table::REGION;
+use std::sync::atomic::Ordering::Relaxed;
+use terrace_policy::placement;
+use terrace_policy::victims;
+
+/// Words of an entry in the ring: when, where, what, and what belongs to the reason.
+pub const MOVE_WORDS: usize = 4;
+
+/// One move.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moved {
+    /// CLOCK_MONOTONIC, ns.
+    pub at_ns: u64,
+    /// Where the region begins.
+    pub address: usize,
+    /// How many of its pages went (1–512; more, where some went and came several times).
+    pub pages: u16,
+    /// The tier that they left, by its number in the list of tiers (0: DRAM); `None` where they came from several.
+    pub from: Option<u8>,
+    /// The tier that they were to go to; a page that does not compress there goes on to a denser one.
+    pub to: u8,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why something moved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Why {
+    /// Room was needed, or somebody said that it is not.
+    Victim {
+        /// What the hand saw in the pages.
+        reason: victims::Reason,
+        /// How hot samples say that the region is, as a multiple of the average; `None` without samples.
+        heat: Option<f32>,
+        /// See [`victims::Pressure`].
+        pressure: victims::Pressure,
+    },
+    /// The policy that places regions in DRAM and in a node wants it there. A unit is the region at so many times [`REGION`].
+    Placed(placement::Reason),
+    /// The program touched it, is about to, or said so.
+    Touched,
+}
+
+const VICTIM: u8 = 0;
+const PLACED: u8 = 1;
+const TOUCHED: u8 = 2;
+const SEVERAL_TIERS: u8 = u8::MAX;
+
+impl Moved {
+    /// As it goes through the ring.
+    pub fn to_words(self) -> [u64; MOVE_WORDS] {
+        let (class, kind, detail) = match self.why {
+            Why::Victim { reason, heat, pressure } => (VICTIM, reason as u8, [heat.unwrap_or(f32::NAN).to_bits(), pressure]),
+            Why::Placed(reason) => {
+                let (kind, detail) = reason.to_numbers();
+                (PLACED, kind, detail)
+            }
+            Why::Touched => (TOUCHED, 0, [0; 2]),
+        };
+        let [low, high] = self.pages.to_le_bytes();
+        let what = u64::from_le_bytes([low, high, self.from.unwrap_or(SEVERAL_TIERS), self.to, class, kind, 0, 0]);
+        [self.at_ns, self.address as u64, what, u64::from(detail[0]) | u64::from(detail[1]) << 32]
+    }
+
+    /// The move that these words tell of; `None` if they tell of none.
+    pub fn from_words([at_ns, address, what, detail]: &[u64; MOVE_WORDS]) -> Option<Moved> {
+        let [low, high, from, to, class, kind, 0, 0] = what.to_le_bytes() else { return None };
+        let detail = [*detail as u32, (detail >> 32) as u32];
+        let why = match class {
+            VICTIM => {
+                let heat = f32::from_bits(detail[0]);
+                let reason = *victims::Reason::ALL.get(usize::from(kind))?;
+                Why::Victim { reason, heat: (!heat.is_nan()).then_some(heat), pressure: detail[1] }
+            }
+            PLACED => Why::Placed(placement::Reason::from_numbers(kind, detail)?),
+            TOUCHED => Why::Touched,
+            _ => return None,
+        };
+        let from = (from != SEVERAL_TIERS).then_some(from);
+        Some(Moved { at_ns: *at_ns, address: *address as usize, pages: u16::from_le_bytes([low, high]), from, to, why })
+    }
+}
+
+impl Pager {
+    /// So many pages of the region at `address` moved. Nothing but a few stores, and without `--moves` not even that.
+    pub(crate) fn list_move(&self, address: usize, pages: u64, from: Option<usize>, to: usize, why: Why) {
+        if !self.settings.moves || pages == 0 {
+            return;
+        }
+        let Some(ring) = self.move_ring().filter(|_| !self.said.no_moves.load(Relaxed)) else { return };
+        let pages = pages.min(u64::from(u16::MAX)) as u16;
+        ring.write(&Moved { at_ns: sys::now_ns(), address, pages, from: from.map(|tier| tier as u8), to: to as u8, why }.to_words());
+    }
+
+    /// Before the first of them: a full file system must be met here, not in a store.
+    pub(crate) fn prepare_move_ring(&self) {
+        let Some(ring) = self.move_ring().filter(|_| self.settings.moves) else { return };
+        let (start, len) = (std::ptr::from_ref(ring) as usize, size_of_val(ring));
+        let from = start / PAGE * PAGE;
+        if sys::populate_for_writing(from, (start + len).next_multiple_of(PAGE) - from).is_err() {
+            self.say_once(&self.said.no_moves, "moves are not listed: there is no room for them where Terrace's statistics are");
+        }
+    }
+}
+
+/// The region at an address, as a unit of [`Why::Placed`].
+pub fn unit_of(address: usize) -> placement::UnitId {
+    (address / REGION) as placement::UnitId
+}
+
+/// Where that region begins.
+pub fn address_of(unit: placement::UnitId) -> usize {
+    unit as usize * REGION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_move_is_read_as_it_was_written() {
+        let heats = [None, Some(0.0), Some(12.5)];
+        let victims = victims::Reason::ALL.into_iter().zip(heats.into_iter().cycle()).map(|(reason, heat)| Why::Victim {
+            reason,
+            heat,
+            pressure: 12,
+        });
+        let placed = [
+            placement::Reason::Hot { bin: 15, hot: 9 },
+            placement::Reason::Cold { bin: 1, warm: 7 },
+            placement::Reason::Pays { hundredths: 131 },
+            placement::Reason::SwappedFor { unit: unit_of(0x7fff_ffe0_0000) },
+            placement::Reason::Coldest,
+            placement::Reason::Counted { count: u32::MAX, threshold: 3 },
+            placement::Reason::Hinted,
+            placement::Reason::Idle,
+            placement::Reason::Foretold { accesses: 7 },
+        ];
+        for why in victims.chain(placed.map(Why::Placed)).chain([Why::Touched]) {
+            for (from, to) in [(None, 0), (Some(0), 2), (Some(7), 1)] {
+                let moved = Moved { at_ns: u64::MAX, address: 0x7fff_ffe0_0000, pages: 512, from, to, why };
+                assert_eq!(Moved::from_words(&moved.to_words()), Some(moved));
+            }
+        }
+        assert_eq!(address_of(unit_of(0x7fff_ffe0_0000)), 0x7fff_ffe0_0000);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        /// Words that anybody may have written are a move that is written the same again, or none.
+        #[test]
+        fn any_words_are_a_move_or_none(at in any::<u64>(), address in any::<u64>(), what in any::<u64>(), narrow in any::<bool>(), detail in any::<u64>()) {
+            let what = if narrow { what & 0x0f03_ffff_ffff } else { what };
+            if let Some(moved) = Moved::from_words(&[at, address, what, detail]) {
+                let again = Moved::from_words(&moved.to_words()).expect("a move");
+                prop_assert_eq!(again, moved);
+            }
+        }
+    }
+}
