@@ -45,7 +45,8 @@ fn what_is_listed_is_what_is_reported() {
         }
         assert!(all.keys().all(|reason| reason == "touched" || told.contains_key(reason)), "{all:?}, {told:?}");
         let came = all["touched"];
-        assert!(came > 500 && came <= report.promoted_pages() + 512, "{came} pages are listed, of {}", report.promoted_pages());
+        // What came back is told at the end; listed is what was found a fifth of a second before.
+        assert!(came > 500 && came <= report.promoted_pages(), "{came} pages are listed, of {}", report.promoted_pages());
         for line in &lines {
             let address = line["region"].as_str().and_then(|text| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok());
             assert!(address.is_some_and(|address| address.is_multiple_of(2 << 20)), "{line}");

@@ -243,6 +243,7 @@ impl Pager {
                 entry.region.evicted.fetch_sub(1, Relaxed);
                 self.account.resident_pages.fetch_add(1, Relaxed);
                 self.account.promoted_pages.fetch_add(1, Relaxed);
+                entry.region.returned.fetch_add(1, Relaxed);
             }
         }
     }

@@ -261,6 +261,7 @@ impl Pager {
         let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
+        entry.region.returned.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
         if page.probation && !self.probation.enter(entry.page_number(address)) {
             // No room: it is as the others are.

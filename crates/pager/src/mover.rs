@@ -808,9 +808,13 @@ impl Mover {
         self.told_ns = now_ns;
         let table = &self.pager.table;
         for number in 0..table.len() {
-            let restores = table.by_number(number).region.restores.swap(0, Relaxed);
+            let region = table.by_number(number).region;
+            let returned = region.returned.swap(0, Relaxed);
+            if returned > 0 {
+                self.pager.list_move(region.address(), returned.into(), None, 0, Why::Touched);
+            }
+            let restores = region.restores.swap(0, Relaxed);
             if restores > 0 {
-                self.pager.list_move(table.by_number(number).region.address(), restores.into(), None, 0, Why::Touched);
                 self.policy.restored(number, restores, now_ns / 1_000_000);
             }
         }

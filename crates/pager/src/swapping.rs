@@ -89,6 +89,7 @@ impl Pager {
         }
         entry.region.swapped.fetch_sub(1, Relaxed);
         entry.region.restores.fetch_add(1, Relaxed);
+        entry.region.returned.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
         if let Some((tier, _)) = self.swap() {
             tier.stats.count_fault();

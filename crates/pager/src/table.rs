@@ -34,8 +34,10 @@ pub struct Region {
     pub lock: Lock<()>,
     /// The compressed pages. Held for the time of a copy or a decompression.
     pub store: Lock<RegionStore>,
-    /// Pages restored by faults since the mover last looked.
+    /// Pages of which the program is known to have wanted them back since the mover last looked: its faults, and what was restored ahead of them and used.
     pub restores: AtomicU32,
+    /// Pages that came back since then, for the list of moves.
+    pub returned: AtomicU32,
     /// Pages in state Evicted.
     pub evicted: AtomicU32,
     /// Pages whose word says that they were paged out.
@@ -177,6 +179,7 @@ impl Table {
                 lock: Lock::new(()),
                 store: Lock::new(RegionStore::new()),
                 restores: AtomicU32::new(0),
+                returned: AtomicU32::new(0),
                 evicted: AtomicU32::new(0),
                 swapped: AtomicU32::new(0),
                 block: (address >> REGION_SHIFT) as u32,
