@@ -508,11 +508,24 @@ pub fn set_thread_nice(nice: i32) -> bool {
     unsafe { syscall!(Sysno::setpriority, libc::PRIO_PROCESS, 0, nice) }.is_ok()
 }
 
-/// From now on the calling thread takes the processor from nobody when it wakes, if it is an ordinary one (`SCHED_BATCH`).
+/// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses the rest of his turn, so a short one is what makes
+/// `sched_yield` cheap: of the ordinary 1.4 to 3 ms the mover used 0.2 and fell behind.
+const TURN_NS: u64 = 200_000;
+
+/// From now on the calling thread takes the processor from nobody when it wakes, if it is an ordinary one (`SCHED_BATCH`), and has it for
+/// [`TURN_NS`] at a time (from Linux 6.12 on; before, as long as everybody).
 pub fn set_thread_background() {
-    // SAFETY: concerns this thread only; the parameter is its static priority, which is 0 for both.
+    // SAFETY: concerns this thread only. The kernel writes and reads no more than the size it is told; a static priority is 0 for both policies.
     unsafe {
-        if syscall!(Sysno::sched_getscheduler, 0) == Ok(libc::SCHED_OTHER as usize) {
+        if syscall!(Sysno::sched_getscheduler, 0) != Ok(libc::SCHED_OTHER as usize) {
+            return;
+        }
+        let mut attributes: libc::sched_attr = std::mem::zeroed();
+        // With what it has: its nice value stays.
+        let known = syscall!(Sysno::sched_getattr, 0, &raw mut attributes, size_of::<libc::sched_attr>(), 0);
+        attributes.sched_policy = libc::SCHED_BATCH as u32;
+        attributes.sched_runtime = TURN_NS;
+        if known.is_err() || syscall!(Sysno::sched_setattr, 0, &raw const attributes, 0).is_err() {
             let priority = 0i32;
             let _ = syscall!(Sysno::sched_setscheduler, 0, libc::SCHED_BATCH, &raw const priority);
         }
@@ -1213,4 +1226,31 @@ pub fn anonymous_bytes(statm: Fd) -> Result<u64> {
     let resident = fields.nth(1).unwrap_or(0);
     let shared = fields.next().unwrap_or(0);
     Ok(resident.saturating_sub(shared) * PAGE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_in_the_background_takes_short_turns() {
+        // SAFETY: concerns this thread only; the kernel writes no more than the size it is told.
+        let attributes = || unsafe {
+            let mut attributes: libc::sched_attr = std::mem::zeroed();
+            let asked = syscall!(Sysno::sched_getattr, 0, &raw mut attributes, size_of::<libc::sched_attr>(), 0);
+            asked.expect("the kernel tells how a thread is scheduled");
+            attributes
+        };
+        let before = attributes();
+        if before.sched_policy != libc::SCHED_OTHER as u32 {
+            println!("skipped: the test itself is not scheduled as an ordinary thread");
+            return;
+        }
+        assert!(set_thread_nice(before.sched_nice + 1));
+        set_thread_background();
+        let after = attributes();
+        assert_eq!((after.sched_policy, after.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice + 1));
+        // Before Linux 6.12 the kernel says nothing of turns.
+        assert!(after.sched_runtime == TURN_NS || before.sched_runtime == 0, "{}", after.sched_runtime);
+    }
 }
