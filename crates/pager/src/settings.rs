@@ -556,7 +556,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 18)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 19)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -576,6 +576,7 @@ mod tests {
                 "TERRACE_INJECT",
                 "TERRACE_RUN_DIR",
                 "TERRACE_TRACE_FAULTS",
+                "TERRACE_MOVES",
             ];
             let get = |name: &str| values[names.iter().position(|known| *known == name).expect("only these are asked for")].clone();
             match Settings::from_environment(get) {

@@ -278,8 +278,11 @@ impl Simulation {
     pub fn finish(mut self) -> Outcome {
         let in_fast = (0..).zip(&self.places).filter(|(_, place)| **place & (SLOW | ABSENT) == 0);
         assert_eq!(in_fast.map(|(unit, _)| self.size(unit)).sum::<u32>(), self.used, "what is in the fast tier, counted again");
-        if self.window.accesses > 0 {
-            self.windows.push(self.window);
+        match self.windows.last_mut() {
+            // What moved in a tick behind the last access of a whole window.
+            Some(last) if self.window.accesses == 0 => last.add(&self.window),
+            _ if self.window.accesses > 0 => self.windows.push(self.window),
+            _ => {}
         }
         let mut total = Counts::default();
         self.windows.iter().for_each(|window| total.add(window));
