@@ -11,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
-use terrace_policy::victims::{Passed, Return, SOON_SHARE, Writes, passed, probation_room, returned};
+use terrace_policy::victims::{Passed, Return, Writes, passed, probation_room, returned, soon_pages};
 
 const ITEMS: usize = 381_300;
 const SLOT_BYTES: usize = 1_184;
@@ -230,7 +230,7 @@ impl Policy for Ours {
     }
 
     fn came(&mut self, page: u32, _now: usize) {
-        let soon = (SOON_SHARE * self.room as f64) as u64;
+        let soon = soon_pages(self.room as u64, (self.pages.len() - self.room) as u64) as u64;
         let state = &mut self.pages[page as usize];
         let back = if state.left_at == NEVER {
             Return { returns: 0, probation: false }

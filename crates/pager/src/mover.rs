@@ -21,7 +21,7 @@ use crate::timers::Timers;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, RegionId, SOON_SHARE, VictimPolicy, probation_room};
+use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, RegionId, VictimPolicy, probation_room, soon_pages};
 use terrace_policy::{live, placement};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
@@ -622,14 +622,14 @@ impl Mover {
         true
     }
 
-    /// Measures how long it takes to evict [`SOON_SHARE`] of the resident pages, and makes room for those on probation.
+    /// Measures how long it takes to evict [`soon_pages`], and makes room for those on probation.
     fn pace(&mut self, now_ns: u64) {
         let account = &self.pager.account;
         let resident = account.resident();
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
-        let parts = if evicted * PACE_PARTS > resident { resident as f64 / evicted as f64 } else { PACE_PARTS as f64 };
-        let soon_ms = (part_ms as f64 * SOON_SHARE * parts) as u64;
+        let soon_pages = soon_pages(resident, self.pager.all_pages_out());
+        let soon_ms = (part_ms as f64 * soon_pages / evicted.max(resident / PACE_PARTS).max(1) as f64) as u64;
         let soon = &self.pager.mover.soon_ms;
         if evicted > 0 && evicted * PACE_PARTS >= resident {
             soon.store(soon_ms, Relaxed);

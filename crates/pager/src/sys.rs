@@ -1196,6 +1196,14 @@ pub fn is_present(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).map_or(true, |entry| entry >> 63 == 1)
 }
 
+/// Whether the machine has any swap; if it does not say, that counts as yes.
+pub fn has_swap() -> bool {
+    let mut told = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills in a struct sysinfo, for which all zeros are valid too.
+    let (asked, told) = unsafe { (syscall!(Sysno::sysinfo, told.as_mut_ptr()), told.assume_init()) };
+    asked.is_err() || told.totalswap > 0
+}
+
 /// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
 /// Waits until the kernel answers: with a guess, a page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {

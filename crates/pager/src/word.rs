@@ -29,7 +29,7 @@
 //!
 //! Kept is Resident in all but one thing: a page on probation may keep its compressed copy, so that it need not be compressed again if it
 //! leaves as it came. Who claims such a page (Moving) owns the copy until it is Evicted with it or has removed it. What the program did to
-//! the page since is not known here: the copy is as good as nothing until page and copy have been compared.
+//! the page since is not known here: the copy is as good as nothing until the page has been found to be what its checksum says.
 //!
 //! ```text
 //! Restoring ─▶ Kept ⟲ (moved within its tier);  Kept ⇄ Moving (claimed; the kernel refused);  Kept ─▶ Resident (the copy is gone)

@@ -17,7 +17,7 @@ pub mod swap;
 pub mod tier;
 
 pub use codec::{Codec, CodecError, Scratch};
-pub use encode::{Encoded, Encoding, checksum};
+pub use encode::{Checksum, Encoded, Encoding, checksum};
 pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
 pub use node::{Node, NodeError, NodeView, Nodes};

@@ -4,7 +4,7 @@
 //! extent, 512 KiB   |blob|blob|dead|blob|dead|blob|· · · never written · · ·|
 //!                   0        8-byte aligned       ^cursor   ^touched (page)
 //!                             ^ a hole, if it is remembered: the next blob that fits goes there
-//! blob              |checksum of the page, 4 bytes|its encoded bytes|0 to 7 bytes|
+//! blob              |checksum of the page, 16 bytes|its encoded bytes|0 to 7 bytes|
 //! ```
 //!
 //! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below the cursor; the
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::PAGE_BYTES;
-use crate::encode::{Encoded, Encoding};
+use crate::encode::{Checksum, Encoded, Encoding};
 use crate::file::{FileExtent, ReadBuffer, bytes_of};
 use crate::medium::{EXTENT_BYTES, Medium, MediumError};
 use crate::tier::{Backing, Tier};
@@ -26,7 +26,7 @@ pub const EXTENTS_MAX: usize = 64;
 /// Blobs start at multiples of this, so that 16 bits reach all of an extent.
 const UNIT_BYTES: usize = 8;
 /// Before a page's bytes: its checksum.
-const CHECKSUM_BYTES: usize = size_of::<u32>();
+const CHECKSUM_BYTES: usize = size_of::<Checksum>();
 
 /// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten there.
 const HOLES: usize = 64;
@@ -392,7 +392,7 @@ impl RegionStore {
             Data::File(file) => file.read(extent.cursor as usize, start, len, buffer).map_err(PoolError::Read)?,
         };
         let (checksum, bytes) = blob.split_first_chunk().ok_or(PoolError::NoSuchPage { location })?;
-        Ok(Encoded { encoding: location.encoding, checksum: u32::from_ne_bytes(*checksum), bytes })
+        Ok(Encoded { encoding: location.encoding, checksum: Checksum::from_ne_bytes(*checksum), bytes })
     }
 
     /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last page of an extent takes

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::codec::{Codec, CodecError, Scratch, codec_for};
-use crate::encode::{Encoded, Encoding, checksum};
+use crate::encode::{self, Checksum, Encoded, Encoding, checksum};
 use crate::file::FileMedium;
 use crate::medium::Medium;
 use crate::node::Node;
@@ -71,14 +71,14 @@ pub enum DecodeError {
     Codec(#[from] CodecError),
     /// The codec made a page of it, but not the one that was stored.
     #[error(
-        "its checksum is {got:08x} and was {want:08x} when it was stored: \
+        "its checksum is {got:032x} and was {want:032x} when it was stored: \
          the stored bytes were damaged, or the codec made a mistake; the page is lost"
     )]
     Checksum {
         /// Of the page that came out.
-        got: u32,
+        got: Checksum,
         /// Stored with it.
-        want: u32,
+        want: Checksum,
     },
 }
 
@@ -113,6 +113,8 @@ impl Tier {
     }
 
     fn over(spec: TierSpec, backing: Backing) -> Self {
+        // Drawing it takes a system call, which a program may give up later.
+        encode::key();
         let codec = match &spec.kind {
             TierKind::Dram | TierKind::Node { .. } | TierKind::Swap => None,
             TierKind::Compressed { codec, .. } => Some(codec_for(*codec)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use terrace_tiers::codec::codec_for;
 use terrace_tiers::{
-    CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers,
+    Checksum, CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers,
 };
 
 fn tiers() -> Vec<Tier> {
@@ -84,13 +84,13 @@ fn zstd() -> Tier {
     Tier::new(parse_tiers("dram,zstd").unwrap().remove(1), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()))
 }
 
-fn keep(tier: &Tier, page: &Page, scratch: &mut Scratch) -> (Vec<u8>, u32) {
+fn keep(tier: &Tier, page: &Page, scratch: &mut Scratch) -> (Vec<u8>, Checksum) {
     let encoded = tier.encode(page, scratch);
     assert_eq!(encoded.encoding, Encoding::Coded);
     (encoded.bytes.to_vec(), encoded.checksum)
 }
 
-fn comes_back(tier: &Tier, (bytes, checksum): &(Vec<u8>, u32), page: &Page, scratch: &mut Scratch) {
+fn comes_back(tier: &Tier, (bytes, checksum): &(Vec<u8>, Checksum), page: &Page, scratch: &mut Scratch) {
     let mut back = [0; PAGE_BYTES];
     tier.decode(Encoded { encoding: Encoding::Coded, checksum: *checksum, bytes }, &mut back, scratch).unwrap();
     assert!(back == *page);

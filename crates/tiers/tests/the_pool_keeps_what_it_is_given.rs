@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium, PAGE_BYTES, PoolError, ReadBuffer, RegionStore, Tier,
-    parse_tiers,
+    Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium, PAGE_BYTES, PoolError, ReadBuffer, RegionStore,
+    Tier, parse_tiers,
 };
 
 fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
@@ -113,11 +113,11 @@ fn content(number: u64, len: usize) -> Vec<u8> {
 }
 
 /// Any number that goes with the bytes, in place of a page's checksum.
-fn number_of(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(7, |sum, byte| u32::rotate_left(sum, 5) ^ u32::from(*byte))
+fn number_of(bytes: &[u8]) -> Checksum {
+    bytes.iter().fold(7, |sum, byte| Checksum::rotate_left(sum, 5) ^ Checksum::from(*byte))
 }
 
-fn stored<'b>(store: &'b RegionStore, location: Location, buffer: &'b mut ReadBuffer) -> (&'b [u8], u32) {
+fn stored<'b>(store: &'b RegionStore, location: Location, buffer: &'b mut ReadBuffer) -> (&'b [u8], Checksum) {
     let page = store.page(location, buffer).unwrap();
     assert_eq!(page.encoding, location.encoding);
     (page.bytes, page.checksum)
@@ -203,7 +203,7 @@ proptest! {
         let mut store = RegionStore::new();
         store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }).unwrap();
         if let Ok(page) = store.page(location, &mut ReadBuffer::new()) {
-            prop_assert!(usize::from(location.offset) * 8 + 4 + page.bytes.len() <= PAGE_BYTES + 8);
+            prop_assert!(usize::from(location.offset) * 8 + 16 + page.bytes.len() <= PAGE_BYTES + 16);
         }
     }
 }
@@ -221,8 +221,8 @@ fn a_region_of_raw_pages_takes_five_extents_and_little_more() {
         insert(&mut store, &tiers, PAGE_BYTES);
     }
     assert_eq!(medium.allocated_bytes(), 5 * EXTENT_BYTES);
-    // 4 bytes of checksum a page, 4 of alignment, and the rest of a page in each extent.
-    assert!(store.physical_bytes() <= (2 << 20) + 512 * 8 + 5 * 4096, "{}", store.physical_bytes());
+    // 16 bytes of checksum a page, and the rest of a page in each extent.
+    assert!(store.physical_bytes() <= (2 << 20) + 512 * 16 + 5 * 4096, "{}", store.physical_bytes());
     drop(store);
     assert_eq!(medium.allocated_bytes(), 0, "a dropped store gives its memory back");
 }
@@ -307,7 +307,7 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
         assert_eq!(given, before, "{error}");
         error.to_string()
     };
-    assert!(refused(live[1..].to_vec(), 0).contains("holds 10 pages in 10080 bytes, but 9 pages in 9072"));
+    assert!(refused(live[1..].to_vec(), 0).contains("holds 10 pages in 10160 bytes, but 9 pages in 9144"));
     assert!(refused(twice, 0).contains("overlap"));
     assert!(refused(elsewhere, 0).contains("not in this region"));
     assert!(refused(outside, 0).contains("not in this region"));
