@@ -1,8 +1,8 @@
 //! memcached and redis-server within less memory than they would take: under Terrace, and in a memory control group over one of the kernel's
 //! compressed swaps, at equal memory.
 //!
-//! One repeat: the server starts in a group without limit over an empty swap, is filled, and is measured; then the group's limit is
-//! lowered, by steps, to each share of what the server took, and it is measured again: T is what group and swap take together meanwhile.
+//! One repeat: the server starts in a group without limit over an empty swap, is filled, and is measured; then, for each share of what it took, a fresh one
+//! whose group's limit is lowered to that, by steps, after it was filled: T is what group and swap take together while it is measured.
 //! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured (over a new swap of the same kind, if it is told
 //! to use one). Repeats follow one another, so both sides see
 //! the same machine. The server and all its threads have CPU 0, the client and the benchmark CPU 1.
@@ -185,36 +185,41 @@ impl Comparison {
 
     /// The peer's side of one repeat. Returns the memory it took at each share: T.
     fn peer_side(&mut self, options: &Options, plan: &Plan) -> anyhow::Result<Vec<(u32, u64)>> {
-        let swap = self.against.swap_on(2 * self.data.bytes())?;
-        let mut running = Running::start(self.data, None)?;
-        measure::fill(&mut running, self.data)?;
-        interrupt::sleep(SETTLE)?;
-        let whole = running.group.meter().usage_bytes()?;
-        for load in &plan.loads {
-            let sample = self.sample(options, plan, &mut running, Some(&swap), UNLIMITED, *load)?;
-            for cell in self.cells.iter_mut().filter(|cell| cell.load == *load) {
-                cell.unlimited.push(sample.clone());
-                if cell.resident == UNLIMITED {
-                    cell.peer.push(sample.clone());
-                }
-            }
-        }
+        self.peer_at(options, plan, UNLIMITED)?;
         let mut totals = Vec::new();
         for resident in &plan.resident {
             if *resident < UNLIMITED {
-                running.lower_limit(whole / 100 * u64::from(*resident))?;
-                for load in &plan.loads {
-                    let sample = self.sample(options, plan, &mut running, Some(&swap), *resident, *load)?;
-                    self.cell(*resident, *load).peer.push(sample);
-                }
+                self.peer_at(options, plan, *resident)?;
             }
             let means: Vec<f64> = plan.loads.iter().filter_map(|load| Some(self.cell(*resident, *load).peer.last()?.memory_mean)).collect();
             totals.push((*resident, (means.iter().sum::<f64>() / means.len() as f64) as u64));
         }
-        // The server before the swap: nothing has to come back then.
-        drop(running);
-        drop(swap);
         Ok(totals)
+    }
+
+    /// The same at one share, by a server of its own as on Terrace's side: what one load does to memory is not for the next share to pay.
+    fn peer_at(&mut self, options: &Options, plan: &Plan, resident: u32) -> anyhow::Result<()> {
+        // The server is ended before the swap goes: nothing has to come back then.
+        let swap = self.against.swap_on(2 * self.data.bytes())?;
+        let mut running = Running::start(self.data, None)?;
+        measure::fill(&mut running, self.data)?;
+        interrupt::sleep(SETTLE)?;
+        if resident < UNLIMITED {
+            let whole = running.group.meter().usage_bytes()?;
+            running.lower_limit(whole / 100 * u64::from(resident))?;
+        }
+        for load in &plan.loads {
+            let sample = self.sample(options, plan, &mut running, Some(&swap), resident, *load)?;
+            for cell in self.cells.iter_mut().filter(|cell| cell.load == *load) {
+                if resident == UNLIMITED {
+                    cell.unlimited.push(sample.clone());
+                }
+                if cell.resident == resident {
+                    cell.peer.push(sample.clone());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Terrace's side at one share.
