@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 /// The group's limit is lowered by this share of where it began at a time: much at once and the kernel ends the server instead
 /// of reclaiming (memcached, from 80 to 50 %).
 const STEP_SHARE: f64 = 0.02;
+/// Given for a moment to a group whose processes wait for memory: see [`Group::help`].
+const HELP_BYTES: u64 = 1 << 20;
 const LOWER_WITHIN: Duration = Duration::from_secs(120);
 const REMOVE_WITHIN: Duration = Duration::from_secs(3);
+
+const OOM_CONTROL: &str = "memory.oom_control";
 
 /// A group.
 pub struct Group {
@@ -41,6 +45,10 @@ impl Group {
         if !group.path.join(limit).exists() {
             bail!("no memory controller in {}: enable it (cgroup.subtree_control)", parent.display());
         }
+        // Version 1 alone can.
+        if group.path.join(OOM_CONTROL).exists() {
+            fs::write(group.path.join(OOM_CONTROL), "1")?;
+        }
         Ok(group)
     }
 
@@ -54,6 +62,21 @@ impl Group {
         Meter(self.path.join(self.usage))
     }
 
+    /// The kernel gives up reclaiming for memcached now and then, though all of its memory could be swapped (Linux 6.18). Instead of ending it, it is to wait (of
+    /// version 1 that can be asked), and goes on as soon as there is a little more room, which is taken back at once.
+    pub fn help(&self) {
+        let waits = fs::read_to_string(self.path.join(OOM_CONTROL)).is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
+        let limit = self.path.join(self.limit);
+        let bytes = fs::read_to_string(&limit).ok().filter(|_| waits).and_then(|told| told.trim().parse::<u64>().ok());
+        if let Some(bytes) = bytes {
+            let _ = fs::write(&limit, (bytes + HELP_BYTES).to_string());
+            // It cannot, while much comes in: it has to in the end.
+            while fs::write(&limit, bytes.to_string()).is_err() && !interrupt::came() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
     /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any more.
     pub fn lower_to(&self, bytes: u64, mut alive: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let begun = Instant::now();
@@ -65,6 +88,7 @@ impl Group {
             // Version 1 says EBUSY while it cannot reclaim so much.
             while let Err(error) = fs::write(self.path.join(self.limit), next.to_string()) {
                 alive()?;
+                self.help();
                 if begun.elapsed() > LOWER_WITHIN {
                     return Err(error).with_context(|| format!("cannot lower the limit from {usage} to {next} bytes"));
                 }
@@ -72,6 +96,7 @@ impl Group {
             }
             interrupt::sleep(Duration::from_millis(20))?;
             alive()?;
+            self.help();
         }
         Ok(())
     }

@@ -128,6 +128,7 @@ impl Running {
     /// An error if it has ended, or the benchmark is to.
     pub fn check(&mut self) -> anyhow::Result<()> {
         interrupt::check()?;
+        self.group.help();
         is_alive(&mut self.child)
     }
 
