@@ -18,8 +18,8 @@ const SLOT_BYTES: usize = 1_184;
 const ITEM_BYTES: usize = 1_060;
 const PAGE_BYTES: usize = 4_096;
 /// GETs for each item, before anything is counted and while it is.
-const WARM_UP: usize = 4;
-const COUNTED: usize = 2;
+const WARM_UP: usize = 6;
+const COUNTED: usize = 8;
 const NEVER: u32 = u32::MAX;
 /// Percent of the pages that are resident, unless others are asked for.
 pub const RESIDENT: [u32; 4] = [80, 65, 50, 30];

@@ -144,9 +144,9 @@ pub struct Return {
 ///
 /// This is 2Q (Johnson and Shasha, VLDB 1994): one that is back soon was worth keeping, and joins the others for as many rounds of the
 /// [hand](passed) as it has returns, a round more each time (what it had left does not count: it leaves with all); any other goes through a
-/// short queue first, from which it leaves if it does not come back soon. Scattered Zipf accesses, nothing but faults known: 0.112 faults an
-/// access with half of the pages resident (0.120 if returns used up are forgotten), where random victims make 0.143 and a clock with the kernel's
-/// accessed bits 0.119; 0.184, 0.229 and 0.202 with 30 %.
+/// short queue first, from which it leaves if it does not come back soon. Scattered Zipf accesses, nothing but faults known: 0.147 faults a GET with
+/// half of the pages resident, where random victims make 0.187 and the kernel's lists, which see accesses, 0.158; 0.237, 0.300 and 0.259 with 30 %
+/// (`terrace-bench victims`).
 pub fn returned(returns: u32, out_ms: u64, soon_ms: u64) -> Return {
     if out_ms <= soon_ms {
         Return { returns: (returns + 1).min(RETURNS_MAX), probation: false }
@@ -186,8 +186,8 @@ pub enum Passed {
 pub const WRITTEN_RETURNS: u32 = RETURNS_MAX;
 
 /// The hand comes by. A page whose returns are used up is watched for a round, and leaves if nobody wrote to it (servers write to what they
-/// read: counters, times, lists): 0.103 faults an access instead of 0.112 with half of the pages resident, 0.167 instead of 0.184 with
-/// 30 %, for 0.03 write faults and 0.08 pages watched. The same look at pages on probation gains nothing there.
+/// read: counters, times, lists): 0.135 faults a GET instead of 0.147 with half of the pages resident, 0.220 instead of 0.237 with
+/// 30 %. The same look at pages on probation gains nothing there.
 ///
 /// A page on probation is not the hand's, but for some pressure.
 pub fn passed(returns: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {
