@@ -170,7 +170,7 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
         over_time,
     };
     if let Some(file) = truth {
-        write_truth(file, &truth_of(&program, &done))?;
+        write_truth(file, &truth_of(&*program, &done))?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
