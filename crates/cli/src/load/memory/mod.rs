@@ -19,7 +19,6 @@ use elements::{ELEMENT, Elements};
 use graph::Graph;
 use program::Program;
 use serde::Serialize;
-use std::mem::ManuallyDrop;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -113,8 +112,7 @@ pub fn run(arguments: &MemoryArguments) -> Result<u8> {
 fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Result<u8> {
     let truth = truth_file(arguments.truth.as_deref())?;
     let begun = Instant::now();
-    // Not given back before the end: a report of where this process' memory is then (`terrace run`) would be of none, now and then.
-    let program = ManuallyDrop::new(fill());
+    let program = fill();
     let fill_s = begun.elapsed().as_secs_f64();
 
     let (end, accesses) = (AtomicBool::new(false), (0..arguments.threads).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
@@ -124,7 +122,7 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
     let done: Vec<Done> = std::thread::scope(|scope| {
         let mut threads = Vec::with_capacity(arguments.threads);
         for (thread, accesses) in accesses.iter().enumerate() {
-            let (program, end) = (&*program, &end);
+            let (program, end) = (&program, &end);
             let started = std::thread::Builder::new().spawn_scoped(scope, move || go(program, arguments, thread, begun, accesses, end));
             // The others wait for nobody else.
             let started = started.inspect_err(|_| end.store(true, Relaxed));
@@ -170,7 +168,7 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
         over_time,
     };
     if let Some(file) = truth {
-        write_truth(file, &truth_of(&*program, &done))?;
+        write_truth(file, &truth_of(&program, &done))?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
