@@ -66,9 +66,11 @@ impl Group {
     /// version 1 that can be asked), and goes on as soon as there is a little more room, which is taken back at once.
     pub fn help(&self) {
         let waits = fs::read_to_string(self.path.join(OOM_CONTROL)).is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
+        if !waits {
+            return;
+        }
         let limit = self.path.join(self.limit);
-        let bytes = fs::read_to_string(&limit).ok().filter(|_| waits).and_then(|told| told.trim().parse::<u64>().ok());
-        if let Some(bytes) = bytes {
+        if let Some(bytes) = fs::read_to_string(&limit).ok().and_then(|told| told.trim().parse::<u64>().ok()) {
             let _ = fs::write(&limit, (bytes + HELP_BYTES).to_string());
             // It cannot, while much comes in: it has to in the end.
             while fs::write(&limit, bytes.to_string()).is_err() && !interrupt::came() {

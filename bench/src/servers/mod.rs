@@ -106,8 +106,6 @@ pub struct Comparison {
     pub compressor: &'static str,
     pub version: String,
     pub cells: Vec<Cell>,
-    /// That both sides got through.
-    repeats: usize,
     pub failures: Vec<String>,
     /// What Terrace's group takes beyond what the budget is about: page tables, sockets, texts, memory that is not managed. Bytes, once known.
     pub beside: Option<u64>,
@@ -268,6 +266,11 @@ impl Comparison {
         self.cells.iter_mut().find(|cell| cell.resident == resident && cell.load == load).expect("every combination has one")
     }
 
+    /// How many both sides got through: all cells have one sample of each.
+    fn repeats(&self) -> usize {
+        self.cells.first().map_or(0, |cell| cell.terrace.len())
+    }
+
     fn repeat(&mut self, options: &Options, plan: &Plan) -> anyhow::Result<()> {
         let totals = self.peer_side(options, plan).with_context(|| self.against.to_string())?;
         for (resident, total) in totals {
@@ -299,29 +302,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             for (against, compressor) in &plan.against {
                 let data = Data { server: *server, items: options.items(*value_bytes), value_bytes: *value_bytes };
                 let cells = plan.resident.iter().flat_map(|resident| plan.loads.iter().map(|load| Cell::new(*resident, *load))).collect();
-                let mut comparison = Comparison {
-                    data,
-                    against: *against,
-                    compressor,
-                    version: version.clone(),
-                    cells,
-                    repeats: 0,
-                    failures: Vec::new(),
-                    beside: None,
-                };
-                while comparison.repeats < options.repeats && comparison.failures.len() <= options.repeats {
-                    let repeat = comparison.repeats + 1;
+                let mut comparison =
+                    Comparison { data, against: *against, compressor, version: version.clone(), cells, failures: Vec::new(), beside: None };
+                while comparison.repeats() < options.repeats && comparison.failures.len() <= options.repeats {
+                    let repeat = comparison.repeats() + 1;
                     // For whoever waits; the figures come on standard output.
                     eprintln!("{} of {} bytes against {against}: repeat {repeat} of {}", server.name(), value_bytes, options.repeats);
                     let before = comparison.cells.clone();
-                    match comparison.repeat(options, &plan) {
-                        Ok(()) => comparison.repeats = repeat,
-                        Err(error) => {
-                            let failure = format!("{}, repeat {repeat}: {error:#}", server.name());
-                            println!("{failure}");
-                            comparison.failures.push(failure);
-                            comparison.cells = before;
-                        }
+                    if let Err(error) = comparison.repeat(options, &plan) {
+                        let failure = format!("{}, repeat {repeat}: {error:#}", server.name());
+                        println!("{failure}");
+                        comparison.failures.push(failure);
+                        comparison.cells = before;
                     }
                     if interrupt::came() {
                         outcome = Err(anyhow::anyhow!("interrupted"));
@@ -353,7 +345,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     outcome?;
-    if comparisons.iter().any(|comparison| comparison.repeats < options.repeats) {
+    if comparisons.iter().any(|comparison| comparison.repeats() < options.repeats) {
         bail!("not everything could be measured: see above");
     }
     Ok(())

@@ -661,8 +661,8 @@ impl Evictor {
         }
         let alike = store.page(copy, &mut self.tools.stored).is_ok_and(|copy| copy.checksum == checksum(contents));
         let with = (&mut self.tools.scratch, &mut self.tools.stored);
-        let reads_back = || pager.decode(&store, copy, &mut self.read_back.0, with).is_ok() && self.read_back.0 == *contents;
-        if !alike || pager.settings.verify && !reads_back() {
+        let is_that = || pager.decode(&store, copy, &mut self.read_back.0, with).is_ok() && self.read_back.0 == *contents;
+        if !alike || pager.settings.verify && !is_that() {
             return false;
         }
         let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());

@@ -1,8 +1,7 @@
 //! The form in which a tier keeps a page: a pattern, the page itself, or its codec's output, and the checksum of the page.
 
 use crate::Page;
-use std::hash::BuildHasher as _;
-use std::hash::RandomState;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::OnceLock;
 use twox_hash::XxHash3_128;
 
@@ -38,11 +37,11 @@ pub type Checksum = u128;
 /// right. 0.09 µs a page (CRC-32, which may find damage but not prove that nothing changed: 0.08; comparing with what is stored, which was how that was proved before,
 /// takes a decompression: 3 µs with zstd).
 pub fn checksum(page: &Page) -> Checksum {
-    XxHash3_128::oneshot_with_seed(*key(), page)
+    XxHash3_128::oneshot_with_seed(key(), page)
 }
 
 /// Drawn when it is first asked for; a forked child has its parent's.
-pub(crate) fn key() -> &'static u64 {
+pub(crate) fn key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
-    KEY.get_or_init(|| RandomState::new().hash_one(0))
+    *KEY.get_or_init(|| RandomState::new().hash_one(0))
 }
