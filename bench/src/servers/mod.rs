@@ -187,7 +187,7 @@ impl Comparison {
         let mut totals = Vec::new();
         for resident in &plan.resident {
             if *resident < UNLIMITED {
-                self.peer_at(options, plan, *resident)?;
+                self.peer_at(options, plan, *resident).with_context(|| format!("at {resident} %"))?;
             }
             let means: Vec<f64> = plan.loads.iter().filter_map(|load| Some(self.cell(*resident, *load).peer.last()?.memory_mean)).collect();
             totals.push((*resident, (means.iter().sum::<f64>() / means.len() as f64) as u64));

@@ -162,7 +162,9 @@ impl Running {
 
 fn is_alive(child: &mut Child) -> anyhow::Result<()> {
     match child.try_wait()? {
-        Some(status) => bail!("the server ended ({status}); if by signal 9, the kernel had no memory left for it within the limit"),
+        Some(status) => {
+            bail!("the server ended ({status}); if by signal 9 or 11, the kernel most likely had no memory left for it within the limit")
+        }
         None => Ok(()),
     }
 }

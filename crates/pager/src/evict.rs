@@ -698,6 +698,10 @@ impl Evictor {
             }
             if encoded.encoding == Encoding::Coded {
                 self.lessons[tier].offer(place, contents);
+                // And to the densest, which may be worth its price only for what it learns: it would not be chosen before, and so would never learn.
+                if let Some(densest) = pager.densest_own().filter(|densest| *densest != tier && self.lessons[*densest].is_first()) {
+                    self.lessons[densest].offer(&pager.tiers[densest], contents);
+                }
             }
             if encoded.encoding == Encoding::Raw {
                 incompressible = true;
@@ -946,4 +950,41 @@ pub(crate) fn note_refusals(entry: &Entry, taken: &Taken) {
 /// Whether a region's refusal is still fresh.
 pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
     entry.region.refused_until.load(Relaxed).wrapping_sub((now_ms / 16) as u32) as i32 > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_test::{HOST, adopt_descriptors, cannot_run};
+    use crate::pager::Mode;
+    use crate::settings::{Dram, Settings};
+    use terrace_policy::victims::PRESSURE_MAX;
+
+    #[test]
+    fn what_leaves_for_the_first_tier_is_the_densest_ones_first_lesson() {
+        let settings = Settings { dram: Dram::Bytes(1 << 40), tiers: "dram,lz4,zstd".into(), ..Settings::default() };
+        let pager = Pager::create(settings, HOST).unwrap();
+        pager.start();
+        if pager.mode() != Mode::Active {
+            return cannot_run();
+        }
+        adopt_descriptors(pager);
+        let base = sys::reserve(3 * REGION).unwrap().next_multiple_of(REGION);
+        pager.manage(base, 2 * REGION, true);
+        for number in 0..2 * REGION / PAGE {
+            let words: [u64; PAGE / 8] = std::array::from_fn(|word| (number * word % 1000) as u64);
+            // SAFETY: a page of the test's own mapping.
+            unsafe { ((base + number * PAGE) as *mut [u64; PAGE / 8]).write_volatile(words) };
+        }
+        let mut evictor = Evictor::new(pager);
+        for region in [base, base + REGION] {
+            assert!(evictor.lessons[2].is_first());
+            let wish = Wish { pages: REGION / PAGE, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
+            let taken = evictor.evict(pager, pager.table.get_or_create(region).unwrap(), wish);
+            assert_eq!(taken.evicted as usize, REGION / PAGE);
+            evictor.learn(pager);
+        }
+        assert!(!evictor.lessons[2].is_first(), "768 pages are enough");
+        assert_eq!(pager.tiers[2].stats.pages(), 0);
+    }
 }

@@ -25,7 +25,12 @@ impl Lesson {
         Lesson { pages: Vec::new(), seen: 0, from: 0, after: FIRST_AFTER }
     }
 
-    /// A page is about to be stored in the tier, which compresses it.
+    /// Whether there has been none so far.
+    pub fn is_first(&self) -> bool {
+        self.after == FIRST_AFTER
+    }
+
+    /// A page is about to be stored in the tier, which compresses it, or in another (before the first lesson).
     pub fn offer(&mut self, tier: &Tier, page: &Page) {
         self.seen = self.seen.saturating_add(1);
         if self.seen < self.from || !self.seen.is_multiple_of(ONE_IN) {
