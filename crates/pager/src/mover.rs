@@ -74,10 +74,10 @@ const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 const PRESSURE_DENSE: u32 = 4;
 /// Where a full node's coldest regions are compressed, at least this pressure.
 const FAR_PRESSURE: u32 = 1;
-/// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 22 and 25 µs (memcached) and 12 and
-/// 15.5 (redis) where the program and the mover share a CPU (`terrace-bench zram-servers --value-bytes 100`: 1.15 and 1.26), and zstd saves more faults than Zipf's law says.
-/// Where the two are near to one another by this figure, repeats with zstd took 3 to 6 % less CPU time than those with lz4, with a fourth fewer faults.
-const DENSEST_COST: f64 = 1.2;
+/// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 16 to 19 and
+/// 22 to 27 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.4), less because there zstd saves more faults than
+/// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd with a third fewer faults.
+const DENSEST_COST: f64 = 1.3;
 /// The same of a tier in files: 100 µs to read.
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.
