@@ -955,32 +955,18 @@ pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_test::{HOST, adopt_descriptors, cannot_run};
-    use crate::pager::Mode;
-    use crate::settings::{Dram, Settings};
+    use crate::verify_test::{filled, pager};
     use terrace_policy::victims::PRESSURE_MAX;
 
     #[test]
     fn what_leaves_for_the_first_tier_is_the_densest_ones_first_lesson() {
-        let settings = Settings { dram: Dram::Bytes(1 << 40), tiers: "dram,lz4,zstd".into(), ..Settings::default() };
-        let pager = Pager::create(settings, HOST).unwrap();
-        pager.start();
-        if pager.mode() != Mode::Active {
-            return cannot_run();
-        }
-        adopt_descriptors(pager);
-        let base = sys::reserve(3 * REGION).unwrap().next_multiple_of(REGION);
-        pager.manage(base, 2 * REGION, true);
-        for number in 0..2 * REGION / PAGE {
-            let words: [u64; PAGE / 8] = std::array::from_fn(|word| (number * word % 1000) as u64);
-            // SAFETY: a page of the test's own mapping.
-            unsafe { ((base + number * PAGE) as *mut [u64; PAGE / 8]).write_volatile(words) };
-        }
+        let Some(pager) = pager("dram,lz4,zstd", false, |_| Ok(())) else { return };
         let mut evictor = Evictor::new(pager);
-        for region in [base, base + REGION] {
+        for _ in 0..2 {
             assert!(evictor.lessons[2].is_first());
+            let (base, _) = filled(pager, |page| page as u64);
             let wish = Wish { pages: REGION / PAGE, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
-            let taken = evictor.evict(pager, pager.table.get_or_create(region).unwrap(), wish);
+            let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), wish);
             assert_eq!(taken.evicted as usize, REGION / PAGE);
             evictor.learn(pager);
         }

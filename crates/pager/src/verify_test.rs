@@ -41,7 +41,7 @@ fn spoil(page: &mut Page) -> Result<(), CodecError> {
 }
 
 /// A pager with these tiers, `lz4` with such a codec. Its mover is idle: the budget is never reached.
-fn pager(tiers: &str, verify: bool, codec: fn(&mut Page) -> Result<(), CodecError>) -> Option<&'static Pager> {
+pub(crate) fn pager(tiers: &str, verify: bool, codec: fn(&mut Page) -> Result<(), CodecError>) -> Option<&'static Pager> {
     let settings = Settings { dram: Dram::Bytes(1 << 40), tiers: tiers.into(), verify, ..Settings::default() };
     let pager = Pager::create_with(settings, HOST, |spec, medium| {
         let tier = Tier::new(spec, medium);
@@ -62,7 +62,7 @@ fn page_words(first: u64) -> [u64; PAGE / 8] {
 }
 
 /// Pages of a region that hold `first` and the rest of [`page_words`], page by page.
-fn filled(pager: &Pager, first: impl Fn(usize) -> u64) -> (usize, Vec<*mut [u64; PAGE / 8]>) {
+pub(crate) fn filled(pager: &Pager, first: impl Fn(usize) -> u64) -> (usize, Vec<*mut [u64; PAGE / 8]>) {
     let base = sys::reserve(2 * REGION).unwrap().next_multiple_of(REGION);
     pager.manage(base, REGION, true);
     let pages: Vec<_> = (0..REGION / PAGE).map(|page| (base + page * PAGE) as *mut [u64; PAGE / 8]).collect();
