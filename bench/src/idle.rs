@@ -5,7 +5,7 @@
 
 use crate::machine;
 use crate::results::{self, median, median_interval};
-use crate::servers::process;
+use crate::servers::{self, process};
 use crate::side::{Footprint, Side, hold};
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -19,6 +19,8 @@ pub enum Part {
     Cpu,
     /// Memory
     Memory,
+    /// CPU time and memory of memcached and redis-server (as root)
+    Servers,
 }
 
 /// Changes strings of a hundred MiB of them all the time, so often.
@@ -53,13 +55,17 @@ const SETTLE: Duration = Duration::from_millis(2500);
 /// Changes that take some two seconds.
 pub const CHANGES_SHORT: u32 = 1_500_000;
 
-/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and `repeats` for memory.
+/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and of servers, and `repeats` for memory.
 pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
     let sides = Side::all();
-    if only != Some(Part::Cpu) {
+    let wanted = |part| only.is_none_or(|only| only == part);
+    if wanted(Part::Servers) {
+        servers::idle::run(pairs)?;
+    }
+    if wanted(Part::Memory) {
         results::write("idle-memory", memory(&sides, repeats)?)?;
     }
-    if only != Some(Part::Memory) {
+    if wanted(Part::Cpu) {
         let name = if changes == CHANGES_SHORT { "idle-cpu".into() } else { format!("idle-cpu-{changes}") };
         results::write(&name, cpu(&[sides, vec![Side::Sampled]].concat(), pairs, changes)?)?;
     }
@@ -84,11 +90,10 @@ fn seconds(side: Side, changes: u32) -> anyhow::Result<(f64, f64)> {
     Ok((machine::cpu_seconds(libc::RUSAGE_CHILDREN) - before, own))
 }
 
-/// CPU seconds of a process without its children, to the nanosecond; `None` when it is gone.
+/// CPU seconds of `terrace run` without its children, while it has one.
 fn run_seconds(pid: u32) -> Option<f64> {
     process::child(pid)?;
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
+    Some(process::run_time(pid).ok()?.as_secs_f64())
 }
 
 fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {

@@ -42,7 +42,7 @@ impl Side {
 
     /// Whether `terrace run` starts it.
     pub fn is_under_terrace(self) -> bool {
-        !matches!(self, Side::Alone | Side::Jemalloc)
+        self.terrace_flags().is_some()
     }
 
     /// What there is on this machine, unsampled; says what is not.
@@ -56,16 +56,21 @@ impl Side {
             .collect()
     }
 
+    /// The flags of `terrace run`, where it starts the program.
+    pub fn terrace_flags(self) -> Option<&'static [&'static str]> {
+        match self {
+            Side::Alone | Side::Jemalloc => None,
+            Side::Terrace => Some(&["--dram", "16G"]),
+            // Without perf events it is not to be measured at all.
+            Side::Sampled => Some(&["--dram", "16G", "--strict", "--sampler", "clock"]),
+            Side::System => Some(&["--dram", "16G", "--allocator", "system"]),
+            Side::Context => Some(&["--dram", "16G", "--sampler", "none", "--allocator", "context"]),
+        }
+    }
+
     /// A command that runs `program` on this side, all of it on CPU 0.
     pub fn command(self, program: &[&str]) -> anyhow::Result<Command> {
-        // Without perf events it is not to be measured at all.
-        let flags: &[&str] = match self {
-            Side::Sampled => &["--dram", "16G", "--strict", "--sampler", "clock"],
-            Side::System => &["--dram", "16G", "--allocator", "system"],
-            Side::Context => &["--dram", "16G", "--sampler", "none", "--allocator", "context"],
-            _ => &["--dram", "16G"],
-        };
-        let mut command = machine::pinned(self.is_under_terrace().then_some(flags), program)?;
+        let mut command = machine::pinned(self.terrace_flags(), program)?;
         command.env("PYTHONHASHSEED", "0").stderr(Stdio::null());
         if self == Side::Jemalloc {
             // taskset has it too, and does nothing with it.

@@ -24,6 +24,25 @@ pub struct Load {
     pub depth: usize,
 }
 
+impl Load {
+    /// For `terrace load kv`.
+    fn arguments(self, amount: Amount, order: u64) -> [String; 7] {
+        let amount = match amount {
+            Amount::Seconds(seconds) => format!("--seconds={seconds}"),
+            Amount::Operations(operations) => format!("--operations={operations}"),
+        };
+        [
+            "--phase=run".to_owned(),
+            "--warm-up=0".to_owned(),
+            amount,
+            format!("--order={order}"),
+            format!("--get-share={}", self.get_percent),
+            format!("--connections={}", self.connections),
+            format!("--depth={}", self.depth),
+        ]
+    }
+}
+
 /// The data that is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Data {
@@ -140,33 +159,18 @@ pub fn fill(running: &mut Running, data: Data) -> anyhow::Result<()> {
 
 /// Loads the server for a while, then measures.
 pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load, timing: Timing) -> anyhow::Result<Sample> {
-    let arguments = |amount: Amount, order: u64| {
-        let amount = match amount {
-            Amount::Seconds(seconds) => format!("--seconds={seconds}"),
-            Amount::Operations(operations) => format!("--operations={operations}"),
-        };
-        [
-            "--phase=run".to_owned(),
-            "--warm-up=0".to_owned(),
-            amount,
-            format!("--order={order}"),
-            format!("--get-share={}", how.get_percent),
-            format!("--connections={}", how.connections),
-            format!("--depth={}", how.depth),
-        ]
-    };
     let Timing { warm_up, seconds, order } = timing;
-    load(running, data, &arguments(warm_up, order * 2)).context("while warming up")?;
+    load(running, data, &how.arguments(warm_up, order * 2)).context("while warming up")?;
     let before = process::counters(running.pid, running.page.as_ref())?;
     let run_before = running.terrace_run_cpu_s()?;
-    let measured = arguments(Amount::Seconds(seconds), order * 2 + 1);
+    let measured = how.arguments(Amount::Seconds(seconds), order * 2 + 1);
     let (outcome, memory) = watching_memory(running, swap, |running| load(running, data, &measured))?;
     let after = process::counters(running.pid, running.page.as_ref())?;
     let run_after = running.terrace_run_cpu_s()?;
     let swap_bytes = swap.map(Swap::used_bytes).transpose()?.unwrap_or(0);
     let pss = process::rollup(running.pid)?("Pss") + swap_bytes as f64;
 
-    let get = |path: &str| outcome.pointer(path).and_then(Value::as_f64).with_context(|| format!("the load's figures have no {path}"));
+    let get = |path: &str| figure(&outcome, path);
     let operations = get("/run/operations")?;
     if operations < 1.0 {
         bail!("no operation was carried out within {seconds} s");
@@ -197,6 +201,18 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
         pss,
         client_cpu_share: get("/client_cpu_share")?,
     })
+}
+
+fn figure(outcome: &Value, path: &str) -> anyhow::Result<f64> {
+    outcome.pointer(path).and_then(Value::as_f64).with_context(|| format!("the load's figures have no {path}"))
+}
+
+/// CPU time of an operation, µs, of the server with all its threads and of `terrace run`, to the nanosecond: for short loads.
+pub fn cpu_us_per_operation(running: &mut Running, data: Data, how: Load, operations: u64, order: u64) -> anyhow::Result<f64> {
+    let before = running.run_time()?;
+    let outcome = load(running, data, &how.arguments(Amount::Operations(operations), order))?;
+    let took = running.run_time()?.saturating_sub(before);
+    Ok(took.as_secs_f64() * 1e6 / figure(&outcome, "/run/operations")?)
 }
 
 fn terrace_cpu(before: &Counters, after: &Counters, operations: f64) -> BTreeMap<String, f64> {

@@ -9,6 +9,7 @@
 
 mod curve;
 pub mod group;
+pub mod idle;
 mod measure;
 mod peer;
 pub mod process;

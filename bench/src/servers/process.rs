@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::mem::offset_of;
 use std::path::PathBuf;
+use std::time::Duration;
 use terrace_pager::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
 
 /// Counters that only grow.
@@ -38,6 +39,17 @@ pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
     Ok(stat(&format!("/proc/{pid}/stat"))?.0)
 }
 
+/// How long the threads that a process has now have run on a CPU.
+pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
+    let mut time = Duration::ZERO;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?.flatten() {
+        // One that has just ended has none.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        time += Duration::from_nanos(text.split_whitespace().next().context("an empty schedstat")?.parse()?);
+    }
+    Ok(time)
+}
+
 /// All counters now; `page` is Terrace's statistics page of that process.
 pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     let (cpu_s, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
@@ -66,6 +78,13 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
 pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
     Ok(move |name: &str| text.lines().filter_map(kib).find(|(found, _)| *found == name).map_or(0.0, |(_, bytes)| bytes))
+}
+
+/// What a process takes, bytes: its pages, shared ones in part, and page tables.
+pub fn memory(pid: u32) -> anyhow::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
+    let tables = status.lines().filter_map(kib).find(|(name, _)| *name == "VmPTE").context("no VmPTE")?.1;
+    Ok(rollup(pid)?("Pss") + tables)
 }
 
 /// Name and bytes of a line of smaps.

@@ -143,6 +143,17 @@ impl Running {
         self.under_terrace.then(|| process::cpu_s(self.child.id())).transpose()
     }
 
+    /// How long it has run on a CPU, all its threads, and `terrace run`.
+    pub fn run_time(&self) -> anyhow::Result<Duration> {
+        let own = if self.under_terrace { process::run_time(self.child.id())? } else { Duration::ZERO };
+        Ok(own + process::run_time(self.pid)?)
+    }
+
+    /// `terrace run`, if it is under that.
+    pub fn terrace_run(&self) -> Option<u32> {
+        self.under_terrace.then(|| self.child.id())
+    }
+
     fn ended_within(&mut self, within: Duration) -> bool {
         let begun = Instant::now();
         loop {
