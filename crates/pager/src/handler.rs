@@ -239,9 +239,9 @@ impl Pager {
         Outcome::Done
     }
 
-    /// Whether probation ends, and with it what is kept of pages.
+    /// Whether pages that go on probation keep their copies: where probation ends, and soon.
     pub(crate) fn keeps_copies(&self) -> bool {
-        !self.is_frozen() && !self.restores_only.load(Relaxed)
+        !self.is_frozen() && !self.restores_only.load(Relaxed) && self.probation.is_short()
     }
 
     /// What becomes of a page that comes back after `out_ms`.
@@ -255,13 +255,26 @@ impl Pager {
         self.settle_back(entry, address, claim, page, now_ms, copy);
     }
 
-    /// Ends a claim whose page came back now. `copy`: what is still stored of it.
+    /// Ends a claim whose page came back now because the program wants it, or may.
     pub(crate) fn settle_back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
+        entry.region.returned.fetch_add(1, Relaxed);
+        self.settle_in_place(entry, address, claim, page, now_ms, copy);
+    }
+
+    /// Ends a claim whose page is in place now. `copy`: what is still stored of it.
+    pub(crate) fn settle_in_place(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
         let back = Snapshot::back(page, tick_of(now_ms));
         let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
-        entry.region.returned.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
         if page.probation && !self.probation.enter(entry.page_number(address)) {
             // No room: it is as the others are.

@@ -35,6 +35,8 @@ const HOLES: usize = 64;
 const REPACK_DEAD_ONE_IN: usize = 10;
 /// … and so many bytes at least, since nothing less than a page can be given back.
 const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
+/// It wastes memory when so much is dead that others should not wait until it is packed by the way: one byte in so many.
+const WASTE_DEAD_ONE_IN: usize = 4;
 /// Of a file all is read and written for that, and holes are not filled; on disk space is cheaper, too: one byte in so many.
 const REPACK_DRAM_FILE_DEAD_ONE_IN: usize = 4;
 const REPACK_FILE_DEAD_ONE_IN: usize = 2;
@@ -284,15 +286,23 @@ impl Extent {
         }
     }
 
-    fn wants_repack(&self) -> bool {
+    /// Whether more than one byte in so many is dead, and enough of them.
+    fn has_dead(&self, one_in: usize) -> bool {
         let dead = self.dead_bytes();
-        let more_than = |one_in| dead >= REPACK_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize;
+        dead >= REPACK_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize
+    }
+
+    fn wants_repack(&self) -> bool {
         match &self.data {
-            Data::Memory { .. } => more_than(REPACK_DEAD_ONE_IN),
+            Data::Memory { .. } => self.has_dead(REPACK_DEAD_ONE_IN),
             Data::File(file) => {
-                more_than(if file.is_in_dram() { REPACK_DRAM_FILE_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
+                self.has_dead(if file.is_in_dram() { REPACK_DRAM_FILE_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
             }
         }
+    }
+
+    fn wastes(&self) -> bool {
+        matches!(self.data, Data::Memory { .. }) && self.has_dead(WASTE_DEAD_ONE_IN)
     }
 }
 
@@ -432,6 +442,12 @@ impl RegionStore {
     /// a file that a forked child shares.
     pub fn wants_repack(&self) -> Option<u8> {
         self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
+    }
+
+    /// Whether there is an extent in memory (not in a file, whose space is cheap, and which would have to be written for it) of which a quarter, and 4096 bytes
+    /// at least, are dead.
+    pub fn wastes(&self) -> bool {
+        self.extents.iter().flatten().any(Extent::wastes)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
