@@ -162,6 +162,7 @@ fn address(address: usize) -> String {
 fn in_words(why: &Why) -> (&'static str, Value) {
     match why {
         Why::Touched => ("touched", json!({})),
+        Why::Room => ("room", json!({})),
         Why::Victim { reason, heat: None, pressure } => (reason.name(), json!({ "pressure": pressure })),
         Why::Victim { reason, heat: Some(heat), pressure } => (reason.name(), json!({ "heat": heat, "pressure": pressure })),
         Why::Placed(placed) => {
@@ -201,6 +202,7 @@ mod tests {
         let why = Why::Victim { reason: victims::Reason::Denser, heat: None, pressure: 3 };
         assert_eq!(of(None, 2, why), Some(head("null", "lz4") + "\"denser\",\"pressure\":3}"));
         assert_eq!(of(None, 0, Why::Touched), Some(head("null", "dram") + "\"touched\"}"));
+        assert_eq!(of(None, 0, Why::Room), Some(head("null", "dram") + "\"room\"}"));
         let why = Why::Placed(placement::Reason::Pays { hundredths: 131 });
         assert_eq!(of(Some(1), 0, why), Some(head("\"node:1\"", "dram") + "\"pays\",\"gain\":1.31}"));
         let why = Why::Placed(placement::Reason::SwappedFor { unit: unit_of(0x7f00_0020_0000) });

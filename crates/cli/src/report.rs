@@ -105,7 +105,7 @@ pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
     /// The same by reason; those that there were: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`), `hot` (by samples, from a
-    /// node's memory).
+    /// node's memory), `room` (untouched, as there is room for it).
     pub promoted_for: BTreeMap<&'static str, u64>,
     /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
@@ -321,8 +321,9 @@ fn moves(page: &Figures) -> Moves {
 }
 
 fn promoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
-    let touched = page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages);
-    [("touched", touched), ("asked", page.ahead_pages), ("hot", page.hot_pages)].into_iter().filter(|(_, pages)| *pages > 0).collect()
+    let touched = page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages + page.room_pages);
+    let all = [("touched", touched), ("asked", page.ahead_pages), ("hot", page.hot_pages), ("room", page.room_pages)];
+    all.into_iter().filter(|(_, pages)| *pages > 0).collect()
 }
 
 fn demoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {

@@ -129,12 +129,17 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     Ok(ended.end.pass_on())
 }
 
+/// Who has run for so long has started.
+const START: Duration = Duration::from_secs(1);
+
 /// When to look at what.
 #[derive(Default)]
 struct Looks {
     tree: Option<Instant>,
     sampling: Option<Instant>,
     moves: Option<Instant>,
+    /// When all has started; most of this program's code was for that.
+    started: Option<Instant>,
 }
 
 impl Looks {
@@ -152,6 +157,12 @@ impl Looks {
         }
         if due(&self.moves) {
             self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
+        }
+        if self.started.is_none() {
+            self.started = Some(now + START);
+        } else if due(&self.started) {
+            self.started = later(Duration::MAX);
+            terrace_pager::sys::forget_own_code();
         }
         let next = self.tree.into_iter().chain(self.sampling).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())

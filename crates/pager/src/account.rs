@@ -37,6 +37,8 @@ pub(crate) struct Account {
     pub ahead_pages: AtomicU64,
     /// And those that came back from far memory because they are hot.
     pub hot_pages: AtomicU64,
+    /// And those for which there is room.
+    pub room_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// The last error of UFFDIO_MOVE; 0 without one.
     pub move_error: AtomicU64,
@@ -66,6 +68,7 @@ impl Account {
             unchanged_pages: AtomicU64::new(0),
             ahead_pages: AtomicU64::new(0),
             hot_pages: AtomicU64::new(0),
+            room_pages: AtomicU64::new(0),
             failed_moves: AtomicU64::new(0),
             move_error: AtomicU64::new(0),
             huge_made: AtomicU64::new(0),
@@ -108,7 +111,15 @@ impl Account {
         let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
         moves
             .into_iter()
-            .chain([&self.shared_tries, &self.stall_ns, &self.hot_pages, &self.move_error, &self.huge_made, &self.huge_split])
+            .chain([
+                &self.shared_tries,
+                &self.stall_ns,
+                &self.hot_pages,
+                &self.room_pages,
+                &self.move_error,
+                &self.huge_made,
+                &self.huge_split,
+            ])
             .chain(&self.demoted_for)
             .for_each(|counter| counter.store(0, Relaxed));
     }
@@ -516,6 +527,7 @@ impl Pager {
         page.demoted_for.iter().zip(&account.demoted_for).for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
         page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
         page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
+        page.room_pages.store(account.room_pages.load(Relaxed), Relaxed);
         page.huge_made.store(account.huge_made.load(Relaxed), Relaxed);
         page.huge_split.store(account.huge_split.load(Relaxed), Relaxed);
         page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);

@@ -23,6 +23,7 @@ use crate::table::{Entry, REGION};
 use crate::word::{PageWord, Snapshot, State};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
+use terrace_policy::victims::Return;
 use terrace_tiers::{Identity, Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, identity};
 
 /// Most pages of one call to the kernel: from 16 on, nothing is gained (`facts/faults.md` §6).
@@ -41,6 +42,15 @@ const ROOM_WAIT: Duration = Duration::from_millis(5);
 const STACK_BYTES: usize = 64 << 10;
 /// Wishes that the mover has not looked at yet; more are dropped.
 const WISHES: usize = 16;
+
+/// Why a page comes back that nobody has touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The program said that it is about to touch it.
+    Asked,
+    /// There is room for it.
+    Room,
+}
 
 /// What a thread restores with.
 struct RunTools {
@@ -283,7 +293,7 @@ impl Pager {
             self.wait_for_room((pages * PAGE) as u64, ROOM_WAIT);
             let mut back = 0;
             if by_itself {
-                back = self.restore_ahead(&entry, address, pages, |pager, shard| pager.ahead.copy_of(pager, shard));
+                back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| pager.ahead.copy_of(pager, shard));
             }
             if back == 0 {
                 // By a handler, as if the program had touched it: one page is not more than the caller asked for.
@@ -317,7 +327,8 @@ impl Pager {
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
                 let pages = self.pages_out(&entry, address, end);
-                let back = self.restore_ahead(&entry, address, pages, |pager, shard| Some(pager.descriptors.uffds[shard].load(Relaxed)));
+                let uffd = |pager: &Pager, shard: usize| Some(pager.descriptors.uffds[shard].load(Relaxed));
+                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, uffd);
                 next = self.first_out(address + back.max(1) * PAGE, end);
             }
         }
@@ -329,6 +340,7 @@ impl Pager {
         entry: &Entry,
         address: usize,
         pages: usize,
+        cause: Cause,
         uffd: impl FnOnce(&Pager, usize) -> Option<Fd>,
     ) -> usize {
         let Some(_inside) = self.gate.try_worker() else { return 0 };
@@ -337,15 +349,15 @@ impl Pager {
         let Some(uffd) = uffd(self, (address >> SHARD_SHIFT) % shards) else { return 0 };
         // SAFETY: taken out of its place, so nobody else has it.
         let tools = unsafe { &mut *tools.tools };
-        match self.restore_run(uffd, entry, address, pages, tools) {
+        match self.restore_run(uffd, entry, address, pages, cause, tools) {
             // One call takes pages of one mapping, and neighbours may be two.
-            0 if pages > 1 => self.restore_run(uffd, entry, address, 1, tools),
+            0 if pages > 1 => self.restore_run(uffd, entry, address, 1, cause, tools),
             back => back,
         }
     }
 
     /// The caller is inside the gate as a worker.
-    fn restore_run(&self, uffd: Fd, entry: &Entry, address: usize, pages: usize, tools: &mut RunTools) -> usize {
+    fn restore_run(&self, uffd: Fd, entry: &Entry, address: usize, pages: usize, cause: Cause, tools: &mut RunTools) -> usize {
         let start_ns = sys::now_ns();
         let mut claims = [(Snapshot(0), 0); RUN_PAGES];
         let mut claimed = 0;
@@ -370,7 +382,7 @@ impl Pager {
             self.check(given_back.is_ok(), "a claimed page word is changed by its claimant only");
         }
         if copied > 0 {
-            self.now_back(entry, address, &claims[..copied], start_ns);
+            self.now_back(entry, address, &claims[..copied], cause, start_ns);
         }
         copied
     }
@@ -399,7 +411,7 @@ impl Pager {
     }
 
     /// Pages from `address` on are in place: what was stored goes, everything is counted, and the claims end.
-    fn now_back(&self, entry: &Entry, address: usize, claims: &[(Snapshot, u8)], start_ns: u64) {
+    fn now_back(&self, entry: &Entry, address: usize, claims: &[(Snapshot, u8)], cause: Cause, start_ns: u64) {
         let mut store = entry.region.store.lock();
         for (claim, _) in claims {
             let removed = store.remove(&self.tiers, Location::from_bits(claim.payload()));
@@ -407,14 +419,22 @@ impl Pager {
         }
         drop(store);
         entry.region.evicted.fetch_sub(claims.len() as u32, Relaxed);
-        self.account.ahead_pages.fetch_add(claims.len() as u64, Relaxed);
+        let counter = if cause == Cause::Room { &self.account.room_pages } else { &self.account.ahead_pages };
+        counter.fetch_add(claims.len() as u64, Relaxed);
         let now_ns = sys::now_ns();
         let now_ms = now_ns / 1_000_000;
         for (i, (claim, tier)) in claims.iter().enumerate() {
+            let address = address + i * PAGE;
+            if cause == Cause::Room {
+                // It is no hotter for that.
+                let page = Return { returns: claim.returns(), probation: false };
+                self.settle_in_place(entry, address, *claim, page, now_ms, None);
+                continue;
+            }
             let stats = &self.tiers[usize::from(*tier)].stats;
             stats.count_fault();
             stats.record_restore((now_ns - start_ns) / claims.len() as u64);
-            self.back(entry, address + i * PAGE, *claim, self.returned(*claim, claim.age_ms(now_ms)), now_ms, None);
+            self.back(entry, address, *claim, self.returned(*claim, claim.age_ms(now_ms)), now_ms, None);
         }
     }
 

@@ -826,10 +826,15 @@ impl Evictor {
                 pager.check(store.remove(&pager.tiers, new).is_ok(), "what was just stored is there");
             }
         }
+        self.tidy(pager, &entry);
+        gained
+    }
+
+    /// Gives back what pages of the region that came back have left of its pool.
+    pub fn tidy(&mut self, pager: &Pager, entry: &Entry) {
         let _inside = pager.gate.worker();
         let _region = entry.region.lock.lock();
-        self.repack(pager, &entry);
-        gained
+        self.repack(pager, entry);
     }
 }
 

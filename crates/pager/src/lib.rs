@@ -31,6 +31,7 @@ mod probation;
 pub mod quiet;
 pub mod ranges;
 mod readahead;
+mod recall;
 pub mod rehearsal;
 pub mod settings;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The list of moves (`terrace run --moves`): what moved, from where to where, and why.
 //!
 //! An entry is one decision: pages of one region that left together, a region that travelled to a node or came from it, or what came back of a region
-//! because it was touched, within a fifth of a second. They go through a ring in the statistics file ([`Ring`](crate::stats::Ring)); without `--moves`
+//! because it was touched, within a fifth of a second, or because there is room. They go through a ring in the statistics file ([`Ring`](crate::stats::Ring)); without `--moves`
 //! nothing is written, and the ring takes no memory.
 
 use crate::pager::Pager;
@@ -47,11 +47,14 @@ pub enum Why {
     Placed(placement::Reason),
     /// The program touched it, is about to, or said so.
     Touched,
+    /// There is room for it, and nothing else wants that.
+    Room,
 }
 
 const VICTIM: u8 = 0;
 const PLACED: u8 = 1;
 const TOUCHED: u8 = 2;
+const ROOM: u8 = 3;
 const SEVERAL_TIERS: u8 = u8::MAX;
 
 impl Moved {
@@ -64,6 +67,7 @@ impl Moved {
                 (PLACED, kind, detail)
             }
             Why::Touched => (TOUCHED, 0, [0; 2]),
+            Why::Room => (ROOM, 0, [0; 2]),
         };
         let [low, high] = self.pages.to_le_bytes();
         let what = u64::from_le_bytes([low, high, self.from.unwrap_or(SEVERAL_TIERS), self.to, class, kind, 0, 0]);
@@ -82,6 +86,7 @@ impl Moved {
             }
             PLACED => Why::Placed(placement::Reason::from_numbers(kind, detail)?),
             TOUCHED => Why::Touched,
+            ROOM => Why::Room,
             _ => return None,
         };
         let from = (from != SEVERAL_TIERS).then_some(from);
@@ -145,7 +150,7 @@ mod tests {
             placement::Reason::Idle,
             placement::Reason::Foretold { accesses: 7 },
         ];
-        for why in victims.chain(placed.map(Why::Placed)).chain([Why::Touched]) {
+        for why in victims.chain(placed.map(Why::Placed)).chain([Why::Touched, Why::Room]) {
             for (from, to) in [(None, 0), (Some(0), 2), (Some(7), 1)] {
                 let moved = Moved { at_ns: u64::MAX, address: 0x7fff_ffe0_0000, pages: 512, from, to, why };
                 assert_eq!(Moved::from_words(&moved.to_words()), Some(moved));

@@ -8,6 +8,7 @@
 //!
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED` on, [`WORLD_STEPS`] for each.
 
+use crate::ahead::Cause;
 use crate::evict::{Evictor, Wish};
 use crate::handler::{Outcome, Tools};
 use crate::injection::Call;
@@ -685,7 +686,8 @@ impl Kernel {
         let most = self.pager.pages_out(&entry, address, end);
         let wrong = self.one_in(8);
         let used = Cell::new(false);
-        let back = self.pager.restore_ahead(&entry, address, most, |pager, shard| {
+        let cause = if self.one_in(2) { Cause::Asked } else { Cause::Room };
+        let back = self.pager.restore_ahead(&entry, address, most, cause, |pager, shard| {
             used.set(true);
             Some(if wrong { STAGING_FD } else { pager.descriptors.uffds[shard].load(Relaxed) })
         });
@@ -802,7 +804,11 @@ impl Kernel {
             }),
             90 => self.with_evictor(|evictor| {
                 let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
-                evictor.densify(self.pager, entry);
+                if self.one_in(2) {
+                    evictor.densify(self.pager, entry);
+                } else {
+                    evictor.tidy(self.pager, &entry);
+                }
             }),
             91..93 => self.on_a_span(Self::discard),
             93 => self.on_a_span(Self::replace),

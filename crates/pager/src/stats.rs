@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x09");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0a");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -155,6 +155,8 @@ pub struct StatsPage {
     pub ahead_pages: AtomicU64,
     /// Pages that came back from far memory because they are hot.
     pub hot_pages: AtomicU64,
+    /// Pages that came back because there is room for them.
+    pub room_pages: AtomicU64,
     /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_faults: AtomicU64,
     /// See there.

@@ -33,6 +33,34 @@ macro_rules! simulated {
     };
 }
 
+/// Takes the code and constants of the program or library that this is part of out of the page table. What is needed again is mapped again from the
+/// page cache, 64 KiB at a time; most of it was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all around it.
+pub fn forget_own_code() {
+    unsafe extern "C" {
+        /// Where this program or library is mapped, by its linker.
+        static __ehdr_start: libc::Elf64_Ehdr;
+    }
+    let Ok(pagemap) = open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0) else { return };
+    let file = &raw const __ehdr_start;
+    // SAFETY: the linker puts both headers into the first mapping of the file, which is readable and never changes.
+    let headers = unsafe {
+        let offset = (*file).e_phoff as usize;
+        std::slice::from_raw_parts(file.byte_add(offset).cast::<libc::Elf64_Phdr>(), (*file).e_phnum.into())
+    };
+    let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let base = loaded().next().map_or(0, |first| (file as usize).wrapping_sub(first.p_vaddr as usize));
+    for header in loaded().filter(|header| header.p_flags & libc::PF_W == 0) {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        let (from, to) = (start & !(PAGE - 1), (start + header.p_memsz as usize).next_multiple_of(PAGE));
+        if read_entries(pagemap, from, to, &mut [Run::default()], PAGE_IS_PRESENT | PAGE_IS_SWAPPED).is_ok_and(|(changed, _)| changed == 0)
+        {
+            // SAFETY: these are pages of the file, so the page cache has them as they are. (Where they are locked it fails, and they stay.)
+            let _ = unsafe { syscall!(Sysno::madvise, from, to - from, libc::MADV_DONTNEED) };
+        }
+    }
+    close(pagemap);
+}
+
 /// Reserves `len` bytes of private address space, readable and writable, that cost nothing until touched.
 pub fn reserve(len: usize) -> Result<usize> {
     map(len, libc::PROT_READ | libc::PROT_WRITE)
@@ -1260,5 +1288,28 @@ mod tests {
         assert_eq!((after.sched_policy, after.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice + 1));
         // Before Linux 6.12 the kernel says nothing of turns.
         assert!(after.sched_runtime == TURN_NS || before.sched_runtime == 0, "{}", after.sched_runtime);
+    }
+
+    /// Nothing else reads it, and the kernel maps 64 KiB around what is read.
+    static CONSTANT: [u8; 256 << 10] = [7; 256 << 10];
+
+    #[test]
+    fn own_code_is_mapped_again_when_it_is_needed_and_stays_where_somebody_changed_it() {
+        use std::os::unix::fs::FileExt;
+        let middle = &raw const CONSTANT[CONSTANT.len() / 2];
+        // SAFETY: inside a constant; volatile, as a debugger may have changed it.
+        let read = || unsafe { middle.read_volatile() };
+        let pagemap = open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0).unwrap();
+        assert_eq!(read(), 7);
+        assert!(is_present(pagemap, middle as usize));
+        forget_own_code();
+        assert!(!is_present(pagemap, middle as usize));
+        assert_eq!(read(), 7);
+        let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+        memory.write_at(&[8], middle as u64).unwrap();
+        forget_own_code();
+        assert!(is_present(pagemap, middle as usize));
+        assert_eq!(read(), 8);
+        close(pagemap);
     }
 }

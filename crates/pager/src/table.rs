@@ -50,6 +50,8 @@ pub struct Region {
     pub refusals: AtomicU32,
     /// 1 from when the region was made one huge page until it has been split.
     pub huge: AtomicU32,
+    /// 1 from when the program sent pages of it out (MADV_PAGEOUT) until none is out.
+    pub asked_out: AtomicU32,
 }
 
 impl Region {
@@ -186,6 +188,7 @@ impl Table {
                 refused_until: AtomicU32::new(0),
                 refusals: AtomicU32::new(0),
                 huge: AtomicU32::new(0),
+                asked_out: AtomicU32::new(0),
             };
             // SAFETY: record number `grown` is inside the reservation and not yet published, so nobody reads it.
             unsafe { (self.records as *mut Region).add(*grown as usize).write(record) };
