@@ -82,7 +82,7 @@ enum What {
         /// Interleaved repeats for memory
         #[arg(long, default_value_t = 3)]
         repeats: usize,
-        /// Only one of the two
+        /// Only one of them; servers not without being asked for
         #[arg(long)]
         only: Option<idle::Part>,
     },

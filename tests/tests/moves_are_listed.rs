@@ -45,6 +45,9 @@ fn what_is_listed_is_what_is_reported() {
         }
         assert!(all.keys().all(|reason| reason == "touched" || reason == "room" || told.contains_key(reason)), "{all:?}, {told:?}");
         let came = all["touched"];
+        let room = report.at("/moves/promoted_for").get("room").and_then(|room| room.as_u64()).unwrap_or(0);
+        let listed = all.get("room").copied().unwrap_or(0);
+        assert!(listed >= room, "{room} pages came back for room, and listed are {all:?}");
         // What came back is told at the end; listed is what was found a fifth of a second before.
         assert!(came > 500 && came <= report.promoted_pages(), "{came} pages are listed, of {}", report.promoted_pages());
         for line in &lines {

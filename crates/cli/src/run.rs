@@ -129,8 +129,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     Ok(ended.end.pass_on())
 }
 
-/// Who has run for so long has started.
-const START: Duration = Duration::from_secs(1);
+/// After so long, and after eight times as long again and again, code that was needed once leaves the page table.
+const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 /// When to look at what.
 #[derive(Default)]
@@ -138,8 +138,9 @@ struct Looks {
     tree: Option<Instant>,
     sampling: Option<Instant>,
     moves: Option<Instant>,
-    /// When all has started; most of this program's code was for that.
-    started: Option<Instant>,
+    /// When to forget code, and how long that is.
+    forget: Option<Instant>,
+    forget_after: Duration,
 }
 
 impl Looks {
@@ -158,11 +159,12 @@ impl Looks {
         if due(&self.moves) {
             self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
         }
-        if self.started.is_none() {
-            self.started = Some(now + START);
-        } else if due(&self.started) {
-            self.started = later(Duration::MAX);
-            terrace_pager::sys::forget_own_code();
+        if due(&self.forget) {
+            if self.forget.is_some() {
+                terrace_pager::sys::forget_own_code();
+            }
+            self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
+            self.forget = later(self.forget_after);
         }
         let next = self.tree.into_iter().chain(self.sampling).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())

@@ -646,7 +646,7 @@ impl Evictor {
         if stored > 0 {
             pager.trace.evicted(stored);
             pager.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
-            self.repack(pager, entry);
+            self.repack(pager, entry, RegionStore::wants_repack);
         }
         stored
     }
@@ -668,7 +668,7 @@ impl Evictor {
         let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());
         let stored = entry.word(page.address).transition(page.word, evicted).is_ok();
         if stored {
-            entry.region.evicted.fetch_add(1, Relaxed);
+            entry.region.count_evicted();
             pager.tiers[wish.tier].stats.no_copy();
             pager.account.unchanged_pages.fetch_add(1, Relaxed);
         }
@@ -726,7 +726,7 @@ impl Evictor {
             }
             let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
             if entry.word(page.address).transition(page.word, evicted).is_ok() {
-                entry.region.evicted.fetch_add(1, Relaxed);
+                entry.region.count_evicted();
                 return Fate::Stored;
             }
             // Touched meanwhile.
@@ -736,10 +736,10 @@ impl Evictor {
         if refused && !incompressible { Fate::Refused } else { Fate::Incompressible }
     }
 
-    /// Packs the region's extents together where too much of them is dead.
-    fn repack(&mut self, pager: &Pager, entry: &Entry) {
+    /// Packs those of the region's extents together that are `wanted`.
+    fn repack(&mut self, pager: &Pager, entry: &Entry, wanted: fn(&RegionStore) -> Option<u8>) {
         let mut store = entry.region.store.lock();
-        while let Some(extent) = store.wants_repack() {
+        while let Some(extent) = wanted(&store) {
             // A page that is being restored still has bytes here, at a place its handler knows: not now.
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
@@ -826,7 +826,9 @@ impl Evictor {
                 pager.check(store.remove(&pager.tiers, new).is_ok(), "what was just stored is there");
             }
         }
-        self.tidy(pager, &entry);
+        let _inside = pager.gate.worker();
+        let _region = entry.region.lock.lock();
+        self.repack(pager, &entry, RegionStore::wants_repack);
         gained
     }
 
@@ -834,7 +836,7 @@ impl Evictor {
     pub fn tidy(&mut self, pager: &Pager, entry: &Entry) {
         let _inside = pager.gate.worker();
         let _region = entry.region.lock.lock();
-        self.repack(pager, entry);
+        self.repack(pager, entry, RegionStore::wastes);
     }
 }
 

@@ -74,8 +74,8 @@ const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// So many pools are looked at at once, and so often, ns: 0.2 % of a CPU, and a second for 12 GiB. One is packed at a time.
 const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
-/// Who has run for so long has started, ns.
-const START_NS: u64 = 1_000_000_000;
+/// After so long, and after eight times as long again and again, code that was needed once leaves the page table, ns.
+const FORGET_AFTER_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// Where a full node's coldest regions are compressed, at least this pressure.
@@ -197,7 +197,7 @@ pub(crate) fn run(pager: &'static Pager) {
     };
     pager.prepare_move_ring();
     pager.mover.running.store(true, Release);
-    let mut starts = true;
+    let mut forget_after_ns = FORGET_AFTER_NS;
     loop {
         let calls = pager.mover.calls.load(Acquire);
         mover.pause_if_asked();
@@ -208,8 +208,8 @@ pub(crate) fn run(pager: &'static Pager) {
         mover.page_out();
         mover.fetch_ahead();
         let sleep = mover.tick();
-        if starts && sys::now_ns() - now_ns > START_NS {
-            starts = false;
+        if sys::now_ns() - now_ns > forget_after_ns {
+            forget_after_ns = forget_after_ns.saturating_mul(8);
             sys::forget_own_code();
         }
         if !sleep.is_zero() {
@@ -376,11 +376,14 @@ impl Mover {
             return BUSY_TICK;
         }
         self.met();
-        // What leaves again at once would have come back for nothing.
-        let recalls = self.far.is_none() && !stressed && self.recall.look(pager, budget.saturating_sub(headroom * 3 / 2), now_ns);
+        // Not while memory grows: what comes back then would leave again at once. Nor in a fork's child, whose parent has the pages.
+        let grows = self.growth * REACTION_S > HEADROOM_MIN as f64;
+        if self.far.is_none() && !stressed && !grows && !pager.is_forked() {
+            self.recall.look(pager, budget.saturating_sub(headroom * 3 / 2), budget, now_ns);
+        }
         if stressed {
             Duration::from_millis(1)
-        } else if recalls || self.evictor.probing() || physical + budget / 8 > budget {
+        } else if self.evictor.probing() || physical + budget / 8 > budget {
             BUSY_TICK
         } else {
             self.idle_tick(budget - physical)
@@ -416,7 +419,7 @@ impl Mover {
             self.tidied_region = (self.tidied_region + 1) % pager.table.len();
             let entry = pager.table.by_number(self.tidied_region);
             let wastes = entry.region.store.lock().wastes();
-            if wastes {
+            if wastes.is_some() {
                 self.evictor.tidy(pager, &entry);
                 return;
             }

@@ -491,6 +491,11 @@ impl Pager {
         (self.all_pages_out() + self.far_pages() + self.account.resident()) * PAGE as u64
     }
 
+    /// Whether this process was made by a fork, and has executed no program since.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.stats().is_some_and(|page| page.forked.load(Relaxed) != 0)
+    }
+
     /// Pages in all tiers below DRAM that are not in the page table.
     pub(crate) fn all_pages_out(&self) -> u64 {
         self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()

@@ -1,24 +1,34 @@
 //! Brings pages back that nobody has touched, while there is room that nobody else wants: what left while the program grew would otherwise come back by
 //! a fault each, for as long as it runs.
 
-use crate::ahead::Cause;
+use crate::ahead::{Cause, RUN_PAGES};
 use crate::moves::Why;
 use crate::pager::Pager;
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
+use crate::table::{Entry, REGION};
+use crate::word::State;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Nothing must have left for so long, ns: at first, and at most.
 const CALM_MIN_NS: u64 = 2_000_000_000;
 const CALM_MAX_NS: u64 = 128_000_000_000;
-/// Pages of one look: half a millisecond.
-const AT_ONCE: usize = 64;
+/// After so many times as long without anything that left, it was too early no more.
+const CALM_AGAIN: u64 = 8;
+/// Pages of one look, half a millisecond, and regions that are looked at in it.
+const PAGES_AT_ONCE: usize = 64;
+const REGIONS_AT_ONCE: u32 = 64;
+/// Pages claimed at a time: somebody may want them meanwhile.
+const RUN: usize = RUN_PAGES / 2;
+/// A look is followed by a pause of so many times its length.
+const PAUSES: u64 = 32;
 /// When nothing was found in all of memory, it is looked again after so long, ns.
 const AGAIN_NS: u64 = 10_000_000_000;
 
 /// The mover's.
 pub(crate) struct Recall {
-    /// The region to go on with.
+    /// The region to go on with, and how many in a row had nothing that can come back.
     region: u32,
+    fruitless: u32,
     /// Pages that had left when it was looked last, and since when it is so many.
     demoted: u64,
     calm_from_ns: u64,
@@ -30,75 +40,103 @@ pub(crate) struct Recall {
 
 impl Recall {
     pub fn new(now_ns: u64) -> Recall {
-        Recall { region: 0, demoted: 0, calm_from_ns: now_ns, calm_ns: CALM_MIN_NS, brought: false, not_before_ns: 0 }
+        Recall { region: 0, fruitless: 0, demoted: 0, calm_from_ns: now_ns, calm_ns: CALM_MIN_NS, brought: false, not_before_ns: 0 }
     }
 
-    /// Brings some pages back if all is calm and memory stays below `until` bytes. True if there may be more to do soon.
-    pub fn look(&mut self, pager: &Pager, until: u64, now_ns: u64) -> bool {
+    /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a budget of so many. Where not all that is out has room, an
+    /// eighth of the budget is left: a mover that is near it has to look at memory more often.
+    pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
             if std::mem::take(&mut self.brought) {
                 self.calm_ns = (self.calm_ns * 2).min(CALM_MAX_NS);
             }
             (self.demoted, self.calm_from_ns) = (demoted, now_ns);
-            return false;
+            return;
         }
-        let calm_ns = now_ns - self.calm_from_ns;
-        if calm_ns > self.calm_ns.saturating_mul(8) {
+        let calm_ns = now_ns.saturating_sub(self.calm_from_ns);
+        if calm_ns > self.calm_ns * CALM_AGAIN {
             self.calm_ns = CALM_MIN_NS;
         }
-        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.pause_asked() || pager.is_retired() {
-            return false;
+        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.all_pages_out() == 0 {
+            return;
         }
+        let all_has_room = pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
+        let until = if all_has_room { until } else { until.min(budget - budget / 8) };
+        let mut room = || {
+            let goes_on = !pager.pause_asked() && !pager.is_retired();
+            goes_on && pager.physical_bytes() + ((PAGES_AT_ONCE * PAGE) as u64) < until
+        };
         let mut brought = 0;
-        for _ in 0..pager.table.len() {
-            let has_room = || pager.physical_bytes() + ((AT_ONCE * PAGE) as u64) < until;
-            while brought < AT_ONCE && has_room() {
-                let back = self.some_of_region(pager);
-                if back == 0 {
-                    break;
-                }
-                brought += back;
+        for _ in 0..pager.table.len().min(REGIONS_AT_ONCE) {
+            if brought >= PAGES_AT_ONCE || !room() {
+                break;
             }
-            if brought >= AT_ONCE || !has_room() {
-                self.brought |= brought > 0;
-                return brought > 0;
+            self.region %= pager.table.len();
+            let entry = pager.table.by_number(self.region);
+            let of_region = bring_back(pager, &entry, PAGES_AT_ONCE - brought, &mut room);
+            pager.list_move(entry.region.address(), of_region as u64, None, 0, Why::Room);
+            brought += of_region;
+            if brought < PAGES_AT_ONCE {
+                self.region += 1;
+                self.fruitless = if of_region > 0 { 0 } else { self.fruitless + 1 };
             }
-            self.region = (self.region + 1) % pager.table.len();
         }
         self.brought |= brought > 0;
-        self.not_before_ns = now_ns + AGAIN_NS;
-        false
+        let after_ns = sys::now_ns();
+        let pause_ns = if self.fruitless >= pager.table.len() { AGAIN_NS } else { (after_ns - now_ns) * PAUSES };
+        if self.fruitless >= pager.table.len() {
+            self.fruitless = 0;
+        }
+        self.not_before_ns = after_ns + pause_ns;
     }
+}
 
-    /// Returns how many pages of the present region came back.
-    fn some_of_region(&self, pager: &Pager) -> usize {
-        if self.region >= pager.table.len() {
-            return 0;
+/// Brings back up to `most` pages of a region, while there is `room`. Returns how many. Ends at the first that does not come.
+fn bring_back(pager: &Pager, entry: &Entry, most: usize, room: &mut impl FnMut() -> bool) -> usize {
+    // What the program has sent out it knows to be cold.
+    if entry.region.evicted.load(Relaxed) == 0 || entry.region.asked_out.load(Relaxed) != 0 {
+        return 0;
+    }
+    let (mut brought, mut from) = (0, 0);
+    while brought < most && room() {
+        let Some((page, pages)) = next_run(pager, entry, from) else { break };
+        let address = entry.region.address() + page * PAGE;
+        let pages = pages.min(most - brought);
+        let back =
+            pager.restore_ahead(entry, address, pages, Cause::Room, |pager, shard| Some(pager.descriptors.uffds[shard].load(Relaxed)));
+        if back == 0 {
+            break;
         }
-        let entry = pager.table.by_number(self.region);
-        let region = entry.region;
-        if region.evicted.load(Relaxed) == 0 {
-            region.asked_out.store(0, Relaxed);
-            return 0;
+        brought += back;
+        from = page + back;
+        pager.let_others_run();
+    }
+    brought
+}
+
+/// The next pages from `from` on, one after the other, that are out, not in files, and may leave again: where they could not, or are expected to be cold, they
+/// are as well off where they are.
+fn next_run(pager: &Pager, entry: &Entry, mut from: usize) -> Option<(usize, usize)> {
+    let _inside = pager.gate.try_worker()?;
+    loop {
+        let store = entry.region.store.lock();
+        let is_out = |page: usize| {
+            let found = entry.words[page].load();
+            let tier = found.stored().filter(|_| found.is(State::Evicted)).and_then(|at| store.tier_of(at));
+            tier.is_some_and(|tier| pager.tiers[usize::from(tier)].files().is_none())
+        };
+        let first = (from..REGION / PAGE).find(|page| is_out(*page))?;
+        let out = (first..REGION / PAGE).take(RUN).take_while(|page| is_out(*page)).count();
+        drop(store);
+        let ranges = pager.ranges.lock();
+        let may_leave = |page: usize| {
+            let range = ranges.at(entry.region.address() + page * PAGE);
+            range.is_some_and(|range| range.may_leave() && range.expected.is_none())
+        };
+        match (first..first + out).take_while(|page| may_leave(*page)).count() {
+            0 => from = first + 1,
+            pages => return Some((first, pages)),
         }
-        // What the program has sent out it knows to be cold.
-        if region.asked_out.load(Relaxed) != 0 {
-            return 0;
-        }
-        let mut from = 0;
-        while let Some(page) = entry.words[from..].iter().position(|word| word.seems_evicted()).map(|page| from + page) {
-            let address = region.address() + page * PAGE;
-            let pages = pager.pages_out(&entry, address, region.address() + crate::table::REGION);
-            let back =
-                pager.restore_ahead(&entry, address, pages, Cause::Room, |pager, shard| Some(pager.descriptors.uffds[shard].load(Relaxed)));
-            if back > 0 {
-                pager.list_move(region.address(), back as u64, None, 0, Why::Room);
-                return back;
-            }
-            // One that cannot come back now, or lies in a file.
-            from = page + pages;
-        }
-        0
     }
 }

@@ -52,8 +52,8 @@ pub fn forget_own_code() {
     for header in loaded().filter(|header| header.p_flags & libc::PF_W == 0) {
         let start = base.wrapping_add(header.p_vaddr as usize);
         let (from, to) = (start & !(PAGE - 1), (start + header.p_memsz as usize).next_multiple_of(PAGE));
-        if read_entries(pagemap, from, to, &mut [Run::default()], PAGE_IS_PRESENT | PAGE_IS_SWAPPED).is_ok_and(|(changed, _)| changed == 0)
-        {
+        let changed = read_entries(pagemap, from, to, &mut [Run::default()], PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
+        if changed == Ok((0, to)) {
             // SAFETY: these are pages of the file, so the page cache has them as they are. (Where they are locked it fails, and they stay.)
             let _ = unsafe { syscall!(Sysno::madvise, from, to - from, libc::MADV_DONTNEED) };
         }

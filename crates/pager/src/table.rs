@@ -50,11 +50,18 @@ pub struct Region {
     pub refusals: AtomicU32,
     /// 1 from when the region was made one huge page until it has been split.
     pub huge: AtomicU32,
-    /// 1 from when the program sent pages of it out (MADV_PAGEOUT) until none is out.
+    /// 1 if the program sent pages of it out (MADV_PAGEOUT) since none was out.
     pub asked_out: AtomicU32,
 }
 
 impl Region {
+    /// A page is out now. The mover's.
+    pub(crate) fn count_evicted(&self) {
+        if self.evicted.fetch_add(1, Relaxed) == 0 {
+            self.asked_out.store(0, Relaxed);
+        }
+    }
+
     /// First byte.
     #[inline]
     pub fn address(&self) -> usize {

@@ -60,7 +60,12 @@ impl Code {
             }
             match runs.last_mut() {
                 Some((from, bytes)) if *from + bytes.len() as u64 == address => bytes.extend_from_slice(&page),
-                _ => runs.push((address, page.to_vec())),
+                _ => {
+                    // What is swept is kept: no more than there is.
+                    let mut bytes = Vec::with_capacity((end - address) as usize);
+                    bytes.extend_from_slice(&page);
+                    runs.push((address, bytes));
+                }
             }
         }
         let (from, bytes) = runs.into_iter().find(|(from, bytes)| (*from..from + bytes.len() as u64).contains(&around))?;

@@ -444,10 +444,10 @@ impl RegionStore {
         self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
     }
 
-    /// Whether there is an extent in memory (not in a file, whose space is cheap, and which would have to be written for it) of which a quarter, and 4096 bytes
-    /// at least, are dead.
-    pub fn wastes(&self) -> bool {
-        self.extents.iter().flatten().any(Extent::wastes)
+    /// The first extent in memory (not in a file, whose space is cheap, and which would have to be written for it) of which a quarter, and 4096 bytes at
+    /// least, are dead, if any.
+    pub fn wastes(&self) -> Option<u8> {
+        self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wastes)).map(|index| index as u8)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
