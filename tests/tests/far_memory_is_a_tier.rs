@@ -176,9 +176,13 @@ fn the_kernel_agrees_where_pages_are() {
     };
     let (near, far) = (on_node("N0="), on_node("N1="));
     let report = run.report();
-    // In the mean over time: at its end the program gives its memory back, and the last look may come before or after that.
-    let told = number(&tier(&report, "node:1")["logical_bytes"]) / 4096;
-    assert!(far > 12_000 && told.abs_diff(far) < far / 5, "{far} pages are far, and {told} are reported: {report:#}");
+    // At its end the program gives its memory back, and the last look may come before or after that; in the mean over time there are fewer where the start is slow.
+    let node = tier(&report, "node:1");
+    let told = [number(&node["pages"]), number(&node["logical_bytes"]) / 4096];
+    assert!(
+        far > 12_000 && told.iter().any(|told| told.abs_diff(far) < far / 5),
+        "{far} pages are far, and {told:?} are reported: {report:#}"
+    );
     // 64 MiB, and what is not managed: the command's own memory.
     assert!(near * 4096 < (64 << 20) + (32 << 20), "{near} pages are in DRAM: {report:#}");
 }

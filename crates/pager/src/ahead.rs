@@ -118,6 +118,11 @@ impl Ahead {
         }
     }
 
+    /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps held for ever, and there is nobody who could help.
+    fn is_foreign(&self) -> bool {
+        self.own().is_some_and(|own| own.load(Acquire) != 1)
+    }
+
     fn own(&self) -> Option<&AtomicU32> {
         // SAFETY: null, or a page of ours that lives for ever.
         unsafe { (self.own as *const AtomicU32).as_ref() }
@@ -241,7 +246,7 @@ impl Pager {
     /// Has the pages brought back that are out, soon, by another thread and as far as there is room. Never waits.
     pub fn prefetch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
-        let Some(first) = self.first_out(start & !(PAGE - 1), end).filter(|_| len > 0) else { return };
+        let Some(first) = self.first_out(start & !(PAGE - 1), end).filter(|_| len > 0 && !self.ahead.is_foreign()) else { return };
         let _signals = SignalsBlocked::new();
         let _errno = ErrnoKept::new();
         let Some(inside) = self.gate.try_worker() else { return };
@@ -279,7 +284,7 @@ impl Pager {
     #[cold]
     fn touch_from(&self, first: usize, end: usize) {
         // The program may not be allowed our calls, and nothing is out.
-        if self.is_retired() {
+        if self.is_retired() || self.ahead.is_foreign() {
             return;
         }
         let mut signals = SignalsBlocked::new();
