@@ -332,8 +332,7 @@ impl Pager {
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
                 let pages = self.pages_out(&entry, address, end);
-                let uffd = |pager: &Pager, shard: usize| Some(pager.descriptors.uffds[shard].load(Relaxed));
-                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, uffd);
+                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| Some(pager.uffd_of_shard(shard)));
                 next = self.first_out(address + back.max(1) * PAGE, end);
             }
         }

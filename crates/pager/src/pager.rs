@@ -477,7 +477,12 @@ impl Pager {
     /// The userfaultfd that serves an address.
     pub(crate) fn uffd_of(&self, address: usize) -> Fd {
         let shards = self.descriptors.shards.load(Acquire).max(1);
-        self.descriptors.uffds[(address >> SHARD_SHIFT) % shards].load(Relaxed)
+        self.uffd_of_shard((address >> SHARD_SHIFT) % shards)
+    }
+
+    /// The userfaultfd of a shard, in our threads' table.
+    pub(crate) fn uffd_of_shard(&self, shard: usize) -> Fd {
+        self.descriptors.uffds[shard].load(Relaxed)
     }
 
     /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.

@@ -84,11 +84,11 @@ impl Recall {
         }
         self.brought |= brought > 0;
         let after_ns = sys::now_ns();
-        let pause_ns = if self.fruitless >= pager.table.len() { AGAIN_NS } else { (after_ns - now_ns) * PAUSES };
+        self.not_before_ns = after_ns + (after_ns - now_ns) * PAUSES;
         if self.fruitless >= pager.table.len() {
             self.fruitless = 0;
+            self.not_before_ns = after_ns + AGAIN_NS;
         }
-        self.not_before_ns = after_ns + pause_ns;
     }
 }
 
@@ -103,8 +103,7 @@ fn bring_back(pager: &Pager, entry: &Entry, most: usize, room: &mut impl FnMut()
         let Some((page, pages)) = next_run(pager, entry, from) else { break };
         let address = entry.region.address() + page * PAGE;
         let pages = pages.min(most - brought);
-        let back =
-            pager.restore_ahead(entry, address, pages, Cause::Room, |pager, shard| Some(pager.descriptors.uffds[shard].load(Relaxed)));
+        let back = pager.restore_ahead(entry, address, pages, Cause::Room, |pager, shard| Some(pager.uffd_of_shard(shard)));
         if back == 0 {
             break;
         }

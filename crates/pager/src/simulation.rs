@@ -689,7 +689,7 @@ impl Kernel {
         let cause = if self.one_in(2) { Cause::Asked } else { Cause::Room };
         let back = self.pager.restore_ahead(&entry, address, most, cause, |pager, shard| {
             used.set(true);
-            Some(if wrong { STAGING_FD } else { pager.descriptors.uffds[shard].load(Relaxed) })
+            Some(if wrong { STAGING_FD } else { pager.uffd_of_shard(shard) })
         });
         self.ahead.set(self.ahead.get() + back as u64);
         self.given_back.set(self.given_back.get() + u64::from(back == 0 && used.get()));

@@ -441,13 +441,17 @@ impl RegionStore {
     /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half on disk), and at least 4096, are dead, if any. None in
     /// a file that a forked child shares.
     pub fn wants_repack(&self) -> Option<u8> {
-        self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wants_repack)).map(|index| index as u8)
+        self.first_extent(Extent::wants_repack)
     }
 
     /// The first extent in memory (not in a file, whose space is cheap, and which would have to be written for it) of which a quarter, and 4096 bytes at
     /// least, are dead, if any.
     pub fn wastes(&self) -> Option<u8> {
-        self.extents.iter().position(|slot| slot.as_ref().is_some_and(Extent::wastes)).map(|index| index as u8)
+        self.first_extent(Extent::wastes)
+    }
+
+    fn first_extent(&self, wanted: fn(&Extent) -> bool) -> Option<u8> {
+        self.extents.iter().position(|slot| slot.as_ref().is_some_and(wanted)).map(|index| index as u8)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
