@@ -14,8 +14,8 @@ fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
     let specs = parse_tiers("dram,lz4,zstd:-5,zstd:1,zstd:3,zstd:19").unwrap();
     let mut tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
-    // And two that have learned.
-    for mut spec in parse_tiers("dram,zstd:-5,zstd:1").unwrap().into_iter().skip(1) {
+    // And three that have learned.
+    for mut spec in parse_tiers("dram,zstd:-5,zstd:1,zstd:3").unwrap().into_iter().skip(1) {
         spec.name += " that has learned";
         let tier = Tier::new(spec, Arc::clone(&medium));
         assert!(pages::teach(&tier, 0), "{}", tier.spec.name);

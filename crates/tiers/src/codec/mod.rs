@@ -4,6 +4,7 @@
 //! [learned](Codec::learn). A codec must not panic or read outside its input, whatever bytes it is given.
 
 mod lz4;
+mod primed;
 mod scratch;
 mod zstd;
 

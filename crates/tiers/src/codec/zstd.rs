@@ -9,13 +9,14 @@
 //! 1 to 3 ms, and keeps it if pages that had no part in it are then better off. Measured on this machine, level 1, before → after: JSON values in
 //! memcached 4.60 → 5.21 times smaller, 10.0 → 6.8 µs to compress, 4.2 → 3.6 µs to decompress; python3's objects 6.7 → 7.2, 9.1 → 4.5, 2.4 → 2.3; a chemical
 //! database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82, 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the
-//! same or four times the size is no better, and takes 5 to 20 ms. Later lessons choose again among all that there are, and none.
+//! same or four times the size is no better, and takes 5 to 20 ms. (Those are times with the dictionary attached, zstd's usual way; [`super::primed`] is faster and denser.) Later lessons choose again among all that there are, and none.
 
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
+use zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
+use super::primed::Primed;
 use super::{Codec, CodecError, Scratch};
 use crate::{PAGE_BYTES, Page};
 
@@ -30,8 +31,10 @@ const TRIAL_PAGES: usize = 32;
 /// Before the content: tables. zstd makes no more, or says that it cannot.
 const TABLES_BYTES_MAX: usize = 256;
 
-/// Dictionaries of one codec at most. They are never given up, since a page may need them: 105 KiB each at level 1.
+/// Dictionaries of one codec at most. They are never given up, since a page may need them: 62 KiB each.
 const DICTIONARIES_MAX: usize = 4;
+/// Dictionaries for which a thread is ready: those in use, of as many tiers.
+const PRIMED_MAX: usize = 3;
 /// Beyond this level a lesson would take 10 to 100 ms.
 const LEVEL_MAX: i32 = 3;
 
@@ -44,6 +47,8 @@ const CLEARLY: f64 = 0.97;
 #[derive(Default)]
 pub(super) struct Contexts {
     compressor: Option<Compressor>,
+    /// With dictionaries, the newest last.
+    primed: Vec<(&'static Dictionary, Primed)>,
     decompressor: Option<DCtx<'static>>,
 }
 
@@ -51,12 +56,12 @@ struct Compressor {
     context: CCtx<'static>,
     /// What `context` is set to; several zstd tiers share one.
     level: i32,
-    dictionary: Option<&'static Dictionary>,
 }
 
 /// What pages of one tier have in common. Lives as long as the process.
 struct Dictionary {
-    to_compress: CDict<'static>,
+    level: i32,
+    bytes: Vec<u8>,
     to_decompress: DDict<'static>,
 }
 
@@ -64,27 +69,32 @@ impl Contexts {
     pub(super) fn prepare(&mut self) -> Result<(), CodecError> {
         // First what a restore needs.
         self.decompressor()?;
-        self.compressor(zstd_safe::CLEVEL_DEFAULT, None).map(|_| ())
+        self.compressor(zstd_safe::CLEVEL_DEFAULT).map(|_| ())
     }
 
-    fn compressor(&mut self, level: i32, dictionary: Option<&'static Dictionary>) -> Result<&mut CCtx<'static>, CodecError> {
+    fn compressor(&mut self, level: i32) -> Result<&mut CCtx<'static>, CodecError> {
         if self.compressor.is_none() {
-            self.compressor = Some(Compressor { context: new_compressor(level)?, level, dictionary: None });
+            self.compressor = Some(Compressor { context: new_compressor(level)?, level });
         }
         let compressor = self.compressor.as_mut().ok_or(NO_CONTEXT)?;
         if compressor.level != level {
             compressor.context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| NO_CONTEXT)?;
             compressor.level = level;
         }
-        if compressor.dictionary.map(std::ptr::from_ref) != dictionary.map(std::ptr::from_ref) {
-            let set = match dictionary {
-                Some(dictionary) => compressor.context.ref_cdict(&dictionary.to_compress),
-                None => compressor.context.disable_dictionary(),
-            };
-            set.map_err(|_| NO_CONTEXT)?;
-            compressor.dictionary = dictionary;
-        }
         Ok(&mut compressor.context)
+    }
+
+    fn primed(&mut self, dictionary: &'static Dictionary) -> Option<&mut Primed> {
+        if let Some(found) = self.primed.iter().position(|(of, _)| std::ptr::eq(*of, dictionary)) {
+            return Some(&mut self.primed[found].1);
+        }
+        let new = dictionary.primed()?;
+        if self.primed.len() >= PRIMED_MAX {
+            self.primed.remove(0);
+        }
+        self.primed.try_reserve(1).ok()?;
+        self.primed.push((dictionary, new));
+        self.primed.last_mut().map(|(_, primed)| primed)
     }
 
     fn decompressor(&mut self) -> Result<&mut DCtx<'static>, CodecError> {
@@ -143,8 +153,14 @@ impl Dictionary {
             )
         };
         // An error is a number beyond any length.
-        let bytes = bytes.get(..written)?;
-        Some(Dictionary { to_compress: CDict::try_create(bytes, level)?, to_decompress: DDict::try_create(bytes)? })
+        bytes.get(..written)?;
+        bytes.truncate(written);
+        let to_decompress = DDict::try_create(&bytes)?;
+        Some(Dictionary { level, bytes, to_decompress })
+    }
+
+    fn primed(&self) -> Option<Primed> {
+        Primed::new(&self.bytes, self.level)
     }
 
     /// For good: threads of any kind may be reading a page with it at any time, and forked children are. False without memory.
@@ -161,11 +177,23 @@ impl Dictionary {
     }
 }
 
+/// Without a dictionary; `None` if `out` has no room for it.
+fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
+    context
+        .compress2(out, page)
+        .inspect_err(|_| {
+            // A failed compression leaves the context inside its frame, where it refuses new parameters.
+            let _ = context.reset(ResetDirective::SessionOnly);
+        })
+        .ok()
+}
+
 /// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or if a page does not come back.
 fn cost(pages: &[Page], level: i32, dictionary: Option<&Dictionary>, clock_ns: &dyn Fn() -> u64) -> Option<f64> {
     let (mut out, mut home) = (new_compressor(level).ok()?, new_decompressor().ok()?);
+    let mut primed = None;
     if let Some(dictionary) = dictionary {
-        out.ref_cdict(&dictionary.to_compress).ok()?;
+        primed = Some(dictionary.primed()?);
         home.ref_ddict(&dictionary.to_decompress).ok()?;
     }
     let (mut stored, mut back) = ([0u8; PAGE_BYTES], [0u8; PAGE_BYTES]);
@@ -175,9 +203,12 @@ fn cost(pages: &[Page], level: i32, dictionary: Option<&Dictionary>, clock_ns: &
         bytes = 0;
         let begun_ns = clock_ns();
         for page in pages {
-            let Ok(len) = out.compress2(&mut stored[..], page) else {
+            let written = match &mut primed {
+                Some(primed) => primed.compress(page, &mut stored),
+                None => compress(&mut out, page, &mut stored),
+            };
+            let Some(len) = written else {
                 // Kept as it is.
-                out.reset(ResetDirective::SessionOnly).ok()?;
                 bytes += PAGE_BYTES;
                 continue;
             };
@@ -221,17 +252,13 @@ impl Codec for Zstd {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
         let number = self.using.load(Acquire);
         let dictionary = self.dictionary(number);
-        let context = scratch.zstd.compressor(self.level, dictionary).ok()?;
         let (first, rest) = scratch.output.get_mut(..capacity)?.split_first_mut()?;
         *first = if dictionary.is_some() { number } else { 0 };
-        match context.compress2(rest, page) {
-            Ok(written) => scratch.output.get(..1 + written),
-            Err(_) => {
-                // A failed compression leaves the context inside its frame, where it refuses new parameters.
-                let _ = context.reset(ResetDirective::SessionOnly);
-                None
-            }
-        }
+        let written = match dictionary {
+            Some(dictionary) => scratch.zstd.primed(dictionary)?.compress(page, rest),
+            None => compress(scratch.zstd.compressor(self.level).ok()?, page, rest),
+        };
+        scratch.output.get(..1 + written?)
     }
 
     fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError> {
