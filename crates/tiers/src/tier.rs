@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{Codec, CodecError, Scratch, codec_for};
+use crate::codec::{Codec, CodecError, Scratch, codec_for, prefetch};
 use crate::encode::{self, Checksum, Encoded, Encoding, checksum};
 use crate::file::FileMedium;
 use crate::medium::Medium;
@@ -251,7 +251,10 @@ impl Tier {
                 Ok(())
             }
             Encoding::Coded => match &self.codec {
-                Some(codec) => Ok(codec.decompress(bytes, page, scratch)?),
+                Some(codec) => {
+                    prefetch(bytes);
+                    Ok(codec.decompress(bytes, page, scratch)?)
+                }
                 None => Err(DecodeError::NoCodec { tier: self.spec.name.clone() }),
             },
         }

@@ -8,7 +8,7 @@ use crate::{PAGE_BYTES, Page};
 
 /// One thread's contexts and output buffer, about 21 KiB; zstd's contexts are created at its first use, or by
 /// [`Scratch::prepare`], and add 94 KiB to decompress and 72 KiB (level 1) to 270 KiB (level 19) to compress,
-/// and some 190 KiB for each dictionary in use.
+/// and some 210 KiB for each dictionary in use.
 pub struct Scratch {
     pub(super) lz4: lz4::State,
     pub(super) zstd: zstd::Contexts,
