@@ -60,7 +60,6 @@ struct Compressor {
 
 /// What pages of one tier have in common. Lives as long as the process.
 struct Dictionary {
-    level: i32,
     bytes: Vec<u8>,
     to_decompress: DDict<'static>,
 }
@@ -84,11 +83,12 @@ impl Contexts {
         Ok(&mut compressor.context)
     }
 
-    fn primed(&mut self, dictionary: &'static Dictionary) -> Option<&mut Primed> {
+    /// `level`: that of the codec whose dictionary it is.
+    fn primed(&mut self, level: i32, dictionary: &'static Dictionary) -> Option<&mut Primed> {
         if let Some(found) = self.primed.iter().position(|(of, _)| std::ptr::eq(*of, dictionary)) {
             return Some(&mut self.primed[found].1);
         }
-        let new = dictionary.primed()?;
+        let new = Primed::new(&dictionary.bytes, level)?;
         if self.primed.len() >= PRIMED_MAX {
             self.primed.remove(0);
         }
@@ -153,14 +153,12 @@ impl Dictionary {
             )
         };
         // An error is a number beyond any length.
-        bytes.get(..written)?;
+        if written > bytes.len() {
+            return None;
+        }
         bytes.truncate(written);
         let to_decompress = DDict::try_create(&bytes)?;
-        Some(Dictionary { level, bytes, to_decompress })
-    }
-
-    fn primed(&self) -> Option<Primed> {
-        Primed::new(&self.bytes, self.level)
+        Some(Dictionary { bytes, to_decompress })
     }
 
     /// For good: threads of any kind may be reading a page with it at any time, and forked children are. False without memory.
@@ -193,7 +191,7 @@ fn cost(pages: &[Page], level: i32, dictionary: Option<&Dictionary>, clock_ns: &
     let (mut out, mut home) = (new_compressor(level).ok()?, new_decompressor().ok()?);
     let mut primed = None;
     if let Some(dictionary) = dictionary {
-        primed = Some(dictionary.primed()?);
+        primed = Some(Primed::new(&dictionary.bytes, level)?);
         home.ref_ddict(&dictionary.to_decompress).ok()?;
     }
     let (mut stored, mut back) = ([0u8; PAGE_BYTES], [0u8; PAGE_BYTES]);
@@ -255,7 +253,7 @@ impl Codec for Zstd {
         let (first, rest) = scratch.output.get_mut(..capacity)?.split_first_mut()?;
         *first = if dictionary.is_some() { number } else { 0 };
         let written = match dictionary {
-            Some(dictionary) => scratch.zstd.primed(dictionary)?.compress(page, rest),
+            Some(dictionary) => scratch.zstd.primed(self.level, dictionary)?.compress(page, rest),
             None => compress(scratch.zstd.compressor(self.level).ok()?, page, rest),
         };
         scratch.output.get(..1 + written?)
@@ -307,5 +305,37 @@ impl Codec for Zstd {
         };
         self.using.store(number, Release);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words, of which each page repeats others.
+    fn page(number: usize) -> Page {
+        let text: String = (0..600).map(|at| format!("key{}={} ", at * number % 89, at * at * number % 613)).collect();
+        text.as_bytes()[..PAGE_BYTES].try_into().expect("it is longer than a page")
+    }
+
+    #[test]
+    fn pages_come_back_at_every_level_also_after_one_that_found_no_room() {
+        let training: Vec<Page> = (1..=TRAINING_PAGES).map(page).collect();
+        let dictionary = Dictionary::of(&training, 1).expect("there is much to learn");
+        let mut home = new_decompressor().unwrap();
+        for level in -5..=19 {
+            let mut primed = Primed::new(&dictionary.bytes, level).unwrap();
+            let (mut out, mut back) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+            for number in TRAINING_PAGES + 1..TRAINING_PAGES + 161 {
+                // A page of noise, and room for a part only.
+                let noise: Vec<u8> = (0..PAGE_BYTES as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+                assert_eq!(primed.compress(noise.as_slice().try_into().unwrap(), &mut out[..64]), None);
+                let page = page(number);
+                let len = primed.compress(&page, &mut out).expect("it has room");
+                assert!(len < PAGE_BYTES, "level {level}: {len}");
+                assert_eq!(home.decompress_using_ddict(&mut back[..], &out[..len], &dictionary.to_decompress), Ok(PAGE_BYTES));
+                assert!(back == page);
+            }
+        }
     }
 }
