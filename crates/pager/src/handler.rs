@@ -6,6 +6,7 @@
 
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
+use crate::patience::Patience;
 use crate::readahead::ReadAhead;
 use crate::sys::{self, Errno, Fd, Message, PAGE};
 use crate::table::Entry;
@@ -70,19 +71,28 @@ pub(crate) enum Fill {
 impl Pager {
     /// A handler's life.
     pub(crate) fn handle_faults(&self, shard: usize) {
-        sys::set_thread_nice(-20);
+        let mut patience = Patience::new();
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
-        while self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {}
+        while let Some(faults) = self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {
+            patience.read(faults);
+        }
     }
 
-    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
-    pub(crate) fn handle_some(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, mut ahead: Option<&mut ReadAhead>) -> bool {
-        let mut stays = true;
+    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. Returns how many came at once, or `None` if this thread is to end.
+    pub(crate) fn handle_some(
+        &self,
+        uffd: Fd,
+        messages: &mut [Message],
+        tools: &mut Tools,
+        mut ahead: Option<&mut ReadAhead>,
+    ) -> Option<usize> {
+        let (mut stays, mut found) = (true, 0);
         match sys::uffd_read(uffd, messages) {
             Ok(mut count) => {
+                found = count;
                 while count > 0 {
                     for (address, write) in messages[..count].iter().filter_map(Message::fault) {
                         let address = address & !(PAGE - 1);
@@ -110,7 +120,7 @@ impl Pager {
                 sys::sleep(Duration::from_millis(100));
             }
         }
-        stays
+        stays.then_some(found)
     }
 
     fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {

@@ -27,6 +27,7 @@ mod model_test;
 mod mover;
 pub mod moves;
 pub mod pager;
+mod patience;
 mod probation;
 pub mod quiet;
 pub mod ranges;

@@ -536,6 +536,12 @@ pub fn set_thread_nice(nice: i32) -> bool {
     unsafe { syscall!(Sysno::setpriority, libc::PRIO_PROCESS, 0, nice) }.is_ok()
 }
 
+/// The calling thread's nice value.
+pub fn thread_nice() -> i32 {
+    // SAFETY: concerns this thread only. The kernel's answer is 20 less the value, so that it is no error.
+    unsafe { syscall!(Sysno::getpriority, libc::PRIO_PROCESS, 0) }.map_or(0, |answer| 20 - answer as i32)
+}
+
 /// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses the rest of his turn, so a short one is what makes
 /// `sched_yield` cheap: of the ordinary 1.4 to 3 ms the mover used 0.2 and fell behind.
 const TURN_NS: u64 = 200_000;
@@ -1250,6 +1256,13 @@ pub fn swapped_bytes(status: Fd) -> Option<u64> {
     let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
     let digits = line.iter().filter(|byte| byte.is_ascii_digit());
     Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
+}
+
+/// How long a thread has been ready without a processor so far, ns, from its open schedstat file.
+pub fn waited_for_processor_ns(schedstat: Fd) -> Option<u64> {
+    let mut text = [0u8; 64];
+    let len = read_at(schedstat, &mut text, 0).ok()?;
+    std::str::from_utf8(&text[..len]).ok()?.split(' ').nth(1)?.parse().ok()
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.
