@@ -39,7 +39,7 @@ impl Tools {
 }
 
 /// Faults taken at a time.
-pub(crate) const MESSAGES: usize = 8;
+pub(crate) const MESSAGES: usize = 32;
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
 /// Longest wait for room before a page is restored all the same.
