@@ -498,7 +498,7 @@ impl Measure {
         page.updated_ns.store(now_ns, Release);
     }
 
-    /// CPU time of our threads so far, from their schedstat files (first number, ns).
+    /// CPU time of our threads so far, from their schedstat files.
     fn cpu_ns(&mut self, pager: &Pager) -> u64 {
         for thread in pager.account.threads.lock().iter() {
             if !self.cpu_files.iter().any(|(known, _)| known == thread) {
@@ -506,13 +506,7 @@ impl Measure {
                 self.cpu_files.push((*thread, sys::open(&path, libc::O_RDONLY, 0).unwrap_or(-1)));
             }
         }
-        let read = |fd: Fd| {
-            let mut text = [0u8; 64];
-            let len = sys::read_at(fd, &mut text, 0).unwrap_or(0);
-            let first = text[..len].split(|b| *b == b' ').next()?;
-            std::str::from_utf8(first).ok()?.parse::<u64>().ok()
-        };
-        self.cpu_files.iter().filter_map(|(_, fd)| read(*fd)).sum()
+        self.cpu_files.iter().filter_map(|(_, fd)| sys::ran_and_waited_ns(*fd)).map(|(ran_ns, _)| ran_ns).sum()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! At raised priority a handler has the processor as soon as somebody faults: two switches for each fault, into caches that others have filled. Where several threads of the
 //! program share a processor, a *patient* one, with the priority that they have, comes when others of them have faulted too or have nothing to do, and serves several faults at
-//! once: memcached with four threads on one CPU, at half of its memory, makes 4 to 6 % more GETs with less CPU time and no longer tails. But who faults alone would
+//! once: memcached with four threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET, with no longer tails (docs/benchmarks.md, *Patience*). But who faults alone would
 //! wait behind whoever is busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a handler is patient for a few reads now and then, and stays so while that
 //! gathers faults and does not keep them waiting.
 
@@ -53,9 +53,9 @@ impl Patience {
 
     /// The thread has served what a read found.
     pub fn read(&mut self, faults: usize) {
-        let Some(own_nice) = self.own_nice.filter(|_| self.times >= 0 && faults > 0) else { return };
+        let Some(own_nice) = self.own_nice.filter(|_| faults > 0) else { return };
         let times = self.times;
-        let look = || (sys::now_ns(), sys::waited_for_processor_ns(times));
+        let look = || (sys::now_ns(), sys::ran_and_waited_ns(times).map(|(_, waited_ns)| waited_ns));
         if let Some(patient) = self.judge.read(faults as u32, look)
             && !sys::set_thread_nice(if patient { own_nice } else { RAISED })
         {
@@ -83,12 +83,12 @@ impl Judge {
             self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns;
         } else {
             let waited = waited_ns.zip(self.waited_ns).map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
-            let gathers = self.reads < READS || FAULTS.contains(&self.faults);
-            if gathers && waited <= WAIT_MOST_NS * u64::from(self.faults) {
-                if self.reads < READS {
-                    return None;
-                }
-            } else {
+            let is_whole = self.reads == READS;
+            let in_vain = waited > WAIT_MOST_NS * u64::from(self.faults) || is_whole && !FAULTS.contains(&self.faults);
+            if !in_vain && !is_whole {
+                return None;
+            }
+            if in_vain {
                 self.patient = false;
                 self.rest_until_ns = now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
             }

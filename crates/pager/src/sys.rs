@@ -1258,11 +1258,12 @@ pub fn swapped_bytes(status: Fd) -> Option<u64> {
     Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
 }
 
-/// How long a thread has been ready without a processor so far, ns, from its open schedstat file.
-pub fn waited_for_processor_ns(schedstat: Fd) -> Option<u64> {
+/// How long a thread has run so far, and been ready without a processor, ns, from its open schedstat file.
+pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
     let mut text = [0u8; 64];
     let len = read_at(schedstat, &mut text, 0).ok()?;
-    std::str::from_utf8(&text[..len]).ok()?.split(' ').nth(1)?.parse().ok()
+    let mut numbers = std::str::from_utf8(&text[..len]).ok()?.split(' ').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.
