@@ -135,7 +135,7 @@ impl Pager {
             sys::wait_readable(&mut polled, if stays { NEVER } else { LOOK_EVERY });
             for ready in polled.iter().filter(|polled| polled.revents != 0) {
                 // One at a time: what is read must be served, and more may not be there.
-                dismissed |= self.handle_some(ready.fd, &mut [Message::default()], tools, None).is_none();
+                dismissed |= !self.handle_some(ready.fd, &mut [Message::default()], tools, None);
             }
         }
         polled.iter().for_each(|polled| sys::set_waiting(polled.fd, true));

@@ -68,6 +68,11 @@ pub(crate) enum Fill {
     Gone,
 }
 
+/// The page of a fault, and whether it was a write.
+fn page_of(message: &Message) -> Option<(usize, bool)> {
+    message.fault().map(|(address, write)| (address & !(PAGE - 1), write))
+}
+
 impl Pager {
     /// A handler's life.
     pub(crate) fn handle_faults(&self, shard: usize) {
@@ -76,37 +81,42 @@ impl Pager {
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
-        while let Some(faults) = self.handle_some(uffd, &mut messages, &mut tools, Some(&mut ahead)) {
-            patience.read(faults);
-        }
+        while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience))) {}
     }
 
-    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. Returns how many came at once, or `None` if this thread is to end.
+    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
     pub(crate) fn handle_some(
         &self,
         uffd: Fd,
         messages: &mut [Message],
         tools: &mut Tools,
-        mut ahead: Option<&mut ReadAhead>,
-    ) -> Option<usize> {
-        let (mut stays, mut found) = (true, 0);
+        mut of_handler: Option<(&mut ReadAhead, &mut Patience)>,
+    ) -> bool {
+        let mut stays = true;
         match sys::uffd_read(uffd, messages) {
             Ok(mut count) => {
-                found = count;
                 while count > 0 {
-                    for (address, write) in messages[..count].iter().filter_map(Message::fault) {
-                        let address = address & !(PAGE - 1);
+                    let mut gathered = 0;
+                    for (n, message) in messages[..count].iter().enumerate() {
+                        let Some((address, write)) = page_of(message) else { continue };
                         if self.is_farewell(address) {
                             self.fill_zero(uffd, address, write);
                             stays = false;
                             continue;
                         }
-                        if let Some(ahead) = &mut ahead {
-                            self.note_fault(address, ahead);
+                        if messages[..n].iter().filter_map(page_of).any(|(served, _)| served == address) {
+                            // Served for another thread just now, which woke this one too. Should it not have: who wakes looks again.
+                            sys::uffd_wake(uffd, address, PAGE);
+                            continue;
                         }
+                        let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, _)| self.note_fault(address, ahead));
+                        gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, tools);
                     }
-                    count = ahead.as_mut().map_or(0, |ahead| self.read_ahead(uffd, messages, tools, ahead));
+                    count = of_handler.as_mut().map_or(0, |(ahead, patience)| {
+                        patience.read(gathered);
+                        self.read_ahead(uffd, messages, tools, ahead)
+                    });
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -120,7 +130,7 @@ impl Pager {
                 sys::sleep(Duration::from_millis(100));
             }
         }
-        stays.then_some(found)
+        stays
     }
 
     fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {

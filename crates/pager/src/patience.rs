@@ -11,13 +11,13 @@ use std::ops::RangeInclusive;
 
 /// Nice value of a handler that goes first.
 const RAISED: i32 = -20;
-/// Reads after which it is seen whether patience gathers faults, and those between two looks at how long it has waited.
+/// Reads after which it is seen whether patience gathers pages, and those between two looks at how long it has waited.
 const READS: u32 = 128;
 const READS_A_LOOK: u32 = 32;
-/// So many faults must [`READS`] have found. Where it is more, the kernel walks past dozens of waiting threads to wake one: there it is better to serve each at once
+/// So many pages must [`READS`] have found. Where it is more, the kernel walks past dozens of waiting threads to wake one: there it is better to serve each at once
 /// (random faulters on one CPU, pages a second eager → patient: 8 threads 98,000 → 114,000, 16 98,000 → 111,000, 32 100,000 → 97,000, 64 114,000 → 95,000).
-const FAULTS: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
-/// And so long may the handler have waited for the processor for each fault, ns.
+const PAGES: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
+/// And so long may the handler have waited for the processor for each page, ns.
 const WAIT_MOST_NS: u64 = 200_000;
 /// Patience that was in vain rests for so many times what it has waited, and so long at least, ns.
 const REST: u64 = 64;
@@ -36,7 +36,7 @@ pub(crate) struct Patience {
 struct Judge {
     patient: bool,
     reads: u32,
-    faults: u32,
+    pages: u32,
     /// When the present reads began.
     waited_ns: Option<u64>,
     rest_until_ns: u64,
@@ -51,12 +51,13 @@ impl Patience {
         Patience { own_nice, times, judge: Judge::new() }
     }
 
-    /// The thread has served what a read found.
-    pub fn read(&mut self, faults: usize) {
-        let Some(own_nice) = self.own_nice.filter(|_| faults > 0) else { return };
+    /// The thread has served what a read found: so many pages. Neither a page for which a second thread waits counts, nor one of a stream: what is gathered of those saves nothing,
+    /// and streams want to be restored ahead of before they go on.
+    pub fn read(&mut self, pages: usize) {
+        let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
         let look = || (sys::now_ns(), sys::ran_and_waited_ns(times).map(|(_, waited_ns)| waited_ns));
-        if let Some(patient) = self.judge.read(faults as u32, look)
+        if let Some(patient) = self.judge.read(pages as u32, look)
             && !sys::set_thread_nice(if patient { own_nice } else { RAISED })
         {
             // The program has given up the right to it: as it is, it stays.
@@ -67,24 +68,27 @@ impl Patience {
 
 impl Judge {
     fn new() -> Judge {
-        Judge { patient: false, reads: 0, faults: 0, waited_ns: None, rest_until_ns: 0 }
+        Judge { patient: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
     }
 
-    /// After a read that found so many faults. `look` gives the time and, if that is known, the time waited. What the thread is to be from now on, if that is another thing than before.
-    fn read(&mut self, faults: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
+    /// After a read that found so many pages. `look` gives the time and, if that is known, the time waited. What the thread is to be from now on, if that is another thing than before.
+    fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
         self.reads += 1;
-        self.faults += faults;
+        self.pages += pages;
         if !self.reads.is_multiple_of(READS_A_LOOK) {
             return None;
         }
+        let (before, is_whole) = (self.patient, self.reads == READS);
+        if !self.patient && !is_whole {
+            return None;
+        }
         let (now_ns, waited_ns) = look();
-        let before = self.patient;
         if !self.patient {
-            self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns;
+            let are_streams = self.pages < READS / 2;
+            self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;
         } else {
             let waited = waited_ns.zip(self.waited_ns).map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
-            let is_whole = self.reads == READS;
-            let in_vain = waited > WAIT_MOST_NS * u64::from(self.faults) || is_whole && !FAULTS.contains(&self.faults);
+            let in_vain = waited > WAIT_MOST_NS * u64::from(self.pages) || is_whole && !PAGES.contains(&self.pages);
             if !in_vain && !is_whole {
                 return None;
             }
@@ -93,7 +97,7 @@ impl Judge {
                 self.rest_until_ns = now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
             }
         }
-        (self.reads, self.faults, self.waited_ns) = (0, 0, waited_ns);
+        (self.reads, self.pages, self.waited_ns) = (0, 0, waited_ns);
         (self.patient != before).then_some(self.patient)
     }
 }
@@ -116,8 +120,13 @@ mod tests {
             Life { judge: Judge::new(), now_ns: 1 << 40, waited_ns: 1 << 30, patient_reads: 0, reads: 0 }
         }
 
-        /// For some seconds each read, 50 µs after the last, finds so many faults, and waits for the processor for so long, if it is patient.
-        fn live(&mut self, seconds: u64, faults: u32, wait_ns: u64) -> f64 {
+        /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the processor for so long, if it is patient; otherwise it finds one.
+        fn live(&mut self, seconds: u64, pages: u32, wait_ns: u64) -> f64 {
+            self.live_with(seconds, 1, pages, wait_ns)
+        }
+
+        /// The same, with what it finds if it is not patient.
+        fn live_with(&mut self, seconds: u64, eager_pages: u32, pages: u32, wait_ns: u64) -> f64 {
             (self.reads, self.patient_reads) = (0, 0);
             let end_ns = self.now_ns + seconds * 1_000_000_000;
             while self.now_ns < end_ns {
@@ -126,7 +135,7 @@ mod tests {
                 self.waited_ns += wait_ns;
                 self.reads += 1;
                 self.patient_reads += u32::from(self.judge.patient);
-                self.judge.read(if self.judge.patient { faults } else { 1 }, || (self.now_ns, Some(self.waited_ns)));
+                self.judge.read(if self.judge.patient { pages } else { eager_pages }, || (self.now_ns, Some(self.waited_ns)));
             }
             f64::from(self.patient_reads) / f64::from(self.reads)
         }
@@ -145,6 +154,15 @@ mod tests {
         assert!(share > 0.0 && lost_ns < 0.02 * 100e9, "{share}");
         // And is there again soon after others have come.
         assert!(life.live(1, 2, 100_000) > 0.8);
+    }
+
+    #[test]
+    fn streams_are_restored_ahead_of_at_once() {
+        assert!(Life::new().live_with(10, 0, 0, 750_000) == 0.0);
+        // Some that came while it was patient.
+        let mut life = Life::new();
+        life.live(1, 2, 100_000);
+        assert!(life.live_with(10, 0, 0, 750_000) < 0.001);
     }
 
     #[test]

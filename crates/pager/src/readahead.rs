@@ -56,8 +56,8 @@ impl ReadAhead {
 }
 
 impl Pager {
-    /// A fault is about to be served.
-    pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) {
+    /// A fault is about to be served. Returns whether there is something to restore ahead of it.
+    pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) -> bool {
         let word = |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
         let noted = ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
         if noted.proven > 0
@@ -66,6 +66,7 @@ impl Pager {
             entry.region.restores.fetch_add(noted.proven as u32, Relaxed);
         }
         ahead.wanting.extend(noted.wanting);
+        noted.wanting.is_some()
     }
 
     /// Restores what the streams want whose faults were noted: a step for each, which saves more of the handler's time than it takes, and the
