@@ -218,3 +218,31 @@ fn a_filter_that_kills_is_found_out_first() {
 fn a_filter_that_denies_reading_through_the_kernel_is_named() {
     Rights::of(ROOT, "0", "--deny process_vm_readv").do_not_suffice("process_vm_readv is refused", "process_vm_readv is refused");
 }
+
+/// What idle CPUs are to do is for root to say; without that it costs a line, and with --strict nothing is started.
+#[test]
+fn a_latency_is_requested_by_who_may_while_pages_come_back() {
+    let asking = |rights: &Rights, terrace: Terrace| rights.run(&SKEWED, &["64", "2"], Some(terrace.and("--wake-latency").and("0")));
+    if !Path::new("/dev/cpu_dma_latency").exists() {
+        return skip("a latency", "no /dev/cpu_dma_latency: it takes a kernel with CONFIG_CPU_IDLE");
+    }
+    if let Some(finished) = asking(&Rights::of(ROOT, "0", ""), Terrace::stressed()) {
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        let held_s = finished.report().number("/wakeful_s");
+        assert!(held_s > 0.0, "{}", finished.report());
+    }
+    if let Some(finished) = asking(&Rights::of(ROOT, "0", ""), Terrace::within("4G")) {
+        assert_eq!(finished.report().number("/wakeful_s"), 0.0, "{}", finished.account("requested what nothing called for"));
+    }
+    let plain = Rights::of(NOBODY, "1", "");
+    const WHY: &str = "--wake-latency has no effect: /dev/cpu_dma_latency cannot be opened (Permission denied";
+    if let Some(finished) = asking(&plain, Terrace::stressed()) {
+        assert!(finished.status.success() && finished.stderr.contains(WHY), "{}", finished.account("said something else"));
+        finished.report().expect_managed();
+        assert_eq!(finished.report().at("/wakeful_s"), &Value::Null, "{}", finished.report());
+    }
+    if let Some(refused) = asking(&plain, Terrace::stressed().and("--strict")) {
+        assert_eq!(refused.status.code(), Some(125), "{}", refused.account("was not refused"));
+        assert!(refused.stdout.is_empty() && refused.stderr.contains(WHY), "{}", refused.account("was not refused"));
+    }
+}

@@ -3,6 +3,7 @@
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
 use crate::sampling::{Choice, Cost};
 use crate::sim::{Cache, Fast, Page, Plays, Seeds};
+use crate::wake::WakeLatency;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -195,6 +196,11 @@ pub struct RunArguments {
     /// before a page leaves) [default: off]
     #[arg(long, value_name = "off|hot")]
     pub huge_pages: Option<HugePages>,
+
+    /// While pages come back by faults, let idle CPUs wake within so many µs, all of the machine's (0: they poll instead of sleeping): whoever faults waits for a handler on one.
+    /// Takes root, and costs power [default: off]
+    #[arg(long, value_name = "off|US")]
+    pub wake_latency: Option<WakeLatency>,
 
     /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5 KiB by who allocates them, then by size), or system (the
     /// program's own allocator; then only mappings of 1 MiB and more are managed) [default: size]

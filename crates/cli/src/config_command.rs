@@ -51,6 +51,7 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
             sampler,
             sampler_cost,
             huge_pages,
+            wake_latency,
             allocator,
             zones,
             context_depth,
@@ -64,10 +65,10 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
             "run": {
                 "dram": settings.dram.to_string(), "tiers": settings.tiers, "observe": settings.observe,
                 "strict": settings.strict, "evict": settings.evict.to_string(), "policy": settings.policy.to_string(),
-                "sampler": effective.sampler, "sampler_cost": effective.sampler_cost.to_string(), "huge_pages": settings.huge_pages.to_string(),
+                "sampler": effective.sampler, "sampler_cost": effective.sampler_cost.to_string(), "huge_pages": settings.huge_pages.to_string(), "wake_latency": effective.wake_latency.to_string(),
                 "allocator": settings.allocator.to_string(), "zones": settings.zones.0, "context_depth": settings.context_depth.to_string(), "verify": settings.verify, "children": settings.children, "report": report, "moves": moves,
             },
-            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "allocator": allocator, "zones": zones, "context_depth": context_depth, "verify": verify, "children": children, "report": report_from, "moves": moves_from },
+            "origin": { "dram": dram, "tiers": tiers, "observe": observe, "strict": strict, "evict": evict, "policy": policy, "sampler": sampler, "sampler_cost": sampler_cost, "huge_pages": huge_pages, "wake_latency": wake_latency, "allocator": allocator, "zones": zones, "context_depth": context_depth, "verify": verify, "children": children, "report": report_from, "moves": moves_from },
         });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
@@ -83,6 +84,7 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
         format!("sampler = {}", quoted(&effective.sampler.to_string())),
         format!("sampler_cost = {}", quoted(&effective.sampler_cost.to_string())),
         format!("huge_pages = {}", quoted(&settings.huge_pages.to_string())),
+        format!("wake_latency = {}", quoted(&effective.wake_latency.to_string())),
         format!("allocator = {}", quoted(&settings.allocator.to_string())),
         format!("zones = {}", settings.zones),
         format!("context_depth = {}", quoted(&settings.context_depth.to_string())),

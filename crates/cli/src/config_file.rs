@@ -3,6 +3,7 @@
 
 use crate::args;
 use crate::sampling::{Choice, Cost};
+use crate::wake::WakeLatency;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
 /// The keys of `[run]`.
-const RUN_KEYS: [&str; 16] = [
+const RUN_KEYS: [&str; 17] = [
     "dram",
     "tiers",
     "observe",
@@ -23,6 +24,7 @@ const RUN_KEYS: [&str; 16] = [
     "sampler",
     "sampler_cost",
     "huge_pages",
+    "wake_latency",
     "allocator",
     "zones",
     "context_depth",
@@ -55,6 +57,8 @@ pub struct FileSettings {
     pub sampler_cost: Option<Cost>,
     /// `run.huge_pages`.
     pub huge_pages: Option<HugePages>,
+    /// `run.wake_latency`.
+    pub wake_latency: Option<WakeLatency>,
     /// `run.allocator`.
     pub allocator: Option<Allocator>,
     /// `run.zones`.
@@ -199,6 +203,10 @@ impl Reader<'_> {
                     let text = self.string("huge_pages", "\"off\" or \"hot\"", value);
                     settings.huge_pages = text.and_then(|text| self.valid("huge_pages", value, text.parse::<HugePages>()));
                 }
+                "wake_latency" => {
+                    let text = self.number("wake_latency", "\"off\" or a number of µs such as 0", value);
+                    settings.wake_latency = text.and_then(|text| self.valid("wake_latency", value, text.parse::<WakeLatency>()));
+                }
                 "allocator" => {
                     let text = self.string("allocator", "\"size\", \"context\" or \"system\"", value);
                     settings.allocator = text.and_then(|text| self.valid("allocator", value, text.parse::<Allocator>()));
@@ -319,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
         assert_eq!(
             parse(text),
             Ok(FileSettings {
@@ -332,6 +340,7 @@ mod tests {
                 sampler: Some(Choice::None),
                 sampler_cost: "0.5%".parse().ok(),
                 huge_pages: Some(HugePages::Hot),
+                wake_latency: Some(WakeLatency::Within(20)),
                 allocator: Some(Allocator::Context),
                 zones: Some(Zones(64)),
                 context_depth: Some(ContextDepth(0)),
@@ -351,7 +360,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, allocator, zones, context_depth, verify, children, report, moves"
+                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, moves"
             ]
         );
         assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);

@@ -3,6 +3,7 @@
 use crate::args::RunArguments;
 use crate::config_file::{self, FileSettings};
 use crate::sampling::{Choice, Cost};
+use crate::wake::WakeLatency;
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub enum Origin {
 }
 
 /// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
-/// `sampler_cost`, `huge_pages`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, `moves`, in this order.
+/// `sampler_cost`, `huge_pages`, `wake_latency`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, `moves`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.
@@ -30,12 +31,14 @@ pub struct Effective {
     pub sampler: Choice,
     /// What that may cost.
     pub sampler_cost: Cost,
+    /// How long idle CPUs may take to wake.
+    pub wake_latency: WakeLatency,
     /// Where the JSON report goes.
     pub report: Option<PathBuf>,
     /// Where the list of moves goes.
     pub moves: Option<PathBuf>,
     /// Where each setting comes from.
-    pub origins: [Origin; 16],
+    pub origins: [Origin; 17],
 }
 
 impl Effective {
@@ -52,6 +55,7 @@ impl Effective {
             sampler: arguments.sampler,
             sampler_cost: arguments.sampler_cost,
             huge_pages: arguments.huge_pages,
+            wake_latency: arguments.wake_latency,
             allocator: arguments.allocator,
             zones: arguments.zones,
             context_depth: arguments.context_depth,
@@ -79,6 +83,7 @@ impl Effective {
         let (sampler, sampler_from) = choose(flags.sampler, file.sampler, Choice::default());
         let (sampler_cost, sampler_cost_from) = choose(flags.sampler_cost, file.sampler_cost, Cost::default());
         let (huge_pages, huge_pages_from) = choose(flags.huge_pages, file.huge_pages, default.huge_pages);
+        let (wake_latency, wake_latency_from) = choose(flags.wake_latency, file.wake_latency, WakeLatency::Off);
         let (allocator, allocator_from) = choose(flags.allocator, file.allocator, default.allocator);
         let (zones, zones_from) = choose(flags.zones, file.zones, default.zones);
         let (context_depth, context_depth_from) = choose(flags.context_depth, file.context_depth, default.context_depth);
@@ -104,6 +109,7 @@ impl Effective {
             },
             sampler,
             sampler_cost,
+            wake_latency,
             report,
             moves,
             origins: [
@@ -116,6 +122,7 @@ impl Effective {
                 sampler_from,
                 sampler_cost_from,
                 huge_pages_from,
+                wake_latency_from,
                 allocator_from,
                 zones_from,
                 context_depth_from,
@@ -153,7 +160,7 @@ mod tests {
         assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
-        let mut origins = [Origin::Default; 16];
+        let mut origins = [Origin::Default; 17];
         (origins[0], origins[2], origins[3]) = (Origin::CommandLine, Origin::CommandLine, Origin::File);
         assert_eq!(effective.origins, origins);
     }

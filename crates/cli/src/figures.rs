@@ -201,6 +201,7 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
+    pub promoted_pages: u64,
 }
 
 impl Image {
@@ -228,6 +229,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
+        promoted_pages: page.promoted_pages.load(Relaxed).min(1 << 50),
     };
     read_page(&file.path, file.pid, take).ok()
 }

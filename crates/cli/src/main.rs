@@ -34,6 +34,7 @@ mod shares;
 mod sim;
 mod sites;
 mod tree;
+mod wake;
 
 use clap::Parser;
 use std::io::Write;

@@ -44,6 +44,8 @@ pub struct Report {
     pub floor_bytes: Option<u64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
+    /// How long idle CPUs were to wake within `--wake-latency`, because pages came back; `null` without that flag, or where it had no effect.
+    pub wakeful_s: Option<f64>,
     /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
     pub together: Option<All>,
     /// DRAM for that data: resident pages, pools and overhead.
@@ -196,6 +198,8 @@ pub struct Run<'a> {
     pub together: Option<Together>,
     /// What became of sampling, if there was any.
     pub sampled: Option<Sampled>,
+    /// How long idle CPUs were to wake fast, if that was asked for.
+    pub wakeful: Option<Duration>,
     /// Why it was run without the library, if it was.
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
@@ -245,6 +249,7 @@ impl Report {
             budget_met: several.map(|all| all.budget_met).or(main.map(|page| page.budget_met)),
             floor_bytes: several.map(|all| all.floor_bytes).or(main.map(|page| page.floor_bytes)),
             over_budget_s: several.map(|all| all.over_budget_s).or(main.map(|page| page.over_budget_ms as f64 / 1e3)),
+            wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
             together: several.map(|all| All {
                 processes: all.processes,
                 logical_bytes: all.mean_logical_bytes,
@@ -359,6 +364,7 @@ pub mod samples {
             elapsed: Duration::from_millis(61_200),
             together: None,
             sampled: None,
+            wakeful: None,
             out_of_reach: None,
             unusable_page: None,
             sites: Vec::new(),

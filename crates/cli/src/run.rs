@@ -13,6 +13,7 @@ use crate::report_file::ReportFile;
 use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
+use crate::wake::{WakeLatency, Wakefulness};
 use crate::{command_path, figures, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
@@ -35,7 +36,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
         );
     }
-    let Effective { mut settings, sampler, sampler_cost, report, moves, .. } = Effective::of_command_line(arguments)?;
+    let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } = Effective::of_command_line(arguments)?;
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
         stress.to_string_lossy().parse::<Stress>()?;
     }
@@ -81,6 +82,17 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
         Some(_) => None,
     };
+    let mut wakefulness = match wake_latency {
+        WakeLatency::Within(us) if out_of_reach.is_none() => match Wakefulness::begin(us, run_dir.path()) {
+            Ok(wakefulness) => Some(wakefulness),
+            Err(why) if settings.strict => bail!("{why}"),
+            Err(why) => {
+                say(&why);
+                None
+            }
+        },
+        _ => None,
+    };
     // After all that can be refused: it empties the file.
     let mut moves = moves.as_deref().map(|file| MoveList::create(file, run_dir.path())).transpose()?;
     if out_of_reach.is_none() {
@@ -91,7 +103,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         prepare(&mut command, &settings, &library);
     }
     let mut looks = Looks::default();
-    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut(), moves.as_mut())) {
+    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut())) {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
@@ -108,6 +120,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         elapsed: ended.elapsed,
         together: tree.together(),
         sampled: sampling.map(Sampling::end),
+        wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
         sites: sites::read_all(run_dir.path()),
         unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
@@ -137,6 +150,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 struct Looks {
     tree: Option<Instant>,
     sampling: Option<Instant>,
+    wakefulness: Option<Instant>,
     moves: Option<Instant>,
     /// When to forget code, and how long that is.
     forget: Option<Instant>,
@@ -145,7 +159,13 @@ struct Looks {
 
 impl Looks {
     /// Looks at what is due. Returns how long nothing else will be.
-    fn next(&mut self, tree: &mut Tree, sampling: Option<&mut Sampling>, moves: Option<&mut MoveList>) -> Duration {
+    fn next(
+        &mut self,
+        tree: &mut Tree,
+        sampling: Option<&mut Sampling>,
+        wakefulness: Option<&mut Wakefulness>,
+        moves: Option<&mut MoveList>,
+    ) -> Duration {
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
@@ -155,6 +175,9 @@ impl Looks {
         }
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
+        }
+        if due(&self.wakefulness) {
+            self.wakefulness = later(wakefulness.map_or(Duration::MAX, |wakefulness| wakefulness.look()));
         }
         if due(&self.moves) {
             self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
@@ -166,7 +189,7 @@ impl Looks {
             self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
             self.forget = later(self.forget_after);
         }
-        let next = self.tree.into_iter().chain(self.sampling).chain(self.moves).min().unwrap_or(now);
+        let next = self.tree.into_iter().chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())
     }
 }
