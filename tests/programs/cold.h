@@ -129,6 +129,18 @@ __attribute__((unused)) static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* What the kernel says of the first pages of an area, and (to root) of the memory that they lie in, as in its Documentation/admin-guide/mm/pagemap.rst. */
+__attribute__((unused)) static void tell_of_pages(const void *memory, size_t pages) {
+    int map = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
+    for (size_t p = 0; p < pages && p < 8; p++) {
+        uint64_t entry = 0, flag = 0;
+        ssize_t got = pread(map, &entry, 8, (off_t)((uintptr_t)memory / PAGE + p) * 8);
+        if (got == 8 && entry >> 63)
+            got = pread(flags, &flag, 8, (off_t)(entry & ((1ULL << 55) - 1)) * 8);
+        dprintf(2, "page %zu: pagemap %#lx, kpageflags %#lx (%zd)\n", p, (unsigned long)entry, (unsigned long)flag, got);
+    }
+}
+
 /* Evicts whole pages; afterwards at least nine in ten are out, if Terrace evicts at all. */
 __attribute__((unused)) static void evict(void *memory, size_t bytes) {
     if (!evicts())
@@ -143,6 +155,7 @@ __attribute__((unused)) static void evict(void *memory, size_t bytes) {
         usleep(1000);
     } while (seconds_now() < deadline);
     dprintf(2, "FAILED in %d: only %zu of %zu pages at %p could be evicted\n", getpid(), absent, pages, memory);
+    tell_of_pages(memory, pages);
     _exit(1);
 }
 

@@ -76,7 +76,7 @@ pub struct Ended {
 /// returns in what time it wants to be called again.
 ///
 /// Leaves the signals blocked, so that the report is written whole. Call it once, from a process with one thread.
-pub fn run(mut command: Command, meanwhile: impl FnMut() -> Duration) -> io::Result<Ended> {
+pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> io::Result<Ended> {
     let signals = forwarded_and_child();
     let mask_before = block(&signals);
     let child_ignored = disposition::is_ignored(libc::SIGCHLD);
@@ -117,7 +117,7 @@ fn let_go_of_pipes() {
     }
 }
 
-fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl FnMut() -> Duration) -> End {
+fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl FnMut(Moment) -> Duration) -> End {
     let mut called = Instant::now();
     let mut again = Duration::ZERO;
     loop {
@@ -125,11 +125,14 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl F
         // start, so none can be missed.
         match reap(child) {
             Some(News::Ended(end)) => return end,
-            Some(News::Stopped) => stop_with_it(),
+            Some(News::Stopped) => {
+                meanwhile(Moment::Stopping);
+                stop_with_it();
+            }
             None => {}
         }
         if called.elapsed() >= again {
-            again = meanwhile();
+            again = meanwhile(Moment::Running);
             called = Instant::now();
         }
         let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT);
@@ -150,6 +153,15 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl F
             unsafe { libc::kill(child, signal) };
         }
     }
+}
+
+/// When `run` calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// The program runs.
+    Running,
+    /// It was stopped by the terminal, and this process is about to be: what it answers counts for nothing.
+    Stopping,
 }
 
 enum News {

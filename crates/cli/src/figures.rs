@@ -201,7 +201,8 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
-    pub promoted_pages: u64,
+    /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages that the program asked for or that came ahead of a stream.
+    pub served_faults: u64,
 }
 
 impl Image {
@@ -229,9 +230,16 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
-        promoted_pages: page.promoted_pages.load(Relaxed).min(1 << 50),
+        served_faults: served_faults(page),
     };
     read_page(&file.path, file.pid, take).ok()
+}
+
+fn served_faults(page: &StatsPage) -> u64 {
+    let count = (page.tier_count.load(Relaxed) as usize).min(page.tiers.len());
+    let ours = page.tiers[..count].iter().filter(|tier| stats::get_text(&tier.name) != "swap");
+    let faults = ours.fold(0, |sum: u64, tier| sum.saturating_add(tier.faults.load(Relaxed)));
+    faults.saturating_sub(page.ahead_pages.load(Relaxed)).min(1 << 50)
 }
 
 /// The names of a process's tiers, DRAM first. `None` for what is no page, or not one yet.

@@ -4,7 +4,7 @@
 //! changes its outcome: whatever fails then is said, and the exit status stays the program's.
 
 use crate::args::RunArguments;
-use crate::child;
+use crate::child::{self, Moment};
 use crate::effective::Effective;
 use crate::moves::MoveList;
 use crate::reach::{self, OutOfReach};
@@ -83,6 +83,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Some(_) => None,
     };
     let mut wakefulness = match wake_latency {
+        WakeLatency::Within(_) if settings.observe => {
+            say("--wake-latency has no effect: --observe moves nothing, so no page comes back");
+            None
+        }
         WakeLatency::Within(us) if out_of_reach.is_none() => match Wakefulness::begin(us, run_dir.path()) {
             Ok(wakefulness) => Some(wakefulness),
             Err(why) if settings.strict => bail!("{why}"),
@@ -103,7 +107,14 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         prepare(&mut command, &settings, &library);
     }
     let mut looks = Looks::default();
-    let ended = match child::run(command, || looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut())) {
+    let meanwhile = |moment| match moment {
+        Moment::Running => looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
+        Moment::Stopping => {
+            wakefulness.as_mut().map(Wakefulness::rest);
+            Duration::ZERO
+        }
+    };
+    let ended = match child::run(command, meanwhile) {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };

@@ -6,9 +6,10 @@
 //! the descriptor is open, so nothing is left behind, however `terrace run` ends. Since that costs power on all CPUs, it is asked for only while there are faults.
 
 use crate::figures;
+use crate::process::cpu_time;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -18,12 +19,15 @@ use terrace_pager::settings::SettingError;
 const REQUESTS: &str = "/dev/cpu_dma_latency";
 /// Written by who requests nothing for now.
 const NOTHING: i32 = -1;
-/// Between looks at how many pages came back.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between looks at how many faults there were (processes tell ten times a second), and the greatest share of it that a look may take of a CPU.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_SHARE: u32 = 64;
 /// From so many a second on, which makes 3 % of a thread's time of what a fault saves (34 µs).
-const PAGES_PER_S: f64 = 1_000.0;
+const FAULTS_PER_S: f64 = 1_000.0;
 /// And until so long after there were fewer.
 const CALM: Duration = Duration::from_millis(500);
+/// Who puts idle CPUs to sleep, and how deep.
+const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
 /// Longer than any CPU takes to wake, µs.
 const LATENCY_MAX_US: i32 = 1_000_000;
 
@@ -45,7 +49,9 @@ impl FromStr for WakeLatency {
             "off" => Ok(WakeLatency::Off),
             number => match number.parse() {
                 Ok(us @ 0..=LATENCY_MAX_US) => Ok(WakeLatency::Within(us)),
-                _ => Err(SettingError(format!("`{text}` is no latency: write off, or how many µs an idle CPU may take to wake, 0 to {LATENCY_MAX_US}"))),
+                _ => Err(SettingError(format!(
+                    "`{text}` is no latency: write off, or how many µs an idle CPU may take to wake, 0 to {LATENCY_MAX_US}"
+                ))),
             },
         }
     }
@@ -72,25 +78,48 @@ impl Wakefulness {
     /// For the processes that put their pages into `run_dir`. `Err` says what is missing, what that costs and how to get it.
     pub fn begin(latency_us: i32, run_dir: &Path) -> Result<Wakefulness, String> {
         let request = File::options().write(true).open(REQUESTS).map_err(|error| {
-            let remedy = match error.kind() {
-                io::ErrorKind::PermissionDenied => "run terrace as root, or as a user who may write to that file",
+            let remedy = match error.raw_os_error() {
+                Some(libc::EACCES) => "run terrace as root, or as a user who may write to that file",
+                Some(libc::EPERM) => "allow that device in the container",
                 _ => "it takes a kernel with CONFIG_CPU_IDLE, and that file in the container",
             };
-            format!("--wake-latency has no effect: {REQUESTS} cannot be opened ({error}), so who faults may wait for an idle CPU to wake; {remedy}")
+            no_effect(&format!("{REQUESTS} cannot be opened ({error})"), remedy)
         })?;
+        let told = |name: &str| fs::read_to_string(Path::new(CPUIDLE).join(name)).map(|text| text.trim().to_owned()).unwrap_or_default();
+        if matches!(told("current_driver").as_str(), "" | "none") {
+            return Err(no_effect(
+                "no cpuidle driver knows how fast this machine's CPUs wake",
+                "in a virtual machine the driver haltpoll does, if the kernel has it",
+            ));
+        }
+        if latency_us > 0 && told("current_governor") == "haltpoll" {
+            return Err(no_effect("the cpuidle governor haltpoll knows no other latency than 0", "write --wake-latency 0"));
+        }
         Ok(Wakefulness { run_dir: run_dir.to_owned(), request, latency_us, demand: Demand::default() })
     }
 
-    /// Looks how many pages came back, and requests what is to be had or takes that back. Returns when to look again.
+    /// Looks how many faults there were, and requests what is to be had or takes that back. Returns when to look again.
     pub fn look(&mut self) -> Duration {
+        let begun = cpu_time();
         let images = figures::page_files(&self.run_dir).filter_map(|file| figures::read_image(&file));
-        let pages = images.map(|image| image.promoted_pages).sum();
-        if let Some(wanted) = self.demand.is_wanted(Instant::now(), pages) {
-            let latency_us = if wanted { self.latency_us } else { NOTHING };
-            // It was opened for writing: there is no other reason to refuse than a latency out of bounds.
-            let _ = self.request.write_all(&latency_us.to_ne_bytes());
+        let faults = images.map(|image| image.served_faults).sum();
+        if let Some(wanted) = self.demand.is_wanted(Instant::now(), faults) {
+            self.request(wanted);
         }
-        LOOK_EVERY
+        LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE)
+    }
+
+    /// Takes the request back until there are faults again: nobody looks for a while.
+    pub fn rest(&mut self) {
+        if self.demand.rest(Instant::now()) {
+            self.request(false);
+        }
+    }
+
+    fn request(&mut self, wanted: bool) {
+        let latency_us = if wanted { self.latency_us } else { NOTHING };
+        // It was opened for writing: there is no other reason to refuse than a latency out of bounds.
+        let _ = self.request.write_all(&latency_us.to_ne_bytes());
     }
 
     /// How long it was requested.
@@ -99,12 +128,16 @@ impl Wakefulness {
     }
 }
 
+fn no_effect(why: &str, remedy: &str) -> String {
+    format!("--wake-latency has no effect: {why}, so who faults may wait for an idle CPU to wake; {remedy}")
+}
+
 /// When a fast wake-up pays.
 #[derive(Default)]
 struct Demand {
-    /// The last look, and how many pages had come back.
+    /// The last look, and how many faults there had been.
     looked: Option<(Instant, u64)>,
-    /// When many came back last.
+    /// When there were many last.
     busy: Option<Instant>,
     /// Since when it is requested.
     since: Option<Instant>,
@@ -113,23 +146,31 @@ struct Demand {
 }
 
 impl Demand {
-    /// So many pages have come back in all: whether to request it from now on, if that is another thing than before.
-    fn is_wanted(&mut self, now: Instant, pages: u64) -> Option<bool> {
-        let (before, pages_before) = self.looked.replace((now, pages))?;
-        let pages_per_s = pages.saturating_sub(pages_before) as f64 / (now - before).as_secs_f64().max(1e-3);
-        if pages_per_s >= PAGES_PER_S {
+    /// There have been so many faults in all: whether to request it from now on, if that is another thing than before.
+    fn is_wanted(&mut self, now: Instant, faults: u64) -> Option<bool> {
+        let (before, faults_before) = self.looked.replace((now, faults))?;
+        let faults_per_s = faults.saturating_sub(faults_before) as f64 / (now - before).as_secs_f64().max(1e-3);
+        if faults_per_s >= FAULTS_PER_S {
             self.busy = Some(now);
         }
         let wanted = self.busy.is_some_and(|busy| now - busy < CALM);
         match (wanted, self.since) {
             (true, None) => self.since = Some(now),
-            (false, Some(since)) => {
-                self.held += now - since;
-                self.since = None;
+            (false, Some(_)) => {
+                self.rest(now);
+                self.looked = Some((now, faults));
             }
             _ => return None,
         }
         Some(wanted)
+    }
+
+    /// Nothing is known from now on. Returns whether it was requested.
+    fn rest(&mut self, now: Instant) -> bool {
+        (self.looked, self.busy) = (None, None);
+        let since = self.since.take();
+        self.held += since.map_or(Duration::ZERO, |since| now - since);
+        since.is_some()
     }
 }
 
@@ -138,11 +179,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_requested_while_pages_come_back_and_a_while_longer() {
+    fn it_is_requested_while_there_are_faults_and_a_while_longer() {
         let mut demand = Demand::default();
         let start = Instant::now();
-        let mut look = |ms: u64, pages| demand.is_wanted(start + Duration::from_millis(ms), pages);
-        // All that came back before the first look: nobody knows when.
+        let mut look = |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
+        // Those before the first look: nobody knows when.
         assert_eq!(look(0, 1_000_000), None);
         assert_eq!(look(100, 1_000_050), None);
         assert_eq!(look(200, 1_000_200), Some(true));
@@ -154,6 +195,11 @@ mod tests {
         assert_eq!(look(900, 200), None);
         assert_eq!(look(1000, 400), Some(true));
         assert_eq!(demand.held, Duration::from_millis(500));
+        // Nobody looks for an hour.
+        assert!(demand.rest(start + Duration::from_millis(1100)) && !demand.rest(start + Duration::from_millis(1200)));
+        assert_eq!(demand.held, Duration::from_millis(600));
+        let mut look = |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
+        assert_eq!((look(3_600_000, 100_000), look(3_600_100, 100_000), look(3_600_200, 100_200)), (None, None, Some(true)));
     }
 
     #[test]

@@ -85,7 +85,9 @@ fn show_prints_a_file_that_it_can_read_again() {
 
 #[test]
 fn latencies_are_numbers_or_off() {
-    for (value, ok) in [("0", true), ("\"20\"", true), ("\"off\"", true), ("-1", false), ("0.5", false), ("true", false), ("\"5us\"", false)] {
+    for (value, ok) in
+        [("0", true), ("\"20\"", true), ("\"off\"", true), ("-1", false), ("0.5", false), ("true", false), ("\"5us\"", false)]
+    {
         let (_directory, file) = scratch_file(&format!("[run]\nwake_latency = {value}\n"));
         let output = terrace(&["config", "check", &file]).output().unwrap();
         assert_eq!(output.status.code(), Some(i32::from(!ok)), "{value}: {}", stderr(&output));

@@ -45,7 +45,8 @@ struct Judge {
 impl Patience {
     /// For the calling thread, a handler, whose priority it raises where it may.
     pub fn new() -> Patience {
-        let own_nice = sys::thread_nice();
+        // Of a thread in the background that starts us, the program's.
+        let own_nice = sys::nice_of_thread().min(sys::nice_of_process());
         let own_nice = sys::set_thread_nice(RAISED).then_some(own_nice);
         let times = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0).unwrap_or(-1);
         Patience { own_nice, times, judge: Judge::new() }
@@ -56,10 +57,14 @@ impl Patience {
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
-        let look = || (sys::now_ns(), sys::ran_and_waited_ns(times).map(|(_, waited_ns)| waited_ns));
-        if let Some(patient) = self.judge.read(pages as u32, look)
-            && !sys::set_thread_nice(if patient { own_nice } else { RAISED })
-        {
+        let look = || (sys::now_ns(), sys::ran_and_waited_ns(times).filter(|(ran_ns, _)| *ran_ns > 0).map(|(_, waited_ns)| waited_ns));
+        let became = match self.judge.read(pages as u32, look) {
+            // Whoever may not come back stays. Only going down and up again tells: one that is as it was is never refused.
+            Some(true) => sys::set_thread_nice(RAISED + 1) && sys::set_thread_nice(RAISED) && sys::set_thread_nice(own_nice),
+            Some(false) => sys::set_thread_nice(RAISED),
+            None => true,
+        };
+        if !became {
             // The program has given up the right to it: as it is, it stays.
             self.own_nice = None;
         }

@@ -35,7 +35,7 @@ fn make_seldom_calls(directories: &[&str], far: bool) {
     sys::peek(&raw const known as usize, &mut [0]);
     let _ = sys::leave_descriptor_table(Vec::new());
     directories.iter().for_each(|directory| FileMedium::make_all_calls(directory));
-    sys::set_thread_nice(sys::thread_nice());
+    sys::set_thread_nice(sys::nice_of_thread());
     sys::set_thread_background();
     sys::yield_now();
     if let Ok(device) = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0) {

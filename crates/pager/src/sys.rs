@@ -537,9 +537,18 @@ pub fn set_thread_nice(nice: i32) -> bool {
 }
 
 /// The calling thread's nice value.
-pub fn thread_nice() -> i32 {
-    // SAFETY: concerns this thread only. The kernel's answer is 20 less the value, so that it is no error.
-    unsafe { syscall!(Sysno::getpriority, libc::PRIO_PROCESS, 0) }.map_or(0, |answer| 20 - answer as i32)
+pub fn nice_of_thread() -> i32 {
+    nice_of(0)
+}
+
+/// That of the process's first thread.
+pub fn nice_of_process() -> i32 {
+    nice_of(process_id())
+}
+
+fn nice_of(thread: i32) -> i32 {
+    // SAFETY: only asks. The kernel's answer is 20 less the value, so that it is no error.
+    unsafe { syscall!(Sysno::getpriority, libc::PRIO_PROCESS, thread) }.map_or(0, |answer| 20 - answer as i32)
 }
 
 /// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses the rest of his turn, so a short one is what makes
