@@ -86,14 +86,14 @@ impl Wakefulness {
             no_effect(&format!("{REQUESTS} cannot be opened ({error})"), remedy)
         })?;
         let told = |name: &str| fs::read_to_string(Path::new(CPUIDLE).join(name)).map(|text| text.trim().to_owned()).unwrap_or_default();
-        if matches!(told("current_driver").as_str(), "" | "none") {
+        if told("current_driver") == "none" {
             return Err(no_effect(
                 "no cpuidle driver knows how fast this machine's CPUs wake",
                 "in a virtual machine the driver haltpoll does, if the kernel has it",
             ));
         }
-        if latency_us > 0 && told("current_governor") == "haltpoll" {
-            return Err(no_effect("the cpuidle governor haltpoll knows no other latency than 0", "write --wake-latency 0"));
+        if latency_us > 0 && [told("current_driver"), told("current_governor")].iter().any(|name| name == "haltpoll") {
+            return Err(no_effect("the virtual machine's haltpoll knows no other latency than 0", "write --wake-latency 0"));
         }
         Ok(Wakefulness { run_dir: run_dir.to_owned(), request, latency_us, demand: Demand::default() })
     }

@@ -596,7 +596,9 @@ impl Evictor {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for page in staged {
-            if self.without_breath >= BREATH && !entry.region.lock.is_waited_for() {
+            if entry.region.lock.is_waited_for() {
+                pager.leave_behind();
+            } else if self.without_breath >= BREATH {
                 pager.let_others_run();
                 self.without_breath = 0;
             }

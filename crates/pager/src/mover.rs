@@ -108,11 +108,13 @@ enum Standing {
 /// [`Standing::Behind`] as a nice value, added to the program's, and [`Standing::Before`].
 const BEHIND: i32 = 10;
 const FIRST: i32 = -20;
-/// Behind, the mover gets a tenth of what another thread gets, and falls behind where that goes on. So it goes there with more room than this, in bytes, and stands beside the others again with less
-/// than that: parts of the least headroom. Two servers in turn, to one whose mover always stood beside: redis at 30 % of its memory 0.84 to 0.86 times the p99, memcached at 50 % 0.95; always behind, memcached's
+/// Behind, the mover gets a tenth of what another thread gets, and falls behind where that goes on. So it goes there while more than half of the headroom is free and nobody waits for it, and stands beside the others
+/// again where less than a quarter is. Two servers in turn, to one whose mover always stood beside: redis at 30 % of its memory 0.84 to 0.86 times the p99, memcached at 50 % 0.95; always behind, memcached's
 /// p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
-const ROOM_BEHIND: u64 = HEADROOM_MIN / 2;
-const ROOM_BESIDE: u64 = HEADROOM_MIN / 4;
+const HEADROOM_BEHIND: u64 = 2;
+const HEADROOM_BESIDE: u64 = 4;
+/// Not so soon: who gives up its privileges mostly does so when it has just started or been forked, and a mover that was behind then would have to stay there. (One that gives them up later stays as it stands.)
+const BEHIND_AFTER_NS: u64 = 2_000_000_000;
 
 struct Mover {
     pager: &'static Pager,
@@ -161,7 +163,6 @@ struct Mover {
     tried_again_ns: u64,
     gave_back_ns: u64,
     swap_looked_ns: u64,
-    /// See `hurry`.
     recall: Recall,
     /// The region whose pool was looked at last.
     tidied_region: RegionId,
@@ -215,11 +216,12 @@ pub(crate) fn run(pager: &'static Pager) {
     pager.prepare_move_ring();
     pager.mover.own_nice.store(sys::nice_of_thread().min(sys::nice_of_process()), Relaxed);
     pager.mover.standing.store(Standing::Beside as u32, Relaxed);
-    pager.mover.changes_nice.store(true, Relaxed);
+    pager.mover.stays_beside.store(now_ns + BEHIND_AFTER_NS, Relaxed);
     pager.mover.running.store(true, Release);
     let mut forget_after_ns = FORGET_AFTER_NS;
     loop {
         let calls = pager.mover.calls.load(Acquire);
+        pager.stand_by_room();
         mover.pause_if_asked();
         if pager.is_retired() {
             mover.timers.end();
@@ -256,13 +258,21 @@ impl Pager {
     /// In the mover: it stands behind the program's threads while there is room and nobody waits for it, and else beside them. Returns the room, in bytes.
     fn stand_by_room(&self) -> u64 {
         let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
+        let headroom = self.mover.headroom.load(Relaxed);
         let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked() || self.mover.page_out.asked.load(Relaxed) != IDLE;
-        if room > ROOM_BEHIND && !waited_for {
+        if room > headroom / HEADROOM_BEHIND && !waited_for {
             self.stand(Standing::Behind);
-        } else if self.stands(Standing::Behind) && (room < ROOM_BESIDE || waited_for) {
-            self.stand(Standing::Beside);
+        } else if room < headroom / HEADROOM_BESIDE || waited_for {
+            self.leave_behind();
         }
         room
+    }
+
+    /// In the mover: somebody waits for it.
+    pub(crate) fn leave_behind(&self) {
+        if self.stands(Standing::Behind) {
+            self.stand(Standing::Beside);
+        }
     }
 
     fn stands(&self, so: Standing) -> bool {
@@ -270,19 +280,22 @@ impl Pager {
     }
 
     fn stand(&self, to: Standing) {
-        if !self.mover.changes_nice.load(Relaxed) || self.stands(to) {
+        let stays_beside_ns = self.mover.stays_beside.load(Relaxed);
+        let too_soon = matches!(to, Standing::Behind) && sys::now_ns() <= stays_beside_ns;
+        if stays_beside_ns == 0 || too_soon || self.stands(to) {
             return;
         }
         self.mover.standing.store(to as u32, Relaxed);
         let own_nice = self.mover.own_nice.load(Relaxed);
-        let stood = match to {
-            // Whoever may not come back stays (a step lower). Only going down and up again tells.
-            Standing::Behind => [own_nice + 1, own_nice, own_nice + BEHIND].into_iter().all(sys::set_thread_nice),
-            Standing::Beside => sys::set_thread_nice(own_nice),
-            Standing::Before => sys::set_thread_nice(FIRST),
-        };
-        if !stood {
-            self.mover.changes_nice.store(false, Relaxed);
+        match to {
+            // Whoever may not come back does not go: only going up tells.
+            Standing::Behind => {
+                if ![own_nice - 1, own_nice, own_nice + BEHIND].into_iter().all(sys::set_thread_nice) {
+                    self.mover.stays_beside.store(u64::MAX, Relaxed);
+                }
+            }
+            Standing::Beside => _ = sys::set_thread_nice(own_nice),
+            Standing::Before => _ = sys::set_thread_nice(FIRST),
         }
     }
 }
@@ -406,6 +419,7 @@ impl Mover {
             self.tell_samples(now_ns);
         }
         let headroom = self.headroom(budget, now_ns);
+        pager.mover.headroom.store(headroom, Relaxed);
         if let Some(far) = &mut self.far {
             far.look_up(pager, now_ns);
             let pools_and_overhead = pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
@@ -419,7 +433,6 @@ impl Mover {
         if physical <= budget {
             self.ease(now_ns);
         }
-        pager.stand_by_room();
         let swaps = pager.swap().is_some_and(|(tier, _)| tier.stats.pages() > 0);
         self.hurry(swaps && physical > budget);
         // Beyond half of the budget no single demand is worth it.

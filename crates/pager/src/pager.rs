@@ -152,10 +152,12 @@ pub(crate) struct MoverLine {
     pub progress: AtomicU32,
     /// Whether somebody sleeps on `progress`.
     pub waiting: AtomicU32,
-    /// How it stands to the program's threads: a nice value of its own while it may change that, and what the program's is.
+    /// How it stands to the program's threads: `Standing` in mover.rs; until when beside them (CLOCK_MONOTONIC, ns; 0 without a mover); and the program's nice value.
     pub standing: AtomicU32,
+    pub stays_beside: AtomicU64,
     pub own_nice: AtomicI32,
-    pub changes_nice: AtomicBool,
+    /// What it keeps free below the budget, bytes.
+    pub headroom: AtomicU64,
     /// See [`Pager::page_out`].
     pub page_out: RangeLine,
     /// A page that comes back after no more than this is back soon, ms. See [`terrace_policy::victims::returned`].
@@ -1069,7 +1071,7 @@ impl Pager {
         self.mover.pause.store(0, Relaxed);
         self.mover.waiting.store(0, Relaxed);
         self.mover.demand.store(0, Relaxed);
-        self.mover.changes_nice.store(false, Relaxed);
+        self.mover.stays_beside.store(0, Relaxed);
         self.mover.retired.store(false, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
