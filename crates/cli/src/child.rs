@@ -156,7 +156,6 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl F
 }
 
 /// When `run` calls.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The program runs.
     Running,

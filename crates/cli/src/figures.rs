@@ -236,7 +236,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
 }
 
 fn served_faults(page: &StatsPage) -> u64 {
-    let count = (page.tier_count.load(Relaxed) as usize).min(page.tiers.len());
+    let count = page.tier_count.load(Relaxed) as usize;
     let ours = page.tiers[..count].iter().filter(|tier| stats::get_text(&tier.name) != "swap");
     let faults = ours.fold(0, |sum: u64, tier| sum.saturating_add(tier.faults.load(Relaxed)));
     faults.saturating_sub(page.ahead_pages.load(Relaxed)).min(1 << 50)

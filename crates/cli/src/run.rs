@@ -110,7 +110,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let meanwhile = |moment| match moment {
         Moment::Running => looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
         Moment::Stopping => {
-            wakefulness.as_mut().map(Wakefulness::rest);
+            if let Some(wakefulness) = &mut wakefulness {
+                wakefulness.rest();
+            }
             Duration::ZERO
         }
     };

@@ -156,10 +156,7 @@ impl Demand {
         let wanted = self.busy.is_some_and(|busy| now - busy < CALM);
         match (wanted, self.since) {
             (true, None) => self.since = Some(now),
-            (false, Some(_)) => {
-                self.rest(now);
-                self.looked = Some((now, faults));
-            }
+            (false, Some(_)) => _ = self.let_go(now),
             _ => return None,
         }
         Some(wanted)
@@ -168,6 +165,11 @@ impl Demand {
     /// Nothing is known from now on. Returns whether it was requested.
     fn rest(&mut self, now: Instant) -> bool {
         (self.looked, self.busy) = (None, None);
+        self.let_go(now)
+    }
+
+    /// Not requested from now on. Returns whether it was.
+    fn let_go(&mut self, now: Instant) -> bool {
         let since = self.since.take();
         self.held += since.map_or(Duration::ZERO, |since| now - since);
         since.is_some()
