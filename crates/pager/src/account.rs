@@ -90,16 +90,6 @@ impl Account {
         self.threads.lock().push(thread);
     }
 
-    /// Whether a thread is one of ours.
-    pub fn is_ours(&self, thread: i32) -> bool {
-        self.threads.lock().contains(&thread)
-    }
-
-    /// Whether all our threads have ended.
-    pub fn threads_are_gone(&self) -> bool {
-        !self.threads.lock().iter().any(|thread| sys::thread_exists(*thread))
-    }
-
     /// In a fork's child: our threads are gone, and the child's story begins.
     ///
     /// # Safety
@@ -275,7 +265,7 @@ impl Measure {
             lately_touched: Lately::default(),
             grown_from: (0, 0),
             returning: 0.0,
-            status: pager.swap().and_then(|_| sys::open("/proc/thread-self/status\0", libc::O_RDONLY, 0).ok()).unwrap_or(-1),
+            status: pager.swap().and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok()).unwrap_or(-1),
             swapped_unmanaged: 0,
             swapped_ns: 0,
             scan_cost_ns: 0,
@@ -355,7 +345,8 @@ impl Measure {
         // What came back meanwhile was behind the walk or before it.
         resident_pages += (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
-        let ranges = pager.table.footprint().into_iter().chain([pager.staging.range(), (pager.host.unmanaged_range)()]);
+        let ranges =
+            pager.table.footprint().into_iter().chain([pager.staging.range(), pager.companion.range(), (pager.host.unmanaged_range)()]);
         let overhead = ranges.map(own).sum::<u64>() + (pager.host.map_bytes)();
         pager.account.overhead_bytes.store(overhead, Relaxed);
         pager.account.resident_pages.store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);

@@ -203,7 +203,7 @@ impl Ahead {
                 drop(copies);
                 pager.say_once(
                     &self.said,
-                    &format!("terrace_touch cannot restore by itself yet ({e}; needs Linux 6.9 and a free descriptor): faults do it"),
+                    &format!("terrace_touch cannot restore by itself yet ({e}; it needs a free descriptor, and the right to fetch one of Terrace's): faults do it"),
                 );
                 None
             }
@@ -214,7 +214,7 @@ impl Ahead {
 /// Fetches a copy into the calling thread's table.
 fn fetch(pager: &Pager, shard: usize) -> Result<(Fd, Identity), Errno> {
     let descriptors = &pager.descriptors;
-    let low = sys::descriptor_of_thread(descriptors.keeper.load(Acquire), descriptors.uffds[shard].load(Acquire))?;
+    let low = sys::descriptor_of(pager.companion.pid(), descriptors.uffds[shard].load(Acquire))?;
     let fd = sys::duplicate_from(low, FIRST_NUMBER).or_else(|_| sys::duplicate_from(low, 3));
     sys::close(low);
     let fd = fd?;

@@ -9,7 +9,7 @@ use std::fs;
 
 /// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table, which is not the calling thread's.
 pub fn sign() -> Option<&'static str> {
-    let process = sys::process_id();
+    let process = sys::program_id();
     let descriptors = fs::read_dir(format!("/proc/{process}/task/{process}/fd")).ok()?;
     // Its main thread left: the descriptors are where this look does not go.
     if sys::thread_state(process) == Some('Z') {

@@ -8,8 +8,9 @@
 //!    The stack needs nothing: what the child reads of it before it is registered, the parent has used since the mover paused.
 //! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
 //! 3. *Parent*: notes are worked off, the gate opens.
-//! 4. *Child*: locks are opened, what was registered is registered again, threads are made ([`crate::child`]), notes are worked off, and only
-//!    then does anything else run.
+//! 4. *Child*: locks are opened, a companion is made ([`crate::companion`]), which registers again what was registered, notes are worked
+//!    off, and only then does anything else run. Where there can be no companion (a limit on processes, no right to userfaultfd any more),
+//!    the child's only thread brings all pages back itself.
 //!
 //! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's file, which leaves alone what the child may
 //! need until that is gone. For it the child gets two descriptors a file by way of the program's table: the file, and a token whose end the
@@ -20,16 +21,18 @@
 //! own mapping: then it is present in the child, with the right contents, while its word says Evicted. That costs the child the stored copy,
 //! which nothing reads: only a missing page is ever filled from it.
 
+use crate::handler::Tools;
 use crate::lock::Lock;
 use crate::pager::{FILES_SHARED, Mode, Pager, SHARE_FILES};
 use crate::stats::State as Reported;
 use crate::sys::{self, Errno, Fd, PAGE};
+use crate::table::{Entry, REGION};
 use crate::word::{Snapshot, State, tick_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_policy::victims::Return;
-use terrace_tiers::{DataFile, Identity, Location, Tier, identity};
+use terrace_tiers::{DataFile, Location, Tier};
 
 /// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
 const NOTES: usize = 1 << 16;
@@ -45,9 +48,7 @@ pub(crate) struct ForkState {
     noted: AtomicUsize,
     /// Held from prepare to the end of the parent's or child's part, and while our threads are started.
     pub(crate) forking: Lock<()>,
-    /// A /dev/userfaultfd in the *program's* descriptor table for the time of the fork.
-    device: Lock<Option<(Fd, Identity)>>,
-    /// Likewise the descriptors of files that hold pages.
+    /// The descriptors of files that hold pages, in the *program's* table for the time of the fork.
     files: Lock<Vec<(Arc<DataFile>, [Fd; 2])>>,
     /// The keeper could make files ready for a child.
     shared: AtomicBool,
@@ -59,7 +60,6 @@ impl ForkState {
             notes: sys::reserve(NOTES * 8)?,
             noted: AtomicUsize::new(0),
             forking: Lock::new(()),
-            device: Lock::new(None),
             files: Lock::new(Vec::new()),
             shared: AtomicBool::new(false),
         })
@@ -95,7 +95,6 @@ impl Pager {
         self.count_fork();
         if self.mode() == Mode::Active {
             self.pause_mover();
-            self.provide_for_child();
             self.provide_files_for_child();
             touch_streams();
         } else if self.mode() == Mode::Observing {
@@ -107,7 +106,7 @@ impl Pager {
     /// Stops evictions; returns when nothing is staged any more.
     pub(crate) fn pause_mover(&self) {
         self.mover.pause.store(PAUSE, SeqCst);
-        while self.mover.running.load(Acquire) && self.mover.pause.load(SeqCst) == PAUSE {
+        while self.mover.running.load(Acquire) && self.mover.pause.load(SeqCst) == PAUSE && !self.companion.has_ended() {
             self.call_mover();
             sys::futex_wait(&self.mover.pause, PAUSE, Some(Duration::from_millis(10)));
         }
@@ -119,33 +118,6 @@ impl Pager {
         }
         self.mover.pause.store(RUN, SeqCst);
         sys::futex_wake(&self.mover.pause, 1);
-    }
-
-    /// Sees to it that the child can open a userfaultfd although this process may have given up its privileges since ours was
-    /// opened. Where that is impossible everything is restored, so that the child needs none.
-    fn provide_for_child(&self) {
-        let device = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0).ok();
-        let opened = sys::userfaultfd(device).ok();
-        for fd in device.into_iter().chain(opened) {
-            sys::close(fd);
-        }
-        if opened.is_some() {
-            return;
-        }
-        let table = &self.descriptors;
-        let device = table.device.load(Acquire);
-        if device >= 0
-            && let Ok(device) = sys::descriptor_of_thread(table.keeper.load(Acquire), device)
-        {
-            if let (Ok(fd), Ok(identity)) = (sys::userfaultfd(Some(device)), identity(device)) {
-                sys::close(fd);
-                *self.fork.device.lock() = Some((device, identity));
-                return;
-            }
-            sys::close(device);
-        }
-        self.freeze("this process can no longer open a userfaultfd for a forked child: everything is kept in DRAM");
-        self.restore_everything();
     }
 
     /// Brings all evicted pages back. The mover must be paused.
@@ -162,11 +134,11 @@ impl Pager {
             return;
         }
         self.ask_keeper(SHARE_FILES, 0, 0);
-        let keeper = self.descriptors.keeper.load(Acquire);
+        let companion = self.companion.pid();
         let fetch = |file: Arc<DataFile>| {
             let [data, token] = file.descriptors();
-            let data = sys::descriptor_of_thread(keeper, data)?;
-            let token = sys::descriptor_of_thread(keeper, token).inspect_err(|_| sys::close(data))?;
+            let data = sys::descriptor_of(companion, data)?;
+            let token = sys::descriptor_of(companion, token).inspect_err(|_| sys::close(data))?;
             self.fork.files.lock().push((file, [data, token]));
             Ok::<(), Errno>(())
         };
@@ -211,12 +183,6 @@ impl Pager {
 
     /// After a fork, in the parent.
     pub fn fork_parent(&self) {
-        // Another thread may have closed it meanwhile, and put something else there.
-        if let Some((device, known)) = self.fork.device.lock().take()
-            && identity(device) == Ok(known)
-        {
-            sys::close(device);
-        }
         self.take_files_back();
         self.gate.settle();
         self.work_off_notes();
@@ -248,13 +214,13 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the child, before anything else runs there. `threads`: whether the C library can make some; it cannot where it did not
-    /// fork itself, because its locks are as other threads of the parent left them.
-    pub fn fork_child(&'static self, threads: bool) {
+    /// After a fork, in the child, before anything else runs there.
+    pub fn fork_child(&'static self) {
+        sys::become_program();
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
-            self.fork.device.reset_after_fork();
+            self.companion.reset_after_fork();
             self.fork.files.reset_after_fork();
             self.ranges.reset_after_fork();
             self.probation.reset_after_fork();
@@ -265,6 +231,7 @@ impl Pager {
             self.account.reset_after_fork();
             self.ahead.reset_after_fork();
         }
+        self.timers.reset_after_fork();
         if self.is_retired() {
             // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.
             self.stats.store(std::ptr::null_mut(), Release);
@@ -279,36 +246,79 @@ impl Pager {
             self.let_go_of_stats();
             self.restores_only.store(true, Relaxed);
         }
-        let device = self.fork.device.lock().take().map(|(device, _)| device);
-        self.descriptors.device.store(device.unwrap_or(-1), Release);
         for (file, descriptors) in &*self.fork.files.lock() {
             file.inherit(*descriptors);
         }
         self.tiers.iter().filter_map(Tier::files).for_each(|files| files.reset_after_fork());
         match was {
             Mode::Active => {
-                self.start_in_child(threads);
+                self.start();
                 if self.mode() == Mode::Active {
                     self.restore_noted_in_child();
-                } else if self.table_has_evicted() {
-                    self.end_program("a forked child cannot bring its pages back");
+                } else {
+                    self.restore_alone();
                 }
             }
             // Its own start will come with its own growth.
-            Mode::Observing if threads && self.settings.children => self.start(),
+            Mode::Observing if self.settings.children => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
                 self.say(Reported::Unmanaged, "as its parent");
             }
             Mode::Observing | Mode::Off | Mode::Starting => {}
         }
-        if let Some(device) = device {
-            sys::close(device);
-        }
         // The keeper has its own.
         for (_, descriptors) in std::mem::take(&mut *self.fork.files.lock()) {
             descriptors.into_iter().for_each(sys::close);
         }
+    }
+
+    /// Brings back everything that is out, in a forked child that has one thread and no companion: nothing is registered
+    /// there, and nobody but this thread can touch a page before it is in place.
+    fn restore_alone(&self) {
+        self.fork.noted.store(0, Release);
+        let mut tools = Tools::new();
+        for number in 0..self.table.len() {
+            let entry = self.table.by_number(number);
+            let base = entry.region.address();
+            let out = || entry.region.evicted.load(Relaxed) > 0;
+            for address in (base..base + REGION).step_by(PAGE).take_while(|_| out()) {
+                self.restore_page_alone(&entry, address, &mut tools);
+            }
+        }
+    }
+
+    fn restore_page_alone(&self, entry: &Entry, address: usize, tools: &mut Tools) {
+        let word = entry.word(address);
+        let found = word.load();
+        if !found.is(State::Evicted) {
+            return;
+        }
+        if let Err(e) = self.decode_frozen(entry, found, tools) {
+            self.end_program(&format!("page {address:#x} cannot be restored: {e}"));
+        }
+        // SAFETY: an evicted page of this process, which nobody else uses; its contents are what belongs there.
+        let done = unsafe { sys::poke(address, &tools.page.0) };
+        if !done && let Some(protection) = sys::protection_of(address) {
+            // The program has protected the page since it was evicted.
+            // SAFETY: as above; the protection is as it was when anything else runs.
+            let done = unsafe {
+                sys::protect_page(address, libc::PROT_READ | libc::PROT_WRITE)
+                    && sys::poke(address, &tools.page.0)
+                    && sys::protect_page(address, protection)
+            };
+            if !done {
+                self.end_program(&format!("page {address:#x} cannot be written back in a forked child"));
+            }
+        }
+        let resident = Snapshot::back(Return { returns: found.returns(), probation: false }, 0);
+        let settled = word.transition(found, resident);
+        self.check(settled.is_ok(), "the only thread changes page words");
+        let removed = entry.region.store.lock().remove(&self.tiers, Location::from_bits(found.payload()));
+        self.check(removed.is_ok(), "a restored page's bytes were in its store");
+        entry.region.evicted.fetch_sub(1, Relaxed);
+        self.account.resident_pages.fetch_add(1, Relaxed);
+        self.account.promoted_pages.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn table_has_evicted(&self) -> bool {
@@ -328,8 +338,7 @@ impl Pager {
 
     /// In the keeper of a child: all descriptors that the forking thread brought along.
     pub(crate) fn inherited_descriptors(&self) -> Vec<Fd> {
-        let files = self.files_in_use().flat_map(|file| file.descriptors());
-        self.inherited_device().into_iter().chain(files).filter(|fd| *fd >= 0).collect()
+        self.files_in_use().flat_map(|file| file.descriptors()).filter(|fd| *fd >= 0).collect()
     }
 
     /// In the keeper of a child: whether another thread of the parent closed the files' descriptors while it forked, and perhaps put others
@@ -339,10 +348,5 @@ impl Pager {
             return Ok(());
         }
         Err("another thread closed the descriptors of a forked child's pages".to_string())
-    }
-
-    /// In a child: the device that the forking thread brought along, to be taken over from the program's table before that is left.
-    pub(crate) fn inherited_device(&self) -> Option<i32> {
-        Some(self.descriptors.device.load(Acquire)).filter(|fd| *fd >= 0)
     }
 }

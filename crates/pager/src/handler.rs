@@ -457,7 +457,7 @@ impl Pager {
     }
 
     /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
-    fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
+    pub(crate) fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
         let store = entry.region.store.lock();
         self.decode(&store, Location::from_bits(found.payload()), &mut tools.page.0, (&mut tools.scratch, &mut tools.stored)).map(drop)
     }

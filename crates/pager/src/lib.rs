@@ -10,7 +10,7 @@
 mod account;
 mod ahead;
 mod auto;
-mod child;
+mod companion;
 mod dma;
 mod evict;
 mod far;

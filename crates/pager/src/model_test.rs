@@ -39,11 +39,10 @@ pub(crate) fn adopt_descriptors(pager: &Pager) {
     // SAFETY: only this thread's view of the descriptors changes, and then only at numbers that no file of the test has in it.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
-        for slot in table.uffds.iter().chain([&table.staging, &table.device, &table.pagemap, &table.statm]) {
+        for slot in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm]) {
             let number = slot.load(Relaxed);
             if number >= 0 {
-                let fd = sys::descriptor_of_thread(table.keeper.load(Relaxed), number)
-                    .expect("a descriptor of the keeper can be had (Linux 6.9)");
+                let fd = sys::descriptor_of(pager.companion.pid(), number).expect("a descriptor of the companion can be had");
                 assert!(libc::dup3(fd, number, libc::O_CLOEXEC) >= 0 || fd == number);
                 if fd != number {
                     sys::close(fd);
@@ -206,7 +205,7 @@ impl World {
         // SAFETY: the child calls nothing but the pager, memory reads and _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            self.pager.fork_child(true);
+            self.pager.fork_child();
             let right = reads_right(0..PAGES) && self.stored() == 0;
             // SAFETY: ends the child without running the harness's exit handlers.
             unsafe { libc::_exit(if right { 0 } else { 1 }) };

@@ -18,7 +18,6 @@ use crate::settings::Stress;
 use crate::swapping::own_tier;
 use crate::sys::{self, PAGE};
 use crate::table::REGION;
-use crate::timers::Timers;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
@@ -125,7 +124,6 @@ struct Mover {
     far: Option<Far>,
     /// Where hot regions get huge pages.
     huge: Option<Huge>,
-    timers: Timers,
     /// Samples that it has been told of, and when.
     samples_taken: u64,
     sampled_ns: u64,
@@ -180,7 +178,6 @@ pub(crate) fn run(pager: &'static Pager) {
         policy: live::victims(pager.settings.policy.name()).unwrap_or_else(|| Box::new(Faults::default())),
         far: Far::new(pager),
         huge: Huge::new(pager),
-        timers: Timers::default(),
         samples_taken: 0,
         sampled_ns: now_ns,
         pressure: 0,
@@ -214,7 +211,7 @@ pub(crate) fn run(pager: &'static Pager) {
         tidied_pools_ns: 0,
     };
     pager.prepare_move_ring();
-    pager.mover.own_nice.store(sys::nice_of_thread().min(sys::nice_of_process()), Relaxed);
+    pager.mover.own_nice.store(sys::nice_of_thread().min(sys::nice_of_program()), Relaxed);
     pager.mover.standing.store(Standing::Beside as u32, Relaxed);
     pager.mover.stays_beside.store(now_ns + BEHIND_AFTER_NS, Relaxed);
     pager.mover.running.store(true, Release);
@@ -224,7 +221,6 @@ pub(crate) fn run(pager: &'static Pager) {
         pager.stand_by_room();
         mover.pause_if_asked();
         if pager.is_retired() {
-            mover.timers.end();
             return;
         }
         mover.page_out();
@@ -372,7 +368,7 @@ impl Mover {
             self.scan();
         }
         self.measure.tick(pager, now_ns);
-        self.timers.tick(pager, now_ns);
+        pager.wish_for_timers(now_ns);
         self.pace(now_ns);
         if now_ns - self.gave_back_ns > GIVE_BACK_EVERY_NS {
             self.gave_back_ns = now_ns;

@@ -1,12 +1,13 @@
 //! One process's pager: what it is made of, and how it starts.
 //!
-//! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then a *keeper* thread is
-//! made, leaves the program's descriptor table, opens what is needed there, and makes the others: one *handler* for each
-//! userfaultfd, and the *mover*. No thread of ours touches or allocates managed memory, ever.
+//! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then the *companion* is made
+//! ([`crate::companion`]), a process that shares the program's memory. Its first thread, the *keeper*, opens what is needed
+//! and makes the others: one *handler* for each userfaultfd, the *mover*, and a *watcher* that ends the companion with the
+//! program. None of these threads touches or allocates managed memory, ever.
 
 use crate::account::Account;
 use crate::ahead::Ahead;
-use crate::child::FirstThreads;
+use crate::companion::{Companion, slot};
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::moves::MOVE_WORDS;
@@ -18,7 +19,7 @@ use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
-use crate::timers;
+use crate::timers::{self, TimerThread};
 use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -81,7 +82,8 @@ pub struct Pager {
     pub(crate) gate: Gate,
     pub(crate) account: Account,
     pub(crate) fork: ForkState,
-    pub(crate) first: FirstThreads,
+    pub(crate) companion: Companion,
+    pub(crate) timers: TimerThread,
     pub(crate) staging: Staging,
     pub(crate) stats: AtomicPtr<StatsFile>,
     pub(crate) descriptors: Descriptors,
@@ -96,8 +98,6 @@ pub struct Pager {
     pub(crate) said: Said,
     /// `vm.max_map_count`.
     pub(crate) mappings_max: AtomicUsize,
-    /// How the process is to end, once the main thread left (see `exit_when_alone`).
-    ending: AtomicUsize,
     /// The page with which handlers are let go (see `dismiss_handlers`); 0 until then.
     farewell: AtomicUsize,
     /// Bytes under management, touched or not.
@@ -131,16 +131,15 @@ pub(crate) struct Said {
     pub no_moves: AtomicBool,
 }
 
-/// Descriptors in our threads' own table; −1 where closed. Of no meaning to a thread of the program.
+/// Descriptors in the companion's table; −1 where closed. Of no meaning to a thread of the program.
 pub(crate) struct Descriptors {
+    /// The program's process.
+    pub program: AtomicI32,
     pub uffds: [AtomicI32; SHARDS_MAX],
     pub shards: AtomicUsize,
     pub staging: AtomicI32,
-    pub device: AtomicI32,
     pub pagemap: AtomicI32,
     pub statm: AtomicI32,
-    /// The keeper's thread id: whose table a forking thread takes the device from.
-    pub keeper: AtomicI32,
 }
 
 /// How others reach the mover.
@@ -247,6 +246,7 @@ impl Pager {
         tier: impl Fn(TierSpec, Arc<dyn Medium>) -> Tier,
     ) -> Result<&'static Pager, String> {
         let specs = parse_tiers(&settings.tiers).map_err(|e| e.to_string())?;
+        sys::become_program();
         if let Some(injection) = settings.inject {
             injection.start();
         }
@@ -266,7 +266,8 @@ impl Pager {
         let pager = Pager {
             account: Account::new(),
             fork: ForkState::new().map_err(space)?,
-            first: FirstThreads::new().map_err(space)?,
+            companion: Companion::new().map_err(space)?,
+            timers: TimerThread::default(),
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),
@@ -281,10 +282,9 @@ impl Pager {
                 uffds: std::array::from_fn(|_| AtomicI32::new(-1)),
                 shards: AtomicUsize::new(0),
                 staging: AtomicI32::new(-1),
-                device: AtomicI32::new(-1),
+                program: AtomicI32::new(-1),
                 pagemap: AtomicI32::new(-1),
                 statm: AtomicI32::new(-1),
-                keeper: AtomicI32::new(0),
             },
             mover: MoverLine::default(),
             probation: Probation::default(),
@@ -293,7 +293,6 @@ impl Pager {
             frozen: AtomicBool::new(false),
             said: Said::default(),
             mappings_max: AtomicUsize::new(0),
-            ending: AtomicUsize::new(NOT_ENDING),
             farewell: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
@@ -356,38 +355,43 @@ impl Pager {
         !self.settings.observe && self.tiers.len() > 1 && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
     }
 
-    /// Makes our threads, unless somebody did. Called by a thread of the program, which must hold no lock that thread
-    /// creation or an allocation needs. Returns when the threads are ready or it is known that they cannot be.
+    /// Makes the companion, unless that was done. Called by a thread of the program, which must hold no lock that an
+    /// allocation needs. Returns when everything runs or it is known that it cannot.
     pub fn start(&'static self) {
-        self.start_by(|| spawn(self, keeper_main, OPENS_DESCRIPTORS));
-    }
-
-    /// `make_keeper` makes the keeper, or a thread that does.
-    pub(crate) fn start_by(&'static self, make_keeper: impl FnOnce() -> bool) {
+        self.start_timers();
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
         if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
         }
         (self.host.enter_internal)();
-        if !make_keeper() {
-            self.fail(NO_THREAD);
+        match self.companion.make(self) {
+            Err(note) => self.fail(&note),
+            Ok(()) => self.wait_for_start(),
         }
-        self.wait_for_start();
-        self.spawn_last();
         (self.host.leave_internal)();
     }
 
     /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
-    pub(crate) fn wait_for_start(&self) {
+    fn wait_for_start(&self) {
         while self.mode() == Mode::Starting {
+            if self.companion.has_ended() && self.mode() == Mode::Starting {
+                self.fail("the process beside the program ended before it was ready: all memory stays in DRAM");
+            }
             sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
+        }
+        let failure = self.companion.failure();
+        if !failure.is_empty() {
+            sys::complain(&failure);
         }
     }
 
     pub(crate) fn fail(&self, note: &str) {
         self.say(State::Unmanaged, note);
-        sys::complain(note);
+        // What stopped the companion is said by the thread of the program that waits for it.
+        if sys::is_program() {
+            sys::complain(note);
+        }
         self.set_mode(Mode::Failed);
         sys::futex_wake(&self.mode, u32::MAX >> 1);
     }
@@ -463,7 +467,18 @@ impl Pager {
         sys::complain(&format!("{why}. Ending the program rather than giving it wrong data"));
         self.frozen.store(true, Release);
         self.say(State::Frozen, why);
-        sys::abort()
+        if sys::is_program() {
+            sys::abort();
+        }
+        // A handler of the program's for SIGABRT may need what cannot be had.
+        let program = self.descriptors.program.load(Acquire);
+        sys::signal_process(program, libc::SIGABRT);
+        sys::wait_for_end(program, Duration::from_secs(1));
+        sys::signal_process(program, libc::SIGKILL);
+        // Where it may not be ended, who waits for the page goes on waiting.
+        loop {
+            sys::sleep(Duration::from_secs(3600));
+        }
     }
 
     /// See [`Pager::freeze`].
@@ -581,12 +596,17 @@ impl Pager {
     }
 
     fn call_keeper(&self, what: u32, start: usize, end: usize) {
-        self.service.ask(what, start, end, || sys::futex_wake(&self.service.asked, 1), || !self.is_retired());
+        self.service.ask(
+            what,
+            start,
+            end,
+            || sys::futex_wake(&self.service.asked, 1),
+            || !self.is_retired() && !self.companion.has_ended(),
+        );
     }
 
     /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
     pub(crate) fn become_keeper(&self, note: &str) {
-        self.descriptors.keeper.store(sys::thread_id(), Release);
         self.account.watch_thread(sys::thread_id());
         let (state, mode) = if self.moves() { (State::Active, Mode::Active) } else { (State::Observing, Mode::Observing) };
         self.say(state, note);
@@ -655,7 +675,7 @@ impl Pager {
         self.call_mover();
         // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all the same.
         for _ in 0..1000 {
-            if self.account.threads_are_gone() {
+            if self.companion.is_gone() && !self.timers.is_running() {
                 return;
             }
             sys::sleep(Duration::from_millis(1));
@@ -664,7 +684,7 @@ impl Pager {
 
     /// In the keeper. Nothing but a message lets a handler out of `read`: each gets one, a fault on a page that is nobody's.
     fn dismiss_handlers(&self) {
-        let handlers = self.handlers();
+        let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
         self.farewell.store(page, Release);
         for uffd in self.descriptors.uffds[..handlers].iter().map(|uffd| uffd.load(Acquire)) {
@@ -696,8 +716,6 @@ impl Pager {
     /// Opens everything in the keeper's own descriptor table. `Err` is a sentence for the user.
     pub(crate) fn open_descriptors(&self) -> Result<(), String> {
         let table = &self.descriptors;
-        // A forked child's device and files come with the descriptors it inherited: they must survive the closing of all others.
-        let inherited = self.inherited_device();
         // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
         if !self.rehearsed.load(Relaxed) {
             let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
@@ -707,6 +725,12 @@ impl Pager {
         sys::leave_descriptor_table(self.inherited_descriptors())
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         self.check_inherited_files()?;
+        let program = sys::process_descriptor(sys::program_id())
+            .map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
+        table.program.store(program, Release);
+        sys::learn_whether_proc_is_ours();
+        // Of this process, which stays. (That of a thread that ended would be empty.)
+        table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
@@ -717,8 +741,7 @@ impl Pager {
         if !self.moves() {
             return Ok(());
         }
-        let device = inherited.or_else(|| sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0).ok());
-        table.device.store(device.unwrap_or(-1), Release);
+        let device = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0).ok();
         let open = || {
             sys::userfaultfd(device).map_err(|e| match e {
                 Errno::EPERM => "no permission for userfaultfd: all memory stays in DRAM. To change that: run as root, or give access to \
@@ -766,11 +789,12 @@ impl Pager {
         }
         self.watches.store(watches, Relaxed);
         table.shards.store(shards, Release);
+        device.into_iter().for_each(sys::close);
         Ok(())
     }
 
     fn open_pagemap(&self) -> Result<Fd, String> {
-        let pagemap = sys::open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0)
+        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
             .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
         let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
         // A kernel short of memory is asked again.
@@ -855,143 +879,27 @@ fn first_number(path: &str) -> Option<u64> {
     digits.fold(None, |n: Option<u64>, b| Some(n.unwrap_or(0) * 10 + u64::from(b - b'0')))
 }
 
-/// Makes one of our threads. `libc::pthread_create` and not `std::thread`, because only its cost in allocations is known.
-pub(crate) fn spawn(pager: &'static Pager, main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, shard: usize) -> bool {
-    let argument = Box::into_raw(Box::new((pager, shard)));
-    // SAFETY: plain POSIX; the argument is leaked to the thread, which owns it from then on.
-    unsafe {
-        let mut attributes = std::mem::zeroed();
-        libc::pthread_attr_init(&mut attributes);
-        // The program's thread-local variables are in every stack.
-        libc::pthread_attr_setstacksize(&mut attributes, (512 << 10) + sys::thread_locals_bytes());
-        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        let mut thread = std::mem::zeroed();
-        let error = libc::pthread_create(&mut thread, &attributes, main, argument.cast());
-        libc::pthread_attr_destroy(&mut attributes);
-        if error != 0 {
-            drop(Box::from_raw(argument));
-        }
-        error == 0
-    }
-}
-
-/// What every thread of ours does first.
-fn thread_begins(argument: *mut libc::c_void, name: &std::ffi::CStr) -> (&'static Pager, usize) {
-    // SAFETY: the argument is the box made in `spawn`, used once.
-    let (pager, shard) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
+/// What every thread of the companion does first.
+pub(crate) fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
     (pager.host.enter_internal)();
-    sys::block_signals();
-    // SAFETY: names this thread only.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    (pager, shard)
+    sys::block_all_signals();
+    sys::name_thread(name);
 }
 
-/// What a keeper is told: that it has to open the descriptors, or that it shares the table of who did.
-const OPENS_DESCRIPTORS: usize = 0;
-pub(crate) const SHARES_DESCRIPTORS: usize = 1;
-
-/// Why there are no threads of ours.
-pub(crate) const NO_THREAD: &str = "cannot make a thread: is there a limit on threads (ulimit -u)? All memory stays in DRAM";
-
-pub(crate) extern "C" fn keeper_main(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let (pager, told) = thread_begins(argument, c"terrace-keeper");
-    if told == OPENS_DESCRIPTORS
-        && let Err(note) = pager.open_descriptors()
-    {
-        pager.fail(&note);
-        return std::ptr::null_mut();
-    }
-    // Of this thread, which stays: the file of one that ended is empty.
-    pager.descriptors.statm.store(sys::open("/proc/thread-self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
-    let tools = crate::handler::Tools::new();
-    let active = pager.moves();
-    let handlers = if active { pager.descriptors.shards.load(Acquire) } else { 0 };
-    let mut made = (0..handlers).all(|shard| spawn(pager, handler_main, shard));
-    if made {
-        pager.await_handlers(handlers);
-        made = pager.restores_only.load(Acquire) || spawn(pager, mover_main, 0);
-    }
-    if !made {
-        // Some threads may run; without all of them nothing may ever be evicted.
-        pager.fail("cannot make threads: is there a limit on threads (ulimit -u)? All memory stays in DRAM");
-        return std::ptr::null_mut();
-    }
-    pager.become_keeper("");
-    pager.serve(tools);
-    std::ptr::null_mut()
-}
-
-extern "C" fn handler_main(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let (pager, shard) = thread_begins(argument, c"terrace-fault");
+/// A fault handler.
+pub(crate) fn handler_main(pager: &'static Pager, slot: usize) -> ! {
+    thread_begins(pager, c"terrace-fault");
     pager.account.watch_thread(sys::thread_id());
-    pager.handler_runs();
-    pager.await_first_handler();
-    pager.handle_faults(shard);
-    std::ptr::null_mut()
+    pager.handle_faults(slot - slot::HANDLERS);
+    sys::end_thread()
 }
 
-/// The one thread of ours that is the program's: it keeps the program's descriptors and ends the process as its last thread would have.
-extern "C" fn last_main(argument: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the argument is the box made in `spawn`, used once.
-    let (pager, ending) = *unsafe { Box::from_raw(argument.cast::<(&'static Pager, usize)>()) };
-    let own = sys::thread_id();
-    pager.account.watch_thread(own);
-    while !pager.only_ours_left(own) {
-        if pager.is_retired() {
-            // The program's last thread ends the process as it would without us.
-            return std::ptr::null_mut();
-        }
-        sys::sleep(Duration::from_millis(10));
-    }
-    match ending {
-        // SAFETY: what the C library does when its last thread leaves.
-        ENDS_BY_EXIT => unsafe { libc::exit(0) },
-        // SAFETY: what the kernel does when the last thread leaves.
-        status => unsafe { libc::_exit(status as i32) },
-    }
-}
-
-/// Of `last_main`: with the C library's exit handlers; any other value is a status for `_exit`.
-const ENDS_BY_EXIT: usize = usize::MAX;
-/// The main thread is there.
-const NOT_ENDING: usize = usize::MAX - 1;
-
-impl Pager {
-    /// The main thread is about to leave without ending the process. The last other thread of the program ends it, but ours would keep it
-    /// alive for ever: sees to it that it ends when only ours are left; with exit handlers, as after `pthread_exit`, or with this `status`,
-    /// as after a bare SYS_exit. Once [retired](Pager::retire), nothing of ours is in the way.
-    pub fn exit_when_alone(&'static self, status: Option<i32>) {
-        self.ending.store(status.map_or(ENDS_BY_EXIT, |status| status as u32 as usize), Release);
-        // Before our threads are there, nothing of ours keeps the process alive; `start` asks again.
-        if self.mode() == Mode::Active || self.mode() == Mode::Observing {
-            (self.host.enter_internal)();
-            self.spawn_last();
-            (self.host.leave_internal)();
-        }
-    }
-
-    fn spawn_last(&'static self) {
-        let ending = self.ending.swap(NOT_ENDING, AcqRel);
-        if ending != NOT_ENDING {
-            spawn(self, last_main, ending);
-        }
-    }
-
-    /// Whether no thread of the program runs but the main thread, which stays as a zombie, and `own`.
-    fn only_ours_left(&self, own: i32) -> bool {
-        sys::own_threads().is_ok_and(|threads| {
-            threads.into_iter().all(|thread| {
-                thread == own || self.account.is_ours(thread) || (thread == sys::process_id() && sys::thread_state(thread) == Some('Z'))
-            })
-        })
-    }
-}
-
-extern "C" fn mover_main(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let (pager, _) = thread_begins(argument, c"terrace-mover");
+/// The mover.
+pub(crate) fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
+    thread_begins(pager, c"terrace-mover");
     pager.account.watch_thread(sys::thread_id());
     crate::mover::run(pager);
-    std::ptr::null_mut()
+    sys::end_thread()
 }
 
 impl Pager {
@@ -1064,7 +972,7 @@ impl Pager {
     /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
     pub(crate) fn forget_threads(&self) {
         let table = &self.descriptors;
-        for fd in table.uffds.iter().chain([&table.staging, &table.device, &table.pagemap, &table.statm]) {
+        for fd in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm, &table.program]) {
             fd.store(-1, Relaxed);
         }
         table.shards.store(0, Relaxed);

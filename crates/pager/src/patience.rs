@@ -46,7 +46,7 @@ impl Patience {
     /// For the calling thread, a handler, whose priority it raises where it may.
     pub fn new() -> Patience {
         // Of a thread in the background that starts us, the program's.
-        let own_nice = sys::nice_of_thread().min(sys::nice_of_process());
+        let own_nice = sys::nice_of_thread().min(sys::nice_of_program());
         let own_nice = sys::set_thread_nice(RAISED).then_some(own_nice);
         let times = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0).unwrap_or(-1);
         Patience { own_nice, times, judge: Judge::new() }

@@ -40,10 +40,10 @@ fn make_seldom_calls(directories: &[&str], far: bool) {
     sys::yield_now();
     if let Ok(device) = sys::open("/dev/userfaultfd\0", libc::O_RDWR, 0) {
         let _ = sys::userfaultfd(Some(device));
-        let _ = sys::descriptor_of_thread(sys::thread_id(), device);
-    } else {
-        let _ = sys::descriptor_of_thread(sys::thread_id(), 0);
     }
+    let _ = sys::descriptor_of(sys::process_id(), 0);
+    sys::signal_process(sys::process_descriptor(sys::process_id()).unwrap_or(-1), 0);
+    sys::others_share_memory();
     let (Ok(fd), Ok(memory)) = (sys::userfaultfd(None), sys::reserve(3 * PAGE)) else { return };
     let _ = sys::duplicate_from(fd, 3);
     let _ = sys::uffd_api(fd, 0);

@@ -4,6 +4,8 @@
 //! interposed `mmap` family. Constants and layouts are the kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out
 //! here because Debian 12's headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
 
+mod task;
+
 use crate::dma;
 use crate::injection::{self, Call};
 use std::sync::OnceLock;
@@ -11,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use syscalls::Errno;
+pub use task::*;
 use syscalls::{Sysno, syscall};
 
 /// Bytes of a page.
@@ -349,7 +352,7 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
 pub fn complain(line: &str) {
     simulated!(kernel => kernel.complain(line));
     let text = format!("terrace: {line}\n");
-    if let Ok(stderr) = descriptor_of(process_id(), 0, 2) {
+    if let Ok(stderr) = descriptor_of(program_id(), 2) {
         // SAFETY: the buffer outlives the call.
         let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
         close(stderr);
@@ -373,17 +376,10 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The kernel's letter for a thread of this process (`S` asleep, `Z` gone but not forgotten); `None` if there is no such thread.
+/// The kernel's letter for a thread of the program (`S` asleep, `Z` gone but not forgotten); `None` if there is no such thread.
 pub fn thread_state(thread: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/task/{thread}/stat", program_id())).ok()?;
     stat.rsplit(") ").next()?.chars().next()
-}
-
-/// Whether this process has a thread of that id.
-pub fn thread_exists(thread: i32) -> bool {
-    // SAFETY: signal 0 is none.
-    let answer = unsafe { syscall!(Sysno::tgkill, process_id(), thread, 0) };
-    answer != Err(Errno::ESRCH)
 }
 
 /// All threads of this process.
@@ -506,6 +502,22 @@ extern "C" fn on_timer(_signal: i32, info: *mut libc::siginfo_t, context: *mut l
 #[cfg(not(target_arch = "x86_64"))]
 extern "C" fn on_timer(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
+/// Makes a thread of the program that nobody waits for; false where there can be none.
+pub fn detached_thread(main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
+    // SAFETY: plain POSIX; the attributes are initialised before they are used.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        // The program's thread-local variables are in every stack.
+        libc::pthread_attr_setstacksize(&mut attributes, (512 << 10) + thread_locals_bytes());
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let mut thread = std::mem::zeroed();
+        let error = libc::pthread_create(&mut thread, &attributes, main, argument);
+        libc::pthread_attr_destroy(&mut attributes);
+        error == 0
+    }
+}
+
 /// The calling thread's id.
 pub fn thread_id() -> i32 {
     // SAFETY: no arguments.
@@ -541,9 +553,9 @@ pub fn nice_of_thread() -> i32 {
     nice_of(0)
 }
 
-/// That of the process's first thread.
-pub fn nice_of_process() -> i32 {
-    nice_of(process_id())
+/// That of the program's first thread.
+pub fn nice_of_program() -> i32 {
+    nice_of(program_id())
 }
 
 fn nice_of(thread: i32) -> i32 {
@@ -677,22 +689,16 @@ impl Drop for ErrnoKept {
     }
 }
 
-/// A descriptor of another thread of this process (Linux 6.9 on: PIDFD_THREAD).
-pub fn descriptor_of_thread(thread: i32, fd: Fd) -> Result<Fd> {
-    const PIDFD_THREAD: i32 = libc::O_EXCL;
-    descriptor_of(thread, PIDFD_THREAD, fd)
-}
-
 /// A copy of a descriptor with the first free number from `first` on.
 pub fn duplicate_from(fd: Fd, first: Fd) -> Result<Fd> {
     // SAFETY: no memory is involved.
     unsafe { syscall!(Sysno::fcntl, fd, libc::F_DUPFD_CLOEXEC, first) }.map(|fd| fd as Fd)
 }
 
-fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
-    // SAFETY: no memory is involved in either call.
-    let pidfd = unsafe { syscall!(Sysno::pidfd_open, task, flags) }? as Fd;
-    // SAFETY: as above.
+/// A descriptor of another process, which the caller must be allowed to trace.
+pub fn descriptor_of(process: i32, fd: Fd) -> Result<Fd> {
+    let pidfd = process_descriptor(process)?;
+    // SAFETY: no memory is involved.
     let result = unsafe { syscall!(Sysno::pidfd_getfd, pidfd, fd, 0) };
     close(pidfd);
     let fd = result? as Fd;
@@ -703,6 +709,42 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
     let above = duplicate_from(fd, 3);
     close(fd);
     above
+}
+
+/// Writes into this process's own memory through the kernel; false where nothing is mapped, or nothing may be written.
+///
+/// # Safety
+/// The memory must be the caller's to change.
+pub unsafe fn poke(address: usize, bytes: &[u8]) -> bool {
+    simulated!(_kernel => true);
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: the caller's promise.
+    let copied = unsafe { syscall!(Sysno::process_vm_writev, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    copied == Ok(bytes.len())
+}
+
+/// How a page of this process is protected (PROT_READ, PROT_WRITE, PROT_EXEC), from /proc/self/maps; `None` where nothing is
+/// mapped.
+pub fn protection_of(address: usize) -> Option<i32> {
+    let maps = std::fs::read_to_string("/proc/thread-self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let within = usize::from_str_radix(start, 16).ok()? <= address && address < usize::from_str_radix(end, 16).ok()?;
+        let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
+        let set = rest.bytes().zip(bits).filter(|(found, (letter, _))| found == letter);
+        within.then(|| set.map(|(_, (_, bit))| bit).sum())
+    })
+}
+
+/// Protects a page of the program's otherwise.
+///
+/// # Safety
+/// The program must not notice.
+pub unsafe fn protect_page(address: usize, protection: i32) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(Sysno::mprotect, address, PAGE, protection) }.is_ok()
 }
 
 /// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
@@ -1033,21 +1075,6 @@ pub fn uffd_read_now(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     let buffer = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
     // SAFETY: as for `uffd_read`; the offset of −1 is that of `read`.
     unsafe { syscall!(Sysno::preadv2, fd, &raw const buffer, 1, -1isize, -1isize, RWF_NOWAIT) }.map(|n| n / size_of::<Message>())
-}
-
-/// Whether reading waits. Only without waiting does a userfaultfd tell `wait_readable` the truth.
-pub fn set_waiting(fd: Fd, waits: bool) {
-    let flags = if waits { 0 } else { libc::O_NONBLOCK };
-    // SAFETY: no memory is involved.
-    let _ = unsafe { syscall!(Sysno::fcntl, fd, libc::F_SETFL, flags) };
-}
-
-/// Whether there is something to read in any of the descriptors, within a time: sets `revents`.
-pub fn wait_readable(of: &mut [libc::pollfd], at_most: Duration) {
-    let limit = libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
-    of.iter_mut().for_each(|fd| fd.revents = 0);
-    // SAFETY: the kernel reads and writes the slice, and reads the time; a null mask changes no signals.
-    let _ = unsafe { syscall!(Sysno::ppoll, of.as_mut_ptr(), of.len(), &raw const limit, 0, 8) };
 }
 
 // ---- page maps ----

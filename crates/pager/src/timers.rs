@@ -4,6 +4,9 @@
 //! The signal is SIGURG, whose default is to be ignored: it ends nobody, even if our handler is taken away, and programs that know it expect it to come for
 //! nothing. A program with a handler of its own keeps that and is not sampled; nor is a thread that blocks the signal, which somebody may wait for.
 //!
+//! Only a thread of the program itself may make such timers, so this is the one thread of ours that is the program's. While
+//! it runs the program cannot enter a user namespace.
+//!
 //! What it may cost a program is why it must be asked for by name: a thread that is about to wait in the kernel when its time is up comes back with EINTR (of
 //! calls that SA_RESTART does not cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB with AVX-512.
 
@@ -11,10 +14,12 @@ use crate::pager::Pager;
 use crate::stats::{INTERRUPT_WORDS, InterruptRing};
 use crate::sys::{self, PAGE};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::time::Duration;
 
-/// How often it is looked at which threads there are, ns.
-const LOOK_EVERY_NS: u64 = 100_000_000;
+/// How often it is looked at which threads there are.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Threads that are interrupted, at most: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
 /// How often it is looked at which threads block the signal, ns.
@@ -23,13 +28,90 @@ const MASKS_EVERY_NS: u64 = 1_000_000_000;
 /// Where handlers write; null while they are not to.
 static RING: AtomicPtr<InterruptRing> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The program's threads' timers. Owned by the mover.
+/// Whether the thread that makes timers is there, or to be.
 #[derive(Default)]
-pub(crate) struct Timers {
+pub(crate) struct TimerThread {
+    running: AtomicBool,
+    /// It gave up, or could not be made.
+    over: AtomicBool,
+}
+
+impl TimerThread {
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Acquire)
+    }
+
+    /// In a fork's child, where there is none.
+    pub fn reset_after_fork(&self) {
+        self.running.store(false, Release);
+    }
+}
+
+impl Pager {
+    /// Whether timers are wanted, and how often they are to interrupt: 0 if not.
+    fn wanted_period_ns(&self, now_ns: u64) -> u64 {
+        // Nobody reads any more if nobody has said so of late.
+        let wanted = self.interrupts().filter(|ring| now_ns < ring.until_ns.load(Relaxed));
+        wanted.map_or(0, |ring| ring.period_ns.load(Relaxed))
+    }
+
+    fn lacks_timers(&self, now_ns: u64) -> bool {
+        let TimerThread { running, over } = &self.timers;
+        !running.load(Relaxed) && !over.load(Relaxed) && !self.is_retired() && self.wanted_period_ns(now_ns) > 0
+    }
+
+    /// In the mover: has a thread of the program call [`Pager::start_timers`] soon where timers are wanted.
+    pub(crate) fn wish_for_timers(&self, now_ns: u64) {
+        if self.lacks_timers(now_ns) {
+            (self.host.start_soon)();
+        }
+    }
+
+    /// Makes the thread that makes timers, if they are wanted. On a thread of the program.
+    pub(crate) fn start_timers(&'static self) {
+        if !self.lacks_timers(sys::now_ns()) || self.timers.running.swap(true, AcqRel) {
+            return;
+        }
+        (self.host.enter_internal)();
+        let signals = sys::block_signals();
+        if !sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast()) {
+            self.timers.over.store(true, Relaxed);
+            self.timers.running.store(false, Release);
+        }
+        sys::restore_signals(signals);
+        (self.host.leave_internal)();
+    }
+}
+
+extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
+    // SAFETY: `start_timers` passes the pager, which lives for ever.
+    let pager = unsafe { &*pager.cast::<Pager>() };
+    (pager.host.enter_internal)();
+    sys::name_thread(c"terrace-timer");
+    let mut timers = Timers::default();
+    // The last thread but this one would have ended the process.
+    while !timers.given_up && !pager.is_retired() && sys::thread_state(sys::program_id()) != Some('Z') {
+        let now_ns = sys::now_ns();
+        if pager.wanted_period_ns(now_ns) == 0 {
+            break;
+        }
+        timers.tick(pager, now_ns);
+        sys::sleep(LOOK_EVERY);
+    }
+    timers.end();
+    pager.timers.over.store(timers.given_up, Relaxed);
+    pager.timers.running.store(false, Release);
+    (pager.host.leave_internal)();
+    std::ptr::null_mut()
+}
+
+/// The program's threads' timers. Owned by their thread.
+#[derive(Default)]
+struct Timers {
     /// By thread.
     timers: HashMap<i32, sys::Timer>,
     period_ns: u64,
-    looked_ns: u64,
     masks_ns: u64,
     /// Threads that blocked the signal then.
     blocked: Vec<i32>,
@@ -39,21 +121,9 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// Does what `terrace run` wants now.
-    pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
-        if self.given_up || now_ns - self.looked_ns < LOOK_EVERY_NS {
-            return;
-        }
+    fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let Some(ring) = pager.interrupts() else { return };
-        // Nobody reads any more if nobody has said so of late.
-        let wanted = now_ns < ring.until_ns.load(Relaxed);
-        let period_ns = if wanted { ring.period_ns.load(Relaxed) } else { 0 };
-        if period_ns == 0 && self.timers.is_empty() {
-            return;
-        }
-        self.looked_ns = now_ns;
-        if period_ns == 0 {
-            return self.stop();
-        }
+        let period_ns = pager.wanted_period_ns(now_ns);
         if !self.installed {
             self.install(pager, ring);
         } else if !sys::handles_timers() {
@@ -80,7 +150,7 @@ impl Timers {
             stays
         });
         for thread in threads {
-            let new = !self.timers.contains_key(&thread) && !self.blocked.contains(&thread) && !pager.account.is_ours(thread);
+            let new = !self.timers.contains_key(&thread) && !self.blocked.contains(&thread) && thread != sys::thread_id();
             if !new || self.timers.len() >= THREADS_MAX {
                 continue;
             }
@@ -120,7 +190,7 @@ impl Timers {
     }
 
     /// The same, and the handler goes too.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         self.stop();
         if self.installed {
             sys::ignore_timers();

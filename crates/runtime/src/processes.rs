@@ -45,7 +45,6 @@ impl Next {
 static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
 static FORK: Next = Next::new(c"_Fork");
 static CLONE: Next = Next::new(c"clone");
-static PTHREAD_EXIT: Next = Next::new(c"pthread_exit");
 static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
 static PTHREAD_SETSPECIFIC: Next = Next::new(c"pthread_setspecific");
 static TSS_SET: Next = Next::new(c"tss_set");
@@ -254,9 +253,8 @@ fn unlock_after_any_fork() {
     terrace_alloc::leave_internal();
 }
 
-/// Where the C library forked, it has opened its locks.
 extern "C" fn after_fork_in_child() {
-    in_child(true);
+    in_child();
     grouped_in_child();
 }
 
@@ -270,7 +268,7 @@ fn grouped_in_child() {
     sys::restore_signals(SIGNALS.load(Relaxed));
 }
 
-fn in_child(threads: bool) {
+fn in_child() {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe {
         unmanaged::unlock_after_fork();
@@ -280,7 +278,7 @@ fn in_child(threads: bool) {
     grouped::forget_samples();
     PROCESS.store(sys::process_id(), Relaxed);
     if let Some(pager) = pager() {
-        pager.fork_child(threads);
+        pager.fork_child();
     }
     terrace_alloc::leave_internal();
 }
@@ -291,7 +289,7 @@ fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_any_fork();
     let child = fork();
     if child == 0 {
-        in_child(false);
+        in_child();
         sys::restore_signals(SIGNALS.load(Relaxed));
     } else {
         after_any_fork_in_parent()
@@ -322,7 +320,7 @@ struct CloneStart {
 extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
-    in_child(false);
+    in_child();
     grouped_in_child();
     // Not a return: the C library would end this thread only, and ours would live on.
     exit_now((start.main)(start.argument))
@@ -406,10 +404,6 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
             retire_before_filter();
             forward()
         }
-        libc::SYS_exit => {
-            before_thread_exits(Some(a as i32));
-            forward()
-        }
         libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
         libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
@@ -434,30 +428,6 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
 extern "C" fn __wrap_syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
     // SAFETY: the library's own call, passed on.
     result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
-}
-
-/// When the main thread leaves, somebody must end the process with its last other thread (see [`terrace_pager::Pager::exit_when_alone`]).
-fn before_thread_exits(status: Option<i32>) {
-    // A filter may not allow a thread to ask who it is.
-    if let Some(pager) = pager().filter(|pager| !pager.is_retired())
-        && sys::thread_id() == sys::process_id()
-    {
-        pager.exit_when_alone(status);
-    }
-}
-
-/// `pthread_exit`. When the main thread leaves this way, the C library ends the process with the last other thread; ours would keep it
-/// alive for ever.
-#[unsafe(no_mangle)]
-extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
-    before_thread_exits(None);
-    let real = PTHREAD_EXIT.get();
-    if real.is_null() {
-        exit_now(0);
-    }
-    // SAFETY: the C library's function of this name has this signature.
-    let real: extern "C-unwind" fn(*mut c_void) -> ! = unsafe { std::mem::transmute(real) };
-    real(value)
 }
 
 /// Ends the process at once.
