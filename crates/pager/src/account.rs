@@ -50,7 +50,8 @@ pub(crate) struct Account {
     pub stall_ns: AtomicU64,
     /// When all pages were looked at last, ms.
     pub scanned_ms: AtomicU64,
-    threads: Lock<Vec<i32>>,
+    /// The schedstat files of our threads.
+    threads: Lock<Vec<Fd>>,
 }
 
 impl Account {
@@ -85,9 +86,16 @@ impl Account {
         self.resident_pages.load(Relaxed).max(0) as u64
     }
 
-    /// A thread whose CPU time is ours.
-    pub fn watch_thread(&self, thread: i32) {
-        self.threads.lock().push(thread);
+    /// The calling thread's CPU time is ours.
+    pub fn count_this_thread(&self) {
+        if let Ok(schedstat) = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0) {
+            self.threads.lock().push(schedstat);
+        }
+    }
+
+    /// CPU time of our threads so far.
+    fn cpu_ns(&self) -> u64 {
+        self.threads.lock().iter().filter_map(|fd| sys::ran_and_waited_ns(*fd)).map(|(ran_ns, _)| ran_ns).sum()
     }
 
     /// In a fork's child: our threads are gone, and the child's story begins.
@@ -230,7 +238,6 @@ pub(crate) struct Measure {
     kept: Kept,
     peak_physical_bytes: u64,
     published_ns: u64,
-    cpu_files: Vec<(i32, Fd)>,
     runs: Box<[Run]>,
 }
 
@@ -284,7 +291,6 @@ impl Measure {
             kept: Kept::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
-            cpu_files: Vec::new(),
             runs: vec![Run::default(); 1024].into(),
         }
     }
@@ -458,7 +464,7 @@ impl Measure {
     }
 
     fn publish(&mut self, pager: &Pager, now_ns: u64, logical: u64, physical: u64, budget: u64) {
-        let cpu_ns = self.cpu_ns(pager);
+        let cpu_ns = pager.account.cpu_ns();
         let Some(page) = pager.stats() else { return };
         let account = &pager.account;
         let seconds = self.seconds;
@@ -487,17 +493,6 @@ impl Measure {
         pager.tell_counts();
         pager.trace.publish(page);
         page.updated_ns.store(now_ns, Release);
-    }
-
-    /// CPU time of our threads so far, from their schedstat files.
-    fn cpu_ns(&mut self, pager: &Pager) -> u64 {
-        for thread in pager.account.threads.lock().iter() {
-            if !self.cpu_files.iter().any(|(known, _)| known == thread) {
-                let path = format!("/proc/self/task/{thread}/schedstat\0");
-                self.cpu_files.push((*thread, sys::open(&path, libc::O_RDONLY, 0).unwrap_or(-1)));
-            }
-        }
-        self.cpu_files.iter().filter_map(|(_, fd)| sys::ran_and_waited_ns(*fd)).map(|(ran_ns, _)| ran_ns).sum()
     }
 }
 

@@ -175,6 +175,13 @@ impl Ahead {
         tools.map(|tools| Borrowed { ahead: self, tools })
     }
 
+    /// Fetches copies of all our userfaultfds into the program's table, so that they stay open if the companion is killed.
+    pub fn keep_copies(&self, pager: &Pager) {
+        for shard in 0..pager.descriptors.shards.load(Acquire) {
+            self.copy_of(pager, shard);
+        }
+    }
+
     /// Our userfaultfd of a shard in the program's table, if it is there or can be had.
     fn copy_of(&self, pager: &Pager, shard: usize) -> Option<Fd> {
         if self.own()?.load(Acquire) != 1 || pager.is_retired() {

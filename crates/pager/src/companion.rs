@@ -21,7 +21,7 @@ use crate::handler::Tools;
 use crate::lock::Lock;
 use crate::pager::{Pager, handler_main, mover_main};
 use crate::sys::{self, Errno, PAGE};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// A thread's stack, with a page without access below it.
@@ -63,6 +63,10 @@ pub(crate) struct Companion {
     main_tid: AtomicUsize,
     /// The companion's process id.
     pid: AtomicI32,
+    /// A page that holds our userfaultfds open while they are mapped there: see [`Companion::hold`].
+    holder: usize,
+    holds: AtomicBool,
+    may_hold: AtomicBool,
     /// Why the companion could not start.
     failure: Lock<String>,
 }
@@ -91,6 +95,9 @@ impl Companion {
             tid_offset: AtomicUsize::new(0),
             main_tid: AtomicUsize::new(sys::tid_address().unwrap_or(0)),
             pid: AtomicI32::new(0),
+            holder: sys::reserve_without_access(PAGE)?,
+            holds: AtomicBool::new(false),
+            may_hold: AtomicBool::new(false),
             failure: Lock::new(String::new()),
         })
     }
@@ -114,7 +121,41 @@ impl Companion {
         unsafe { self.failure.reset_after_fork() };
         self.tids.iter().for_each(|tid| tid.store(0, Relaxed));
         self.pid.store(0, Relaxed);
+        self.holds.store(false, Relaxed);
         self.main_tid.store(sys::tid_address().unwrap_or(0), Relaxed);
+        // SAFETY: the parent's page is not mapped here, and nothing has been mapped since the fork.
+        unsafe { sys::reserve_again(self.holder, false) };
+    }
+
+    /// Holds descriptors open for as long as this memory lives. If the companion is killed, its userfaultfds stay open, and who
+    /// touches an evicted page waits: a closed userfaultfd would let it read zeros.
+    pub fn hold(&self, descriptors: &[i32]) {
+        // SAFETY: the page is reserved for this.
+        let held = unsafe { sys::hold_open(descriptors, self.holder) }.is_ok();
+        self.holds.store(held, Release);
+    }
+
+    /// Whether [`Companion::hold`] succeeded.
+    pub fn holds(&self) -> bool {
+        self.holds.load(Acquire)
+    }
+
+    /// Whether a seccomp filter that the program brought along, if any, allows what [`Companion::hold`] and the companion's own
+    /// filter need.
+    pub fn may_hold(&self) -> bool {
+        self.may_hold.load(Relaxed)
+    }
+
+    /// See [`Companion::may_hold`].
+    pub fn set_may_hold(&self, may: bool) {
+        self.may_hold.store(may, Relaxed);
+    }
+
+    /// Lets go of what [`Companion::hold`] holds; nothing is evicted any more.
+    pub fn let_go(&self) {
+        // SAFETY: the page is this struct's.
+        unsafe { sys::reserve_again(self.holder, true) };
+        self.holds.store(false, Release);
     }
 
     /// Whether the keeper has ended, and with it the companion.
@@ -275,6 +316,7 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
         sys::end_process();
     }
     pager.become_keeper("");
+    pager.confine_thread();
     pager.serve(tools);
     companion.end_when_alone()
 }
@@ -287,6 +329,7 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
     // SAFETY: the C library's description of the program's main thread, which is never unmapped.
     let main_tid = unsafe { (main_tid as *const AtomicU32).as_ref() };
     let program = pager.descriptors.program.load(Acquire);
+    pager.confine_thread();
     let mut unlike = 0;
     loop {
         let tid = main_tid.map_or(0, |tid| tid.load(Acquire));
@@ -294,6 +337,7 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
             // Zeroed and woken by the kernel at the thread's end, which may be the program's.
             Some(word) if tid != 0 => {
                 sys::futex_wait_shared(word, tid, WATCH_EVERY);
+                sys::futex_wake_shared(word);
                 Duration::ZERO
             }
             Some(_) => WATCH_CLOSELY,
@@ -302,7 +346,7 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
         let ended = sys::wait_for_end(program, wait);
         // The main thread may have left while others go on. Then it has no memory; a program that was executed in its place
         // has other memory than this.
-        unlike = if !ended && tid == 0 && sys::has_other_memory(sys::program_id()) { unlike + 1 } else { 0 };
+        unlike = if !ended && tid == 0 && sys::program_has_other_memory() { unlike + 1 } else { 0 };
         if ended || unlike >= LOOKS {
             while sys::others_share_memory() {
                 sys::sleep_raw(WATCH_CLOSELY);

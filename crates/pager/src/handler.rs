@@ -81,6 +81,7 @@ impl Pager {
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
+        self.confine_thread();
         while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience))) {}
     }
 

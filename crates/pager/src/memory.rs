@@ -255,6 +255,7 @@ impl Pager {
             self.unmanage(range.start, range.end - range.start);
         }
         self.end_threads();
+        self.companion.let_go();
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);

@@ -214,6 +214,7 @@ pub(crate) fn run(pager: &'static Pager) {
     pager.mover.own_nice.store(sys::nice_of_thread().min(sys::nice_of_program()), Relaxed);
     pager.mover.standing.store(Standing::Beside as u32, Relaxed);
     pager.mover.stays_beside.store(now_ns + BEHIND_AFTER_NS, Relaxed);
+    pager.confine_thread();
     pager.mover.running.store(true, Release);
     let mut forget_after_ns = FORGET_AFTER_NS;
     loop {
@@ -228,7 +229,7 @@ pub(crate) fn run(pager: &'static Pager) {
         let sleep = mover.tick();
         if sys::now_ns() - now_ns > forget_after_ns {
             forget_after_ns = forget_after_ns.saturating_mul(8);
-            sys::forget_own_code();
+            sys::forget_own_code(pager.descriptors.pagemap.load(Relaxed));
         }
         if !sleep.is_zero() {
             sys::futex_wait(&pager.mover.calls, calls, Some(sleep));

@@ -13,7 +13,7 @@ use crate::lock::{Gate, Lock};
 use crate::moves::MOVE_WORDS;
 use crate::probation::Probation;
 use crate::ranges::Ranges;
-use crate::rehearsal::rehearse;
+use crate::rehearsal::{rehearse, rehearse_confinement};
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
@@ -380,6 +380,9 @@ impl Pager {
             }
             sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
         }
+        if self.mode() == Mode::Active && !self.companion.holds() {
+            self.ahead.keep_copies(self);
+        }
         let failure = self.companion.failure();
         if !failure.is_empty() {
             sys::complain(&failure);
@@ -607,7 +610,7 @@ impl Pager {
 
     /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
     pub(crate) fn become_keeper(&self, note: &str) {
-        self.account.watch_thread(sys::thread_id());
+        self.account.count_this_thread();
         let (state, mode) = if self.moves() { (State::Active, Mode::Active) } else { (State::Observing, Mode::Observing) };
         self.say(state, note);
         // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
@@ -720,15 +723,15 @@ impl Pager {
         if !self.rehearsed.load(Relaxed) {
             let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
             rehearse(&directories, self.far().is_some())?;
+            self.companion.set_may_hold(rehearse_confinement());
             self.rehearsed.store(true, Relaxed);
         }
         sys::leave_descriptor_table(self.inherited_descriptors())
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         self.check_inherited_files()?;
-        let program = sys::process_descriptor(sys::program_id())
-            .map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
+        let program =
+            sys::watch_program().map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
         table.program.store(program, Release);
-        sys::learn_whether_proc_is_ours();
         // Of this process, which stays. (That of a thread that ended would be empty.)
         table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
         self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
@@ -790,6 +793,10 @@ impl Pager {
         self.watches.store(watches, Relaxed);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
+        if self.companion.may_hold() {
+            let all: Vec<Fd> = table.uffds[..shards].iter().chain([&table.staging]).map(|fd| fd.load(Relaxed)).collect();
+            self.companion.hold(&all);
+        }
         Ok(())
     }
 
@@ -886,10 +893,24 @@ pub(crate) fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
     sys::name_thread(name);
 }
 
+impl Pager {
+    /// Confines the calling thread of the companion, which has opened all that it needs: see `sys/confine.rs`. Tiers in files,
+    /// far memory and the kernel's swap open files while they run, as do write-protecting eviction and allocation sites.
+    pub(crate) fn confine_thread(&self) {
+        let opens_files = self.tiers.iter().any(|tier| tier.files().is_some() || tier.node().is_some() || tier.swap().is_some())
+            || self.settings.evict == Eviction::WriteProtect
+            || self.settings.sites;
+        if self.companion.may_hold() && !opens_files {
+            // Where the kernel has no filters the companion works as well without.
+            let _ = sys::confine_thread(self.descriptors.program.load(Relaxed), -1);
+        }
+    }
+}
+
 /// A fault handler.
 pub(crate) fn handler_main(pager: &'static Pager, slot: usize) -> ! {
     thread_begins(pager, c"terrace-fault");
-    pager.account.watch_thread(sys::thread_id());
+    pager.account.count_this_thread();
     pager.handle_faults(slot - slot::HANDLERS);
     sys::end_thread()
 }
@@ -897,7 +918,7 @@ pub(crate) fn handler_main(pager: &'static Pager, slot: usize) -> ! {
 /// The mover.
 pub(crate) fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
     thread_begins(pager, c"terrace-mover");
-    pager.account.watch_thread(sys::thread_id());
+    pager.account.count_this_thread();
     crate::mover::run(pager);
     sys::end_thread()
 }

@@ -29,6 +29,17 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
     }
 }
 
+/// Whether the calls may be made that hold our userfaultfds open and confine the companion. Both are done without otherwise.
+pub fn rehearse_confinement() -> bool {
+    let calls = || {
+        let (Ok(page), Ok(file)) = (sys::reserve(PAGE), sys::open("/dev/null\0", libc::O_RDONLY, 0)) else { return };
+        // SAFETY: a page of our own that nobody knows.
+        let _ = unsafe { sys::hold_open(&[file], page) };
+        let _ = sys::confine_thread(-1, -1);
+    };
+    !sys::is_filtered() || sys::survives(calls) == Ok(true)
+}
+
 /// In a child: whether they succeed does not matter, only that they return.
 fn make_seldom_calls(directories: &[&str], far: bool) {
     let known = 1u8;
@@ -43,6 +54,7 @@ fn make_seldom_calls(directories: &[&str], far: bool) {
     }
     let _ = sys::descriptor_of(sys::process_id(), 0);
     sys::signal_process(sys::process_descriptor(sys::process_id()).unwrap_or(-1), 0);
+    let _ = sys::watch_program();
     sys::others_share_memory();
     let (Ok(fd), Ok(memory)) = (sys::userfaultfd(None), sys::reserve(3 * PAGE)) else { return };
     let _ = sys::duplicate_from(fd, 3);

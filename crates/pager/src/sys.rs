@@ -4,6 +4,7 @@
 //! interposed `mmap` family. Constants and layouts are the kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out
 //! here because Debian 12's headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
 
+mod confine;
 mod task;
 
 use crate::dma;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use syscalls::Errno;
+pub use confine::*;
 pub use task::*;
 use syscalls::{Sysno, syscall};
 
@@ -38,12 +40,11 @@ macro_rules! simulated {
 
 /// Takes the code and constants of the program or library that this is part of out of the page table. What is needed again is mapped again from the
 /// page cache, 64 KiB at a time; most of it was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all around it.
-pub fn forget_own_code() {
+pub fn forget_own_code(pagemap: Fd) {
     unsafe extern "C" {
         /// Where this program or library is mapped, by its linker.
         static __ehdr_start: libc::Elf64_Ehdr;
     }
-    let Ok(pagemap) = open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0) else { return };
     let file = &raw const __ehdr_start;
     // SAFETY: the linker puts both headers into the first mapping of the file, which is readable and never changes.
     let headers = unsafe {
@@ -61,7 +62,6 @@ pub fn forget_own_code() {
             let _ = unsafe { syscall!(Sysno::madvise, from, to - from, libc::MADV_DONTNEED) };
         }
     }
-    close(pagemap);
 }
 
 /// Reserves `len` bytes of private address space, readable and writable, that cost nothing until touched.
@@ -352,7 +352,7 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
 pub fn complain(line: &str) {
     simulated!(kernel => kernel.complain(line));
     let text = format!("terrace: {line}\n");
-    if let Ok(stderr) = descriptor_of(program_id(), 2) {
+    if let Ok(stderr) = descriptor_of_program(2) {
         // SAFETY: the buffer outlives the call.
         let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
         close(stderr);
@@ -698,10 +698,21 @@ pub fn duplicate_from(fd: Fd, first: Fd) -> Result<Fd> {
 /// A descriptor of another process, which the caller must be allowed to trace.
 pub fn descriptor_of(process: i32, fd: Fd) -> Result<Fd> {
     let pidfd = process_descriptor(process)?;
-    // SAFETY: no memory is involved.
-    let result = unsafe { syscall!(Sysno::pidfd_getfd, pidfd, fd, 0) };
+    let result = descriptor_behind(pidfd, fd);
     close(pidfd);
-    let fd = result? as Fd;
+    result
+}
+
+fn descriptor_of_program(fd: Fd) -> Result<Fd> {
+    match PROGRAM_DESCRIPTOR.load(Relaxed) {
+        known if known >= 0 && !is_program() => descriptor_behind(known, fd),
+        _ => descriptor_of(program_id(), fd),
+    }
+}
+
+fn descriptor_behind(pidfd: Fd, fd: Fd) -> Result<Fd> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { syscall!(Sysno::pidfd_getfd, pidfd, fd, 0) }? as Fd;
     if fd > 2 {
         return Ok(fd);
     }
@@ -753,8 +764,15 @@ pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
     copied == Ok(buffer.len())
+}
+
+/// By which number the kernel finds the calling process's memory: in the program the calling thread's, whose main thread may
+/// have left; in the companion the process's, which is all that its filter allows.
+fn own_task() -> i32 {
+    let process = process_id();
+    if process == program_id() { thread_id() } else { process }
 }
 
 /// See [`dma::sign`].
@@ -774,7 +792,7 @@ pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     // SAFETY: the kernel checks `remote`; `local` is free slots of staging.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
     copied.unwrap_or(0) / PAGE
 }
 
@@ -1090,6 +1108,7 @@ pub struct Run {
     categories: u64,
 }
 
+pub(crate) const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
@@ -1159,7 +1178,6 @@ pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
 }
 
 fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {
-    const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
     let mut args = [0u64; 12];
     args[0] = 96;
     args[2] = start as u64;
@@ -1352,12 +1370,12 @@ mod tests {
         let pagemap = open("/proc/thread-self/pagemap\0", libc::O_RDONLY, 0).unwrap();
         assert_eq!(read(), 7);
         assert!(is_present(pagemap, middle as usize));
-        forget_own_code();
+        forget_own_code(pagemap);
         assert!(!is_present(pagemap, middle as usize));
         assert_eq!(read(), 7);
         let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
         memory.write_at(&[8], middle as u64).unwrap();
-        forget_own_code();
+        forget_own_code(pagemap);
         assert!(is_present(pagemap, middle as usize));
         assert_eq!(read(), 8);
         close(pagemap);

@@ -1,6 +1,6 @@
 //! Tasks: the process in which our threads run, how it is made, and how it learns of the program's end.
 
-use super::{Errno, Fd, PAGE, Result, close, open, process_id, read_at};
+use super::{Errno, Fd, PAGE, Result, open, process_id, read_at};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,6 +8,10 @@ use syscalls::{Sysno, syscall};
 
 /// The program's process id: see [`program_id`].
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+/// A descriptor of the program's process, in the companion's table.
+pub(super) static PROGRAM_DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+/// The directory /proc, in the companion's table.
+static PROC: AtomicI32 = AtomicI32::new(-1);
 
 /// The id of the process whose pages are moved, from whichever process that shares its memory.
 pub fn program_id() -> i32 {
@@ -17,8 +21,20 @@ pub fn program_id() -> i32 {
     }
 }
 
+/// In the companion: a descriptor of the program's process, which is kept, as is one of /proc.
+pub fn watch_program() -> Result<Fd> {
+    let program = process_descriptor(program_id())?;
+    PROGRAM_DESCRIPTOR.store(program, Relaxed);
+    PROC.store(open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0).unwrap_or(-1), Relaxed);
+    OWN_SIZE.store(open_size(process_id()).unwrap_or(-1), Relaxed);
+    PROGRAM_SIZE.store(open_size(program_id()).unwrap_or(-1), Relaxed);
+    PROC_IS_OURS.store(shares_memory() == Some(true), Relaxed);
+    Ok(program)
+}
+
 /// The calling process is the program from now on.
 pub fn become_program() {
+    PROGRAM_DESCRIPTOR.store(-1, Relaxed);
     PROGRAM.store(process_id(), Relaxed);
 }
 
@@ -249,6 +265,13 @@ pub fn futex_wait_shared(word: &AtomicU32, expected: u32, at_most: Duration) {
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time) };
 }
 
+/// Wakes all who sleep on a word that the kernel itself changes. The kernel wakes one of them: whoever was woken passes it on,
+/// for a thread of the program may be joining that thread.
+pub fn futex_wake_shared(word: &AtomicU32) {
+    // SAFETY: only the address is used.
+    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
 /// Sleeps, by a system call and nothing of the C library's.
 pub fn sleep_raw(time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
@@ -264,25 +287,18 @@ type Size = [u64; 3];
 /// Looks at a process's memory at most so often while that changes.
 const LOOKS: u32 = 20;
 
-/// A process's memory, from /proc/PID/statm, which every user may read.
-fn size_of_process(process: i32) -> Option<Size> {
-    let mut path = [0u8; 32];
-    path[..6].copy_from_slice(b"/proc/");
-    let mut digits = [0u8; 10];
-    let (mut rest, mut count) = (process, 0);
-    while rest > 0 {
-        digits[count] = b'0' + (rest % 10) as u8;
-        (rest, count) = (rest / 10, count + 1);
-    }
-    for n in 0..count {
-        path[6 + n] = digits[count - 1 - n];
-    }
-    path[6 + count..6 + count + 7].copy_from_slice(b"/statm\0");
-    let fd = open(std::str::from_utf8(&path[..6 + count + 7]).ok()?, libc::O_RDONLY, 0).ok()?;
+/// /proc/PID/statm of the companion and of the program, which every user may read.
+static OWN_SIZE: AtomicI32 = AtomicI32::new(-1);
+static PROGRAM_SIZE: AtomicI32 = AtomicI32::new(-1);
+
+fn open_size(process: i32) -> Result<Fd> {
+    open(&format!("/proc/{process}/statm\0"), libc::O_RDONLY, 0)
+}
+
+fn size(of: &AtomicI32) -> Option<Size> {
     let mut text = [0u8; 128];
-    let len = read_at(fd, &mut text, 0);
-    close(fd);
-    let mut fields = text[..len.ok()?]
+    let len = read_at(of.load(Relaxed), &mut text, 0).ok()?;
+    let mut fields = text[..len]
         .split(|byte| *byte == b' ')
         .map(|field| field.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + u64::from(byte - b'0')));
     let size = fields.next()?;
@@ -291,39 +307,37 @@ fn size_of_process(process: i32) -> Option<Size> {
     Some([size, code, data])
 }
 
-/// Whether a process has the calling process's memory. `None` while that cannot be told.
-fn shares_memory(process: i32) -> Option<bool> {
+/// Whether the program has the calling process's memory. `None` while that cannot be told, and where the program has none.
+fn shares_memory() -> Option<bool> {
     for _ in 0..LOOKS {
-        let before = size_of_process(process_id())?;
-        let Some(other) = size_of_process(process) else { return Some(false) };
+        let before = size(&OWN_SIZE)?;
+        let other = size(&PROGRAM_SIZE).filter(|size| *size != [0; 3])?;
         if other == before {
             return Some(true);
         }
-        if size_of_process(process_id()) == Some(before) {
+        if size(&OWN_SIZE) == Some(before) {
             return Some(false);
         }
     }
     None
 }
 
-/// Whether /proc tells of the program under its own number: it may be that of another PID namespace.
+/// /proc tells of the program under its own number: it may be that of another PID namespace.
 static PROC_IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// Finds out, while the program runs, whether later answers of /proc can be believed.
-pub fn learn_whether_proc_is_ours() {
-    PROC_IS_OURS.store(shares_memory(program_id()) == Some(true), Relaxed);
+/// In the companion: whether the program's process has other memory by now, having executed another program.
+pub fn program_has_other_memory() -> bool {
+    PROC_IS_OURS.load(Relaxed) && shares_memory() == Some(false)
 }
 
-/// Whether a process has memory, and other than the calling process has.
-pub fn has_other_memory(process: i32) -> bool {
-    PROC_IS_OURS.load(Relaxed)
-        && shares_memory(process) == Some(false)
-        && size_of_process(process).is_some_and(|size| size != [0; 3])
-}
-
-/// Whether a process other than this one and the program shares this memory, as far as /proc tells. In doubt it does.
+/// Whether a process other than this one and the program uses this memory, as far as the kernel tells (kcmp needs the right to
+/// look into the other process, which whoever shares its memory mostly grants).
 pub fn others_share_memory() -> bool {
-    let Ok(proc) = open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0) else { return false };
+    let proc = PROC.load(Relaxed);
+    // SAFETY: no memory is involved.
+    if unsafe { syscall!(Sysno::lseek, proc, 0, libc::SEEK_SET) }.is_err() {
+        return false;
+    }
     let (own, program) = (process_id(), program_id());
     let mut found = false;
     let mut buffer = [0u64; PAGE / 8];
@@ -343,11 +357,12 @@ pub fn others_share_memory() -> bool {
                 n?.checked_mul(10)?.checked_add(digit)
             });
             if let Some(process) = process.filter(|process| ![0, own, program].contains(process)) {
-                found = shares_memory(process) != Some(false);
+                const KCMP_VM: usize = 1;
+                // SAFETY: no memory is involved.
+                found = unsafe { syscall!(Sysno::kcmp, own, process, KCMP_VM, 0, 0) } == Ok(0);
             }
             at += entry_len.max(19);
         }
     }
-    close(proc);
     found
 }
