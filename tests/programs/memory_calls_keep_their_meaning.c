@@ -78,6 +78,53 @@ static void discarded_pages_are_zeros(void) {
     }
 }
 
+/* A thread that waits until a page reads as zeros, because it was discarded, and writes to it: that is not discarded. */
+static _Atomic uint64_t *handed_over;
+static atomic_int discards, answers;
+
+static void *answers_each_discard(void *unused) {
+    for (int round = 1;; round++) {
+        int begun;
+        while ((begun = atomic_load(&discards)) != -1 && begun < round)
+            ;
+        if (begun == -1)
+            return unused;
+        while (atomic_load(handed_over) != 0)
+            ;
+        atomic_store(handed_over, 42);
+        atomic_store(&answers, round);
+    }
+}
+
+static void discarded_pages_that_are_written_at_once(void) {
+    int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    MUST(self >= 0);
+    char *area = cold_mapping(BYTES, 1);
+    handed_over = (_Atomic uint64_t *)AT(area, 3);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, answers_each_discard, NULL) == 0);
+    bool by_descriptor = true;
+    for (int round = 1; round <= 40; round++) {
+        fill(area, BYTES, (uint64_t)round);
+        evict(area, BYTES);
+        /* It is there, and all around it is out. */
+        atomic_store(handed_over, 7);
+        atomic_store(&discards, round);
+        struct iovec part = {area, BYTES};
+        if (round % 2 == 0 && by_descriptor)
+            by_descriptor = syscall(SYS_process_madvise, self, &part, 1UL, MADV_DONTNEED, 0UL) == BYTES;
+        if (round % 2 == 1 || !by_descriptor)
+            MUST(madvise(area, BYTES, MADV_DONTNEED) == 0);
+        while (atomic_load(&answers) != round)
+            ;
+        MUST(atomic_load(handed_over) == 42);
+        check_zeros(area, 3 * PAGE);
+        check_zeros(AT(area, 4), BYTES - 4 * PAGE);
+    }
+    atomic_store(&discards, -1);
+    MUST(pthread_join(thread, NULL) == 0 && close(self) == 0);
+}
+
 static void unmapped_addresses_are_zeros_when_mapped_again(void) {
     char *area = cold_mapping(BYTES, 1);
     for (int round = 0; round < 3; round++) {
@@ -1371,6 +1418,7 @@ static void untouched_pages_among_many_mappings(void) {
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(discarded_pages_are_zeros),
+        CASE(discarded_pages_that_are_written_at_once),
         CASE(unmapped_addresses_are_zeros_when_mapped_again),
         CASE(mapped_over_evicted_memory),
         CASE(remapped_memory_keeps_its_contents),

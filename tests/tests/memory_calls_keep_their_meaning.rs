@@ -13,6 +13,7 @@ static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
 
 cases! { CALLS.hold:
     discarded_pages_are_zeros
+    discarded_pages_that_are_written_at_once
     unmapped_addresses_are_zeros_when_mapped_again
     mapped_over_evicted_memory
     remapped_memory_keeps_its_contents

@@ -207,14 +207,7 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
     let Some(pager) = manager_of(start, size) else { return act(start, len, advice) };
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
-        // A page that the kernel may free at any time could vanish from staging, where nobody would answer its fault: freed at once.
-        libc::MADV_FREE => pager.discard(start, size, |start, len| {
-            let result = act(start, len, advice);
-            if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
-                let _ = act(start, len, libc::MADV_DONTNEED);
-            }
-            result
-        }),
+        libc::MADV_FREE => free(pager, start, size, act),
         libc::MADV_PAGEOUT if pager.page_out(start, size) => Ok(0),
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
@@ -223,6 +216,32 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
         }
         _ => act(start, len, advice),
     }
+}
+
+/// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where nobody
+/// would answer its fault: what is managed is freed at once, by one call. A second one would take
+/// what is written after the first.
+fn free(pager: &Pager, start: usize, len: usize, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let (mut from, mut has_holes) = (start, false);
+    let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
+    let mut note = |result| match result {
+        Err(Errno::ENOMEM) => {
+            has_holes = true;
+            Ok(())
+        }
+        result => result.map(drop),
+    };
+    for range in pager.ranges_within(start, end) {
+        if from < range.start {
+            note(act(from, range.start - from, libc::MADV_FREE))?;
+        }
+        note(pager.discard(range.start, range.end - range.start, |start, len| act(start, len, libc::MADV_DONTNEED)))?;
+        from = range.end;
+    }
+    if from < end {
+        note(act(from, end - from, libc::MADV_FREE))?;
+    }
+    if has_holes { Err(Errno::ENOMEM) } else { Ok(0) }
 }
 
 /// `process_madvise`. The kernel takes advice that destroys contents for the calling process only (Linux 6.13).
