@@ -43,6 +43,8 @@ cases! { CALLS.hold:
     remapped_memory_keeps_its_kind
     failed_mappings_leave_no_old_contents
     memory_removed_behind_the_c_library
+    small_mappings_where_memory_was_removed
+    shared_segments_replace_memory
     advice_through_a_process_descriptor
     memory_is_replaced_while_it_is_read
     memory_goes_while_it_is_read

@@ -278,6 +278,12 @@ impl Pager {
         })
     }
 
+    /// Something is mapped in a range that is not to be managed. What was managed there has gone past
+    /// us, and nothing of it is kept.
+    pub fn forget(&self, start: usize, len: usize) {
+        let _ = self.unmap(start, len, || Ok(()));
+    }
+
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
     /// restored, then `act` does it. On success the old range is no longer managed: what was managed of it is handed back, for the caller to
     /// manage what came of it.
@@ -412,7 +418,7 @@ impl Pager {
         self.count_committed(after as isize - before as isize);
     }
 
-    fn uncount(&self, pieces: &[Range]) {
+    pub(crate) fn uncount(&self, pieces: &[Range]) {
         self.count_committed(-(evictable_bytes(pieces) as isize));
     }
 

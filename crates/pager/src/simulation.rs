@@ -454,7 +454,7 @@ impl Kernel {
                 Ok(())
             }
             sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
-            sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
+            sys::UFFDIO_ZEROPAGE => self.zero(fd, start, second),
             sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
             sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
             _ => self.wrong("unexpected ioctl"),
@@ -506,6 +506,23 @@ impl Kernel {
         }
         *copied = len as u64;
         Ok(())
+    }
+
+    /// All must be in one mapping that is registered, with whatever userfaultfd; then the first page that
+    /// is there ends it.
+    fn zero(&self, fd: Fd, dst: usize, len: usize) -> Result<(), Errno> {
+        let mapping = |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]);
+        let kind = |page: usize| mapping(page).map(|pte| (pte.registered, pte.writable));
+        if mapping(0).is_none_or(|pte| pte.registered.is_none()) || (0..len / PAGE).any(|page| kind(page) != kind(0)) {
+            return Err(Errno::ENOENT);
+        }
+        if mapping(0).is_some_and(|pte| pte.present) {
+            return Err(self.strike(Call::Zero).unwrap_or(Errno::EEXIST));
+        }
+        if len > PAGE {
+            self.wrong("a claimed page has gone");
+        }
+        self.fill(Call::Zero, fd, dst, &[0; PAGE])
     }
 
     /// Those who wait are served in turns of their own.
@@ -650,7 +667,13 @@ impl Kernel {
         } else {
             self.below(REGIONS) * USED + self.below(8)
         };
-        let page = awaited.unwrap_or(any);
+        self.touch_page(who, awaited.unwrap_or(any));
+    }
+
+    fn touch_page(&self, who: usize, page: usize) {
+        if self.threads.borrow()[who] != Thread::Runs {
+            return;
+        }
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
         if (!pte.present || write && pte.protected) && pte.registered.is_some() {
@@ -812,6 +835,7 @@ impl Kernel {
                 }
             }),
             91..93 => self.on_a_span(Self::discard),
+            93 if self.one_in(4) => self.on_a_span(Self::replace_unseen),
             93 => self.on_a_span(Self::replace),
             94 => self.on_a_span(Self::protect),
             95 => self.on_a_span(Self::resize),
@@ -894,6 +918,23 @@ impl Kernel {
         });
         assert_eq!(done, Ok(()));
         self.pager.manage(start, len, true);
+    }
+
+    /// The program unmaps and maps past the C library. What comes there is not managed, and who touches it waits for nobody. After a
+    /// while it is mapped anew by the C library.
+    fn replace_unseen(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        for page in pages.clone() {
+            self.vanish(page);
+            let mut table = self.table.borrow_mut();
+            (table[page].registered, table[page].writable) = (None, true);
+        }
+        for _ in 0..8 {
+            for page in pages.clone() {
+                self.touch_page(self.below(THREADS), page);
+            }
+            self.with_evictor(|evictor| self.evict(evictor, pages.start / USED));
+        }
+        self.replace(pages, start, len);
     }
 
     fn protect(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {

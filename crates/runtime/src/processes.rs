@@ -424,6 +424,7 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
         | libc::SYS_pkey_mprotect
         | libc::SYS_madvise
         | libc::SYS_process_madvise
+        | libc::SYS_shmat
         | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
         _ => forward(),
     }
