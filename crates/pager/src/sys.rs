@@ -707,12 +707,17 @@ fn descriptor_of(task: i32, flags: i32, fd: Fd) -> Result<Fd> {
 
 /// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
-    simulated!(_kernel => true);
+    look_at(address, buffer).is_ok()
+}
+
+/// The same, and why not: EFAULT where not all of it is mapped.
+pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
+    simulated!(_kernel => Ok(()));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
-    copied == Ok(buffer.len())
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, thread_id(), &raw const local, 1, &raw const remote, 1, 0) }?;
+    if copied == buffer.len() { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 /// See [`dma::sign`].
