@@ -559,10 +559,20 @@ extern "C" fn mlockall(flags: i32) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     if option == libc::PR_SET_SECCOMP {
-        retire_before_filter();
+        match a as u32 {
+            libc::SECCOMP_MODE_STRICT => retire_before_filter(),
+            libc::SECCOMP_MODE_FILTER if may_be_filter(b) => retire_before_filter(),
+            _ => {}
+        }
     }
     // SAFETY: the program's own call, passed on.
     result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
+}
+
+/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Who asks whether filters are possible, as
+/// libraries do, passes an address at which nothing is, and loads none.
+fn may_be_filter(address: usize) -> bool {
+    sys::look_at(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)
 }
 
 fn retire_before_filter() {
@@ -590,7 +600,11 @@ extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usi
     };
     match number {
         libc::SYS_seccomp => {
-            retire_before_filter();
+            match a as u32 {
+                libc::SECCOMP_SET_MODE_STRICT => retire_before_filter(),
+                libc::SECCOMP_SET_MODE_FILTER if may_be_filter(c) => retire_before_filter(),
+                _ => {}
+            }
             forward()
         }
         libc::SYS_exit => {
