@@ -1,6 +1,7 @@
 /* fork in all its forms while pages are evicted. Usage: see cold.h; `arguments SEED WORD...` is what cases execute. */
 #include "cold.h"
 #include <alloca.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -349,6 +350,141 @@ static void fork_by(pid_t (*fork_somehow)(void)) {
 static void fork_without_handlers(void) { fork_by(_Fork); }
 static void fork_by_number(void) { fork_by(plain_fork_syscall); }
 static void clone_by_number(void) { fork_by(plain_clone_syscall); }
+
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+/* struct clone_args in its first form. */
+struct clone3_arguments {
+    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+};
+
+static pid_t plain_clone3_syscall(void) {
+    struct clone3_arguments arguments = {.exit_signal = SIGCHLD};
+    return (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
+}
+
+static void clone3_by_number(void) {
+    struct clone3_arguments arguments = {.exit_signal = SIGCHLD};
+    MUST(syscall(SYS_clone3, NULL, sizeof arguments) == -1 && errno == EFAULT);
+    MUST(syscall(SYS_clone3, &arguments, 8UL) == -1 && errno == EINVAL);
+    fork_by(plain_clone3_syscall);
+}
+
+/* The kernel writes numbers into evicted pages, in the child before anything else. */
+static void clones_write_into_evicted_memory(void) {
+    make_cold();
+    enum { TID_PAGE = 100, PIDFD_PAGE = 200 };
+    int *tid = (int *)(map + TID_PAGE * PAGE), *pidfd = (int *)(map + PIDFD_PAGE * PAGE);
+    for (int kind = 0; kind < 2; kind++) {
+        struct clone3_arguments arguments = {
+            .flags = CLONE_CHILD_SETTID | CLONE_PIDFD,
+            .pidfd = (uint64_t)(uintptr_t)pidfd,
+            .child_tid = (uint64_t)(uintptr_t)tid,
+            .exit_signal = SIGCHLD,
+        };
+        /* The address of the child's number is the fourth or the fifth argument. */
+        pid_t child = (pid_t)(kind ? syscall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID, 0, 0, tid, tid)
+                                   : syscall(SYS_clone3, &arguments, sizeof arguments));
+        if (child == 0) {
+            alarm(60);
+            MUST(*tid == getpid());
+            for (size_t w = 1; w < 512; w++)
+                MUST(((uint64_t *)tid)[w] == word_of(2, TID_PAGE, w));
+            check_pages(map, 0, TID_PAGE, 2);
+            check_pages(map, TID_PAGE + 1, PIDFD_PAGE, 2);
+            check_pages(map, PIDFD_PAGE + 1, PAGES, 2);
+            check(heap, BYTES, 1);
+            _exit(0);
+        }
+        MUST(child > 0);
+        wait_for(child);
+        if (kind == 0) {
+            MUST(close(*pidfd) == 0);
+            ((uint64_t *)pidfd)[0] = word_of(2, PIDFD_PAGE, 0);
+        }
+        check_all();
+        evict_all();
+    }
+}
+
+#if defined(__x86_64__)
+static void returned_to_on_another_stack(void) {
+    alarm(60);
+    check_all();
+    _exit(0);
+}
+
+/* The C library's `syscall` returns, in the child, to what lies on the stack that it was given. */
+static void clones_by_number_on_another_stack(void) {
+    make_cold();
+    char *stack = cold_heap(256 * KIB, 3), *top = stack + 256 * KIB - 256 + 8;
+    for (int kind = 0; kind < 4; kind++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            evict_all();
+            ((void (**)(void))top)[-1] = returned_to_on_another_stack;
+            uint64_t flags = SIGCHLD | (kind & 1 ? CLONE_VM | CLONE_VFORK : 0);
+            struct clone3_arguments arguments = {
+                .flags = flags & ~(uint64_t)SIGCHLD,
+                .exit_signal = SIGCHLD,
+                .stack = (uint64_t)(uintptr_t)stack,
+                .stack_size = (uint64_t)(top - 8 - stack),
+            };
+            wait_for((pid_t)(kind & 2 ? syscall(SYS_clone3, &arguments, sizeof arguments) : syscall(SYS_clone, flags, top - 8, 0, 0, 0)));
+            check_all();
+            _exit(0);
+        }
+        wait_for(child);
+    }
+}
+#else
+static void clones_by_number_on_another_stack(void) { cannot_check("the child would need a frame of its caller's"); }
+#endif
+
+/* A library in a namespace of its own has a C library of its own there, and forks with that. */
+static char *forking_library;
+
+static void forks_of_another_c_library(void) {
+    make_cold();
+    void *library = dlmopen(LM_ID_NEWLM, forking_library, RTLD_NOW);
+    MUST(library);
+    pid_t (*other_fork)(void) = (pid_t(*)(void))dlsym(library, "other_fork");
+    MUST(other_fork);
+    MUST(madvise(map, BYTES, MADV_PAGEOUT) == 0 && madvise(heap, BYTES, MADV_PAGEOUT) == 0);
+    for (int n = 0; n < 3; n++) {
+        pid_t child = other_fork();
+        if (child == 0) {
+            alarm(60);
+            check_all();
+            pid_t grandchild = n ? fork() : other_fork();
+            if (grandchild == 0) {
+                check_all();
+                munmap(map, BYTES / 2);
+                _exit(0);
+            }
+            wait_for(grandchild);
+            free(malloc(2 * MIB));
+            MUST(munmap(map, BYTES) == 0);
+            _exit(0);
+        }
+        wait_for(child);
+        check_all();
+    }
+}
+
+/* Memory that stays where it is, if an audit library is there. */
+static void memory_stays_in_place(void) {
+    heap = mapping(BYTES);
+    fill(heap, BYTES, 1);
+    for (int n = 0; n < 20; n++) {
+        MUST(madvise(heap, BYTES, MADV_PAGEOUT) == 0);
+        usleep(20000);
+        MUST(absent_pages(heap, BYTES) == 0);
+    }
+    check(heap, BYTES, 1);
+}
 
 static char *clone_stack;
 enum { STACK_BYTES = 256 << 10 };
@@ -896,6 +1032,10 @@ int main(int count, char **words) {
         CASE(fork_without_handlers),
         CASE(fork_by_number),
         CASE(clone_by_number),
+        CASE(clone3_by_number),
+        CASE(clones_write_into_evicted_memory),
+        CASE(clones_by_number_on_another_stack),
+        CASE(forks_of_another_c_library),
         CASE(clone_on_another_stack),
         CASE(clone_that_shares_memory),
         CASE(the_last_thread_exits_alone),
@@ -912,8 +1052,10 @@ int main(int count, char **words) {
         CASE(signals_while_forking),
         CASE(signal_handlers_fork),
         CASE(closes_its_output),
+        CASE(memory_stays_in_place),
     };
     if (count > 2 && strcmp(words[1], "arguments") == 0)
         return check_arguments(count, words);
+    forking_library = count > 2 ? words[2] : "";
     return run_case(count, words, cases, COUNT(cases));
 }

@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -76,6 +77,53 @@ static void discarded_pages_are_zeros(void) {
                     check_pages(area, (size_t)p, (size_t)p + 1, (uint64_t)round);
         }
     }
+}
+
+/* A thread that waits until a page reads as zeros, because it was discarded, and writes to it: that is not discarded. */
+static _Atomic uint64_t *handed_over;
+static atomic_int discards, answers;
+
+static void *answers_each_discard(void *unused) {
+    for (int round = 1;; round++) {
+        int begun;
+        while ((begun = atomic_load(&discards)) != -1 && begun < round)
+            ;
+        if (begun == -1)
+            return unused;
+        while (atomic_load(handed_over) != 0)
+            ;
+        atomic_store(handed_over, 42);
+        atomic_store(&answers, round);
+    }
+}
+
+static void discarded_pages_that_are_written_at_once(void) {
+    int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    MUST(self >= 0);
+    char *area = cold_mapping(BYTES, 1);
+    handed_over = (_Atomic uint64_t *)AT(area, 3);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, answers_each_discard, NULL) == 0);
+    bool by_descriptor = true;
+    for (int round = 1; round <= 40; round++) {
+        fill(area, BYTES, (uint64_t)round);
+        evict(area, BYTES);
+        /* It is there, and all around it is out. */
+        atomic_store(handed_over, 7);
+        atomic_store(&discards, round);
+        struct iovec part = {area, BYTES};
+        if (round % 2 == 0 && by_descriptor)
+            by_descriptor = syscall(SYS_process_madvise, self, &part, 1UL, MADV_DONTNEED, 0UL) == BYTES;
+        if (round % 2 == 1 || !by_descriptor)
+            MUST(madvise(area, BYTES, MADV_DONTNEED) == 0);
+        while (atomic_load(&answers) != round)
+            ;
+        MUST(atomic_load(handed_over) == 42);
+        check_zeros(area, 3 * PAGE);
+        check_zeros(AT(area, 4), BYTES - 4 * PAGE);
+    }
+    atomic_store(&discards, -1);
+    MUST(pthread_join(thread, NULL) == 0 && close(self) == 0);
 }
 
 static void unmapped_addresses_are_zeros_when_mapped_again(void) {
@@ -994,18 +1042,35 @@ static void failed_mappings_leave_no_old_contents(void) {
     check_pages(area, 1536, PAGES, 1);
 }
 
-static long call_without_the_c_library(long number, void *address, size_t bytes) {
+static long syscall_without_the_c_library(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(address), "S"(bytes) : "rcx", "r11", "memory");
+    register long fourth __asm__("r10") = d;
+    register long fifth __asm__("r8") = e;
+    register long sixth __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "rcx", "r11", "memory");
     return result;
 #elif defined(__aarch64__)
-    register long result __asm__("x0") = (long)address;
-    register size_t second __asm__("x1") = bytes;
+    register long result __asm__("x0") = a;
+    register long second __asm__("x1") = b;
+    register long third __asm__("x2") = c;
+    register long fourth __asm__("x3") = d;
+    register long fifth __asm__("x4") = e;
+    register long sixth __asm__("x5") = f;
     register long call __asm__("x8") = number;
-    __asm__ volatile("svc 0" : "+r"(result) : "r"(second), "r"(call) : "memory");
+    __asm__ volatile("svc 0"
+                     : "+r"(result)
+                     : "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth), "r"(call)
+                     : "memory");
     return result;
 #endif
+}
+
+static long call_without_the_c_library(long number, void *address, size_t bytes) {
+    return syscall_without_the_c_library(number, (long)address, (long)bytes, 0, 0, 0, 0);
 }
 
 /* Removed by a call that nothing can interpose, and mapped anew: nothing of what was there comes back. */
@@ -1028,6 +1093,106 @@ static void memory_removed_behind_the_c_library(void) {
         check_pages(area, 1536, PAGES, 1);
         fill(AT(area, 512), 1024 * PAGE, 3);
         evict(area, BYTES);
+    }
+}
+
+/* What came where managed memory was, and is not managed: every other page holds what was written, the others are zeros. */
+static void fill_every_other_page(char *area, size_t pages, uint64_t seed) {
+    for (size_t p = 0; p < pages; p += 2)
+        for (size_t w = 0; w < 512; w++)
+            ((uint64_t *)AT(area, p))[w] = word_of(seed, p, w);
+}
+
+static void check_every_other_page(char *area, size_t pages, uint64_t seed) {
+    for (size_t p = 0; p < pages; p++)
+        if (p % 2)
+            check_zeros(AT(area, p), PAGE);
+        else
+            check_pages(area, p, p + 1, seed);
+}
+
+/* Whoever evicts has its chance, and is asked to. */
+static void hold_every_other_page(char *area, size_t pages, uint64_t seed) {
+    for (int round = 0; round < 4; round++) {
+        MUST(madvise(area, pages * PAGE, MADV_PAGEOUT) == 0);
+        check_every_other_page(area, pages, seed);
+        usleep(20000);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        check_every_other_page(area, pages, seed);
+        fill_every_other_page(area, pages, seed + 1);
+        MUST(madvise(area, pages * PAGE, MADV_PAGEOUT) == 0);
+        check_every_other_page(area, pages, seed + 1);
+        _exit(0);
+    }
+    wait_for(child);
+    check_every_other_page(area, pages, seed);
+}
+
+enum { SMALL = 128 };
+
+static char *small_mapping_at(char *place, bool past_the_c_library) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (past_the_c_library) {
+        long at = syscall_without_the_c_library(SYS_mmap, (long)place, SMALL * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+        MUST(at == (long)place);
+    } else {
+        MUST(mmap(place, SMALL * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == place);
+    }
+    return place;
+}
+
+/* Removed as a collector's or a JIT's own system call removes it; what comes there is small, by the C library's mmap or as it maps itself
+   (stacks of threads, libraries). Pages that were out then, and pages that were back. */
+static void small_mappings_where_memory_was_removed(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        char *area = cold_mapping(BYTES, 1), *place = AT(area, 512);
+        if (kind & 1)
+            check(area, BYTES, 1);
+        MUST(call_without_the_c_library(SYS_munmap, place, 1024 * PAGE) == 0);
+        for (int n = 0; n < 8; n++)
+            fill_every_other_page(small_mapping_at(AT(place, n * SMALL), kind & 2), SMALL, (uint64_t)n + 2);
+        for (int n = 0; n < 8; n++)
+            hold_every_other_page(AT(place, n * SMALL), SMALL, (uint64_t)n + 2);
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 1536, PAGES, 1);
+        /* And managed again. */
+        for (int n = 0; n < 8; n++)
+            MUST(call_without_the_c_library(SYS_munmap, AT(place, n * SMALL), SMALL * PAGE) == 0);
+        MUST(mmap(place, 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == place);
+        check_zeros(place, 1024 * PAGE);
+        fill(place, 1024 * PAGE, 5);
+        evict(place, 1024 * PAGE);
+        check(place, 1024 * PAGE, 5);
+        MUST(munmap(area, BYTES) == 0);
+    }
+}
+
+/* shmat with SHM_REMAP replaces what is mapped, and shmdt leaves room. */
+static void shared_segments_replace_memory(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        char *area = cold_mapping(BYTES, 1), *place = AT(area, 512);
+        if (kind & 1)
+            check(area, BYTES, 1);
+        int id = shmget(IPC_PRIVATE, 1024 * PAGE - 100, IPC_CREAT | 0600);
+        MUST(id >= 0);
+        MUST(shmat(id, place, 0) == (void *)-1 && errno == EINVAL);
+        check_pages(area, 500, 700, 1);
+        void *attached = kind & 2 ? (void *)syscall(SYS_shmat, id, place, SHM_REMAP) : shmat(id, place + 5, SHM_REMAP | SHM_RND);
+        MUST(attached == place && shmctl(id, IPC_RMID, NULL) == 0);
+        check_zeros(place, 1024 * PAGE);
+        fill(place, 1024 * PAGE, 3);
+        MUST(madvise(place, 1024 * PAGE, MADV_PAGEOUT) == 0 || errno == EINVAL);
+        check(place, 1024 * PAGE, 3);
+        MUST(shmdt(place) == 0);
+        for (int n = 0; n < 8; n++)
+            fill_every_other_page(small_mapping_at(AT(place, n * SMALL), true), SMALL, (uint64_t)n + 2);
+        for (int n = 0; n < 8; n++)
+            hold_every_other_page(AT(place, n * SMALL), SMALL, (uint64_t)n + 2);
+        check_pages(area, 0, 512, 1);
+        check_pages(area, 1536, PAGES, 1);
+        MUST(munmap(area, BYTES) == 0);
     }
 }
 
@@ -1371,6 +1536,7 @@ static void untouched_pages_among_many_mappings(void) {
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(discarded_pages_are_zeros),
+        CASE(discarded_pages_that_are_written_at_once),
         CASE(unmapped_addresses_are_zeros_when_mapped_again),
         CASE(mapped_over_evicted_memory),
         CASE(remapped_memory_keeps_its_contents),
@@ -1400,6 +1566,8 @@ int main(int count, char **words) {
         CASE(remapped_memory_keeps_its_kind),
         CASE(failed_mappings_leave_no_old_contents),
         CASE(memory_removed_behind_the_c_library),
+        CASE(small_mappings_where_memory_was_removed),
+        CASE(shared_segments_replace_memory),
         CASE(advice_through_a_process_descriptor),
         CASE(memory_is_replaced_while_it_is_read),
         CASE(memory_goes_while_it_is_read),

@@ -697,6 +697,23 @@ static void sandboxed(bool by_number) {
     check(map, BYTES, 7);
 }
 
+/* Whoever asks whether filters are possible loads none, and its memory still leaves and comes back. */
+static void asking_for_filters(void) {
+    make_cold();
+    unsigned action = SECCOMP_RET_KILL_PROCESS;
+    uint16_t sizes[3];
+    MUST(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0);
+    MUST(syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, sizes) == 0);
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) == -1 && errno == EFAULT);
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && errno == EFAULT);
+    MUST(prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 0);
+    for (int round = 0; round < 3; round++) {
+        check_all();
+        evict(map, BYTES);
+    }
+    check_all();
+}
+
 static void sandboxed_by_prctl(void) { sandboxed(false); }
 static void sandboxed_by_seccomp(void) { sandboxed(true); }
 
@@ -1062,6 +1079,7 @@ int main(int count, char **words) {
         CASE(core_files),
         CASE(user_ids_change),
         CASE(not_dumpable),
+        CASE(asking_for_filters),
         CASE(sandboxed_by_prctl),
         CASE(sandboxed_by_seccomp),
         CASE(sandboxed_strictly),

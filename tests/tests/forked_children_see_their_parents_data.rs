@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
-use terrace_tests::{Cases, Terrace, cases, compiled, terrace_command, terrace_library};
+use terrace_tests::{Cases, Program, Terrace, cases, compiled, terrace_command, terrace_library};
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
@@ -13,7 +13,7 @@ static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     let library = library.to_str().expect("the target directory's name is text");
     Cases {
         program: compiled("forked_children_see_their_parents_data.c", &[library]),
-        arguments: Vec::new(),
+        arguments: vec![compiled("forking_library.c", &["-shared", "-fPIC"])],
         ways: vec![Terrace::within("4G"), Terrace::stressed()],
     }
 });
@@ -29,6 +29,8 @@ cases! { FORKS.hold:
     fork_without_handlers
     fork_by_number
     clone_by_number
+    clone3_by_number
+    clones_write_into_evicted_memory
     clone_on_another_stack
     clone_that_shares_memory
     the_last_thread_exits_alone
@@ -44,6 +46,31 @@ cases! { FORKS.hold:
     a_closed_pipe_ends
     signals_while_forking
     signal_handlers_fork
+}
+
+// Terrace retires where a child could not have what it needs.
+cases! { FORKS.hold_managed_or_not:
+    clones_by_number_on_another_stack
+    forks_of_another_c_library
+}
+
+/// LD_AUDIT's libraries have a C library of their own from the start: nothing is evicted, and one line says so. Also where
+/// somebody preloads the library himself, and the loader has room for it.
+#[test]
+fn nothing_leaves_under_an_audit_library() {
+    let plain = || Program::new(&FORKS.program).arg("memory_stays_in_place").env("LD_AUDIT", &FORKS.arguments[0]);
+    plain().succeed();
+    let ran = plain().under(Terrace::stressed()).succeed();
+    assert_eq!(ran.report().at("/managed"), false);
+    let preloaded = plain()
+        .env("LD_PRELOAD", terrace_library())
+        .env("TERRACE_STRESS", "full")
+        .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")
+        .succeed();
+    for finished in [ran, preloaded] {
+        let lines = finished.stderr.lines().filter(|line| line.starts_with("terrace: ") && line.contains("LD_AUDIT"));
+        assert!(lines.count() >= 1, "{}", finished.account("did not say so"));
+    }
 }
 
 /// setuid to nobody while pages are out: a child can still bring them back.

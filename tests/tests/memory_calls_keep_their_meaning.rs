@@ -13,6 +13,7 @@ static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
 
 cases! { CALLS.hold:
     discarded_pages_are_zeros
+    discarded_pages_that_are_written_at_once
     unmapped_addresses_are_zeros_when_mapped_again
     mapped_over_evicted_memory
     remapped_memory_keeps_its_contents
@@ -42,6 +43,8 @@ cases! { CALLS.hold:
     remapped_memory_keeps_its_kind
     failed_mappings_leave_no_old_contents
     memory_removed_behind_the_c_library
+    small_mappings_where_memory_was_removed
+    shared_segments_replace_memory
     advice_through_a_process_descriptor
     memory_is_replaced_while_it_is_read
     memory_goes_while_it_is_read

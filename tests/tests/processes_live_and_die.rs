@@ -30,6 +30,7 @@ cases! { PROCESSES.hold:
     signals_in_terraces_own_heap
     signals_to_terraces_threads
     libraries_come_and_go_with_their_memory_out
+    asking_for_filters
 }
 
 // Terrace may retire where it can no longer do its work.

@@ -37,7 +37,15 @@ const OUR_MACHINE: elf::Machine = elf::EM_AARCH64;
 
 /// Tells why `program` (a path, as [`command_path::resolve`] gives it) cannot be reached, or `None` if it can.
 pub fn out_of_reach(program: &Path) -> Option<OutOfReach> {
-    follow(program, SCRIPT_DEPTH)
+    audited().or_else(|| follow(program, SCRIPT_DEPTH))
+}
+
+/// Under LD_AUDIT the loader has less room for thread-local variables, too little for a preload that has many: it would stop the program.
+fn audited() -> Option<OutOfReach> {
+    std::env::var_os("LD_AUDIT").filter(|libraries| !libraries.is_empty()).map(|_| OutOfReach {
+        cause: "is started with LD_AUDIT, whose libraries bring a C library of their own that forks unseen".into(),
+        remedy: "clear LD_AUDIT",
+    })
 }
 
 fn follow(program: &Path, depth: u32) -> Option<OutOfReach> {

@@ -514,6 +514,9 @@ impl Evictor {
     }
 
     /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is made our own and tried again.
+    ///
+    /// The kernel does not ask whether what it moves is registered, and what is not reads as zeros
+    /// afterwards. So that is asked right before, whatever is believed: see [`Pager::disown`].
     fn move_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
         let uffd = pager.descriptors.staging.load(Relaxed);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
@@ -523,8 +526,22 @@ impl Evictor {
         loop {
             let from = address + done * PAGE;
             let to = pager.staging.address(slot + done);
-            // SAFETY: the pages are claimed (Moving), the slots free.
-            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, step.min(pages - done) * PAGE) };
+            let len = step.min(pages - done) * PAGE;
+            match sys::uffd_has(pager.uffd_of(from), from, len) {
+                Ok(true) => {}
+                // Or in two mappings.
+                Ok(false) if len > PAGE => {
+                    step = 1;
+                    continue;
+                }
+                Ok(false) => {
+                    pager.disown(from);
+                    return done;
+                }
+                Err(_) => return done,
+            }
+            // SAFETY: the pages are claimed (Moving) and their faults answered; the slots are free.
+            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
             done += bytes / PAGE;
             if done == pages {
                 return done;
@@ -570,7 +587,8 @@ impl Evictor {
             return 0;
         }
         let mut copied = 0;
-        if sys::uffd_write_protect(uffd, address, exclusive * PAGE, true).is_ok() {
+        let protected = sys::uffd_write_protect(uffd, address, exclusive * PAGE, true);
+        if protected.is_ok() {
             copied = sys::copy_pages(address, pager.staging.address(slot), exclusive);
         }
         // SAFETY: claimed, write-protected, and their contents are in the slots.
@@ -586,6 +604,13 @@ impl Evictor {
             if gone < copied {
                 pager.staging.empty(slot + gone, copied - gone);
             }
+        }
+        // What is protected is registered: as for [`Evictor::move_run`].
+        if protected == Err(Errno::ENOENT) {
+            if exclusive > 1 {
+                return self.copy_run(pager, address, slot, 1);
+            }
+            pager.disown(address);
         }
         gone
     }
@@ -942,6 +967,58 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
         Err(_) => attributes.evictable = false,
     });
     done.is_ok()
+}
+
+impl Pager {
+    /// A page that is there turned out not to be registered, although it was believed to be. What was
+    /// managed there went past us (an unmapping by an instruction of the program's own), and what came
+    /// is not ours: a small mapping, a thread's stack, a library. It is managed no longer, with all of
+    /// its kind in the region, as far as the kernel tells. What may be stored there is nobody's: it
+    /// goes when memory is managed there again.
+    fn disown(&self, address: usize) {
+        let base = address / REGION * REGION;
+        let mut disowned = false;
+        if self.watches.load(Relaxed) {
+            disowned = self.disown_unregistered(base, base + REGION);
+        }
+        if !disowned {
+            self.disown_run(address, address + PAGE);
+        }
+    }
+
+    /// Gives up what is believed to be registered in `start..end`, and is something else. True if there
+    /// was any. Only where [`Pager::watches`] is set can the kernel be asked.
+    pub(crate) fn disown_unregistered(&self, start: usize, end: usize) -> bool {
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        let mut runs = [Run::default(); 16];
+        let mut disowned = false;
+        let believed = self.ranges.lock().overlapping(start, end);
+        for range in believed.into_iter().filter(|range| range.attributes.registered) {
+            let mut from = range.start;
+            while from < range.end {
+                let Ok((count, walked)) = sys::scan_unregistered(pagemap, from, range.end, &mut runs) else { break };
+                for run in &runs[..count] {
+                    disowned |= self.disown_run(run.start as usize, run.end as usize);
+                }
+                from = walked.max(from + PAGE);
+            }
+        }
+        disowned
+    }
+
+    /// Gives up `start..end`, which is not registered. Not what is not believed to be: it may have been
+    /// mapped since we looked, and is the program's.
+    fn disown_run(&self, start: usize, end: usize) -> bool {
+        let mut ranges = self.ranges.lock();
+        let mut believed = ranges.overlapping(start, end);
+        believed.retain(|range| range.attributes.registered);
+        for range in &believed {
+            ranges.remove(range.start, range.end);
+        }
+        drop(ranges);
+        self.uncount(&believed);
+        !believed.is_empty()
+    }
 }
 
 /// Leaves a region alone for a growing time if the kernel refused to move most of its pages.

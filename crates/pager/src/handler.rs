@@ -42,6 +42,8 @@ impl Tools {
 pub(crate) const MESSAGES: usize = 32;
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
+/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by then.
+const BUSY_TRIES: u32 = 100;
 /// Longest wait for room before a page is restored all the same.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// Between attempts to restore a page for which there is no memory.
@@ -141,7 +143,15 @@ impl Pager {
         }
         self.wait_for_room(PAGE as u64, ROOM_WAIT);
         tools.laps.lap(FaultStep::Room);
+        let mut tries = 1;
         while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
+            if tries == BUSY_TRIES {
+                // Whoever is at it may need this very thread first (a discard, for a page of its own
+                // stack). So the thread that waits looks again: its fault comes behind the others'.
+                sys::uffd_wake(uffd, address, PAGE);
+                break;
+            }
+            tries += 1;
             sys::yield_now();
         }
         tools.laps = Laps::default();

@@ -7,7 +7,7 @@
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
 use crate::ranges::{Attributes, Range};
 use crate::sys::{self, Errno, PAGE, SignalsBlocked};
-use crate::table::{Entry, REGION};
+use crate::table::{Entry, REGION, REGION_PAGES};
 use crate::word::{Snapshot, State};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -103,62 +103,158 @@ impl Pager {
         self.ranges.lock().overlaps(start, start.saturating_add(len))
     }
 
-    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's purge): `act` tells the
-    /// kernel, for the range or a part of it, and what that does not refuse goes from the stores too. Its result for the range is handed back.
+    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's
+    /// purge): `act` tells the kernel, part by part in the order of addresses, and what that does
+    /// not refuse goes from the stores too. Its result is handed back.
+    ///
+    /// `act` reaches each page that is in the page table once at most. As soon as a page reads as
+    /// zeros, another thread may write to it, and what it writes must stay. So no fault may bring
+    /// old contents back between `act` and the dropping of what is stored. Evicted pages are claimed
+    /// first, as a handler claims them, and faults on them wait.
     pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn(usize, usize) -> Result<R, Errno>) -> Result<R, Errno> {
+        let Some(end) = start.checked_add(len) else { return act(start, len) };
         self.with_regions(start, len, |entries| {
-            // Copies are to go too.
-            let stored = |entry: &Entry| pages_within(entry, start, start + len).any(|page| !entry.word(page).load().is(State::Resident));
-            let out = entries.iter().any(stored);
-            let result = act(start, len);
-            // ENOMEM: done but for holes in the range.
-            if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
-                for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, start + len, entry)) {
+            self.restore_staged(entries, start, end);
+            let result = self.discard_in_parts(entries, start, end, &act);
+            if is_done(&result) {
+                for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry)) {
                     // Where that failed before, the kernel would give new ones.
                     // SAFETY: changes no contents.
                     let _ = unsafe { sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE) };
                 }
-                forget_huge(entries, start, start + len);
+                forget_huge(entries, start, end);
             }
-            self.forget_swapped(entries, start, start + len);
-            if out {
-                self.discard_stored(entries, start, start + len, len, &result, &act);
-            }
+            self.forget_swapped(entries, start, end);
             result
         })
     }
 
-    /// The stores' part of [`Pager::discard`] in `start..end`, where `act` had this result. The kernel refuses (locked memory, say) when it
-    /// comes to the first page in question: up to there it is done, and found out here in steps: the whole, regions, pages.
-    fn discard_stored<R>(
+    /// Pages that a probe has staged come back before their range is discarded: a claim on one could
+    /// not be given back. The regions are locked, so no more are staged.
+    fn restore_staged(&self, entries: &[Entry], start: usize, end: usize) {
+        for entry in entries {
+            let is_staged = |address: &usize| entry.word(*address).load().is(State::Staged);
+            let mut staged = pages_within(entry, start, end).filter(is_staged);
+            if let Some(first) = staged.next() {
+                let last = staged.last().unwrap_or(first);
+                // What is evicted between them comes back, too: probes are few and short.
+                self.restore_range(first, last + PAGE);
+            }
+        }
+    }
+
+    /// Discards `start..end`: each region of which something is stored by itself, and what lies
+    /// between them at once.
+    fn discard_in_parts<R>(
         &self,
         entries: &[Entry],
         start: usize,
         end: usize,
-        step: usize,
-        result: &Result<R, Errno>,
         act: &impl Fn(usize, usize) -> Result<R, Errno>,
-    ) -> bool {
-        // ENOMEM means done but for holes in the range.
-        if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
-            self.drop_pages(entries, start, end);
-            // A fault in between may have brought old contents back.
-            let _ = act(start, end - start);
-            return true;
-        }
-        if step <= PAGE {
-            return false;
-        }
-        let step = if step > REGION { REGION } else { PAGE };
-        let mut from = start;
-        while from < end {
-            let to = end.min((from / step + 1) * step);
-            if !self.discard_stored(entries, from, to, step, &act(from, to - from), act) {
-                return false;
+    ) -> Result<R, Errno> {
+        let (mut done, mut has_holes) = (None, false);
+        let mut note = |result: Result<R, Errno>| {
+            match result {
+                Ok(result) => done = Some(result),
+                Err(Errno::ENOMEM) => has_holes = true,
+                Err(errno) => return Err(errno),
             }
+            Ok(())
+        };
+        let mut from = start;
+        let is_stored = |entry: &&Entry| pages_within(entry, start, end).any(|page| !entry.word(page).load().is(State::Resident));
+        for entry in entries.iter().filter(is_stored) {
+            let (base, to) = (entry.region.address().max(start), end.min(entry.region.address() + REGION));
+            if from < base {
+                note(act(from, base - from))?;
+            }
+            note(self.discard_in_region(entry, base, to, act))?;
             from = to;
         }
-        true
+        if from < end || start == end {
+            note(act(from, end - from))?;
+        }
+        done.filter(|_| !has_holes).ok_or(Errno::ENOMEM)
+    }
+
+    /// [`Pager::discard`] for `start..end` in one region.
+    fn discard_in_region<R>(
+        &self,
+        entry: &Entry,
+        start: usize,
+        end: usize,
+        act: &impl Fn(usize, usize) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let mut claimed = Pages::default();
+        for address in pages_within(entry, start, end) {
+            if self.claim_stored(entry, address) {
+                claimed.add(entry, address);
+            }
+        }
+        let result = act(start, end - start);
+        let done = is_done(&result);
+        if done {
+            let is_kept = |address: &usize| entry.word(*address).load().is(State::Kept);
+            pages_within(entry, start, end).filter(is_kept).for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
+        }
+        // The kernel refuses (locked memory, say) when it comes to the first page in question: up to
+        // there it is done.
+        let until = if done {
+            end
+        } else if claimed.is_empty() {
+            start
+        } else {
+            first_locked(start, end)
+        };
+        let mut goes = true;
+        for address in claimed.of(entry) {
+            // Where the whole was refused, the kernel is asked for the page itself: nothing is in
+            // place there, and nothing can come.
+            goes = goes && address < until && (done || is_done(&act(address, PAGE)));
+            self.end_claim(entry, address, goes);
+        }
+        result
+    }
+
+    /// Claims a page of which only the stored bytes are left, and waits for whoever is bringing it
+    /// back. True if it is ours now: until [`Pager::end_claim`], faults on it wait. Its region is
+    /// locked.
+    fn claim_stored(&self, entry: &Entry, address: usize) -> bool {
+        let word = entry.word(address);
+        loop {
+            let found = word.load();
+            match found.state() {
+                Some(State::Resident | State::Kept) => return false,
+                Some(State::Evicted) => {
+                    if word.transition(found, found.with(State::Restoring, found.payload())).is_ok() {
+                        return true;
+                    }
+                }
+                // Brought back before ([`Pager::restore_staged`]). Without a keeper nobody would.
+                Some(State::Staged) => {
+                    let _ = word.transition(found, Snapshot(0));
+                }
+                // Its handler will be done in microseconds.
+                Some(State::Restoring | State::Moving) => sys::yield_now(),
+                None => {
+                    self.freeze(&format!("damaged page word at {address:#x}"));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Ends a claim of [`Pager::claim_stored`]: the page `goes`, or is evicted as before.
+    fn end_claim(&self, entry: &Entry, address: usize, goes: bool) {
+        let word = entry.word(address);
+        let claim = word.load();
+        if goes {
+            let removed = entry.region.store.lock().remove(&self.tiers, Location::from_bits(claim.payload()));
+            self.check(removed.is_ok(), "a discarded page's bytes were in its store");
+            entry.region.evicted.fetch_sub(1, Relaxed);
+        }
+        let to = if goes { Snapshot(0) } else { claim.with(State::Evicted, claim.payload()) };
+        self.check(word.transition(claim, to).is_ok(), "a claimed page word is changed by its claimant only");
     }
 
     /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so the range is no longer managed, and
@@ -180,6 +276,12 @@ impl Pager {
             }
             result
         })
+    }
+
+    /// Something is mapped in a range that is not to be managed. What was managed there has gone past
+    /// us, and nothing of it is kept.
+    pub fn forget(&self, start: usize, len: usize) {
+        let _ = self.unmap(start, len, || Ok(()));
     }
 
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
@@ -232,7 +334,8 @@ impl Pager {
         }
     }
 
-    fn ranges_within(&self, start: usize, end: usize) -> Vec<Range> {
+    /// What is managed in `start..end`, in the order of addresses.
+    pub fn ranges_within(&self, start: usize, end: usize) -> Vec<Range> {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         self.ranges.lock().overlapping(start, end)
@@ -316,7 +419,7 @@ impl Pager {
         self.count_committed(after as isize - before as isize);
     }
 
-    fn uncount(&self, pieces: &[Range]) {
+    pub(crate) fn uncount(&self, pieces: &[Range]) {
         self.count_committed(-(evictable_bytes(pieces) as isize));
     }
 
@@ -411,6 +514,50 @@ impl Pager {
         entry.region.evicted.fetch_sub(1, Relaxed);
         true
     }
+}
+
+/// Some pages of one region.
+#[derive(Default)]
+struct Pages([u64; REGION_PAGES / 64]);
+
+impl Pages {
+    fn add(&mut self, entry: &Entry, address: usize) {
+        let page = (address - entry.region.address()) / PAGE;
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0 == [0; REGION_PAGES / 64]
+    }
+
+    /// Their addresses, in order.
+    fn of<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = usize> + 'a {
+        let pages = (0..REGION_PAGES).filter(|page| self.0[page / 64] >> (page % 64) & 1 != 0);
+        pages.map(|page| entry.region.address() + page * PAGE)
+    }
+}
+
+/// Whether the kernel discarded a range. ENOMEM means: but for holes in it.
+fn is_done<R>(result: &Result<R, Errno>) -> bool {
+    matches!(result, Ok(_) | Err(Errno::ENOMEM))
+}
+
+/// The first page of `start..end` that lies in locked memory, or in other memory of which the kernel
+/// discards nothing: it refuses MADV_COLD there as well, which changes no contents. `start` where it
+/// refuses nothing: then nobody knows.
+fn first_locked(start: usize, end: usize) -> usize {
+    // SAFETY: changes no contents.
+    let refuses = |until: usize| !is_done(&unsafe { sys::advise(start, until - start, libc::MADV_COLD) });
+    if !refuses(end) {
+        return start;
+    }
+    // All before `known` is not refused, and something before `refused` is.
+    let (mut known, mut refused) = (start, end);
+    while refused - known > PAGE {
+        let middle = known + (refused - known) / PAGE / 2 * PAGE;
+        if refuses(middle) { refused = middle } else { known = middle }
+    }
+    known
 }
 
 /// The pages that a range lies in.

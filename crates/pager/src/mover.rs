@@ -304,6 +304,10 @@ impl Mover {
             return;
         }
         self.evictor.cancel_probes(self.pager);
+        if self.pager.watches.load(Relaxed) {
+            // A forked child registers what is believed to be registered: not what is something else.
+            self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);
+        }
         if pause.compare_exchange(PAUSE, PAUSED, SeqCst, SeqCst).is_ok() {
             sys::futex_wake(pause, u32::MAX >> 1);
         }

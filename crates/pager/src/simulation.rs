@@ -119,9 +119,8 @@ pub(crate) struct Kernel {
     evictor: RefCell<Evictor>,
     /// Regions that are locked further down on this stack, or in which a handler is at work there: the mover would wait.
     busy: RefCell<Vec<usize>>,
-    /// Pages whose contents another thread of the program is giving up: until it is told that they are gone, whoever looks may find
-    /// either, and may lose what it writes.
-    vanishing: RefCell<std::ops::Range<usize>>,
+    /// The first page of which the kernel discards nothing, during a discard.
+    refused: Cell<usize>,
     /// The kernel forks at any moment.
     forking: Cell<bool>,
     children: Cell<u32>,
@@ -177,7 +176,7 @@ impl Kernel {
             keeper_tools: RefCell::new(Tools::new()),
             evictor: RefCell::new(Evictor::new(pager)),
             busy: RefCell::default(),
-            vanishing: RefCell::new(0..0),
+            refused: Cell::new(usize::MAX),
             forking: Cell::new(false),
             children: Cell::new(0),
             failures: RefCell::default(),
@@ -328,6 +327,8 @@ impl Kernel {
         match advice {
             libc::MADV_NOHUGEPAGE => Ok(()),
             libc::MADV_DONTNEED => self.drop_copied(start, len),
+            libc::MADV_COLD if start + len > self.refused.get() => Err(Errno::EINVAL),
+            libc::MADV_COLD => Ok(()),
             libc::MADV_POPULATE_WRITE => {
                 if let Some(errno) = self.strike(Call::Populate) {
                     return Err(errno);
@@ -453,7 +454,7 @@ impl Kernel {
                 Ok(())
             }
             sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
-            sys::UFFDIO_ZEROPAGE => self.fill(Call::Zero, fd, start, &[0; PAGE]),
+            sys::UFFDIO_ZEROPAGE => self.zero(fd, start, second),
             sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
             sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
             _ => self.wrong("unexpected ioctl"),
@@ -507,6 +508,23 @@ impl Kernel {
         Ok(())
     }
 
+    /// All must be in one mapping that is registered, with whatever userfaultfd; then the first page that
+    /// is there ends it.
+    fn zero(&self, fd: Fd, dst: usize, len: usize) -> Result<(), Errno> {
+        let mapping = |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]);
+        let kind = |page: usize| mapping(page).map(|pte| (pte.registered, pte.writable));
+        if mapping(0).is_none_or(|pte| pte.registered.is_none()) || (0..len / PAGE).any(|page| kind(page) != kind(0)) {
+            return Err(Errno::ENOENT);
+        }
+        if mapping(0).is_some_and(|pte| pte.present) {
+            return Err(self.strike(Call::Zero).unwrap_or(Errno::EEXIST));
+        }
+        if len > PAGE {
+            self.wrong("a claimed page has gone");
+        }
+        self.fill(Call::Zero, fd, dst, &[0; PAGE])
+    }
+
     /// Those who wait are served in turns of their own.
     pub fn read_now(&self) -> Result<usize, Errno> {
         self.others();
@@ -533,7 +551,7 @@ impl Kernel {
         *pte = Pte { present: true, zero: call == Call::Zero, shared: false, pinned: false, protected: false, watched: false, ..*pte };
         drop(table);
         self.put(dst, bytes);
-        if *self.bytes(dst) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
+        if *self.bytes(dst) != self.shadow.borrow()[page] {
             self.wrong(&format!("page {page} comes back with other contents"));
         }
         self.restored.set(self.restored.get() + 1);
@@ -649,7 +667,13 @@ impl Kernel {
         } else {
             self.below(REGIONS) * USED + self.below(8)
         };
-        let page = awaited.unwrap_or(any);
+        self.touch_page(who, awaited.unwrap_or(any));
+    }
+
+    fn touch_page(&self, who: usize, page: usize) {
+        if self.threads.borrow()[who] != Thread::Runs {
+            return;
+        }
         let pte = self.table.borrow()[page];
         let write = pte.writable && self.one_in(2);
         if (!pte.present || write && pte.protected) && pte.registered.is_some() {
@@ -665,7 +689,7 @@ impl Kernel {
             let mut table = self.table.borrow_mut();
             (table[page].present, table[page].zero, table[page].shared) = (true, true, false);
         }
-        if *self.bytes(address) != self.shadow.borrow()[page] && !self.vanishing.borrow().contains(&page) {
+        if *self.bytes(address) != self.shadow.borrow()[page] {
             self.wrong(&format!("page {page} reads wrong"));
         }
         if write {
@@ -811,6 +835,7 @@ impl Kernel {
                 }
             }),
             91..93 => self.on_a_span(Self::discard),
+            93 if self.one_in(4) => self.on_a_span(Self::replace_unseen),
             93 => self.on_a_span(Self::replace),
             94 => self.on_a_span(Self::protect),
             95 => self.on_a_span(Self::resize),
@@ -844,19 +869,30 @@ impl Kernel {
         self.keeping_out(region..=region, || act(self, from..until, self.address(from), (until - from) * PAGE));
     }
 
-    /// The program's MADV_DONTNEED, which the kernel may refuse from some page on.
+    /// The program's MADV_DONTNEED, which the kernel may refuse from some page on. A page that is
+    /// there is discarded once at most: whoever saw that it was gone may have written to it.
     fn discard(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
         let refused = if self.one_in(4) { pages.start + self.below(pages.len()) } else { pages.end };
-        self.vanishing.replace(pages.start..refused);
+        self.refused.set(if refused < pages.end { self.address(refused) } else { usize::MAX });
+        let discarded = RefCell::new(vec![false; pages.len()]);
         let given_up = self.pager.discard(start, len, |from, len| {
             self.others();
             let part = pages.start + (from - start) / PAGE..pages.start + (from + len - start) / PAGE;
-            (part.start..part.end.min(refused)).for_each(|page| self.vanish(page));
+            for page in part.start..part.end.min(refused) {
+                let before = std::mem::replace(&mut discarded.borrow_mut()[page - pages.start], true);
+                if before && self.table.borrow()[page].present {
+                    self.wrong(&format!("page {page} is discarded twice"));
+                }
+                self.vanish(page);
+            }
             self.others();
             if part.end > refused { Err(Errno::EINVAL) } else { Ok(()) }
         });
-        self.vanishing.replace(0..0);
+        self.refused.set(usize::MAX);
         assert_eq!(given_up.is_err(), refused < pages.end);
+        if let Some(page) = (pages.start..refused).find(|page| !discarded.borrow()[page - pages.start]) {
+            self.wrong(&format!("page {page} was not discarded"));
+        }
     }
 
     /// Its contents are gone for the kernel.
@@ -882,6 +918,23 @@ impl Kernel {
         });
         assert_eq!(done, Ok(()));
         self.pager.manage(start, len, true);
+    }
+
+    /// The program unmaps and maps past the C library. What comes there is not managed, and who touches it waits for nobody. After a
+    /// while it is mapped anew by the C library.
+    fn replace_unseen(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
+        for page in pages.clone() {
+            self.vanish(page);
+            let mut table = self.table.borrow_mut();
+            (table[page].registered, table[page].writable) = (None, true);
+        }
+        for _ in 0..8 {
+            for page in pages.clone() {
+                self.touch_page(self.below(THREADS), page);
+            }
+            self.with_evictor(|evictor| self.evict(evictor, pages.start / USED));
+        }
+        self.replace(pages, start, len);
     }
 
     fn protect(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {

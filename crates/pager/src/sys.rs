@@ -760,12 +760,17 @@ pub unsafe fn protect_page(address: usize, protection: i32) -> bool {
 
 /// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
-    simulated!(_kernel => true);
+    look_at(address, buffer).is_ok()
+}
+
+/// The same, and why not: EFAULT where not all of it is mapped.
+pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
+    simulated!(_kernel => Ok(()));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
-    copied == Ok(buffer.len())
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) }?;
+    if copied == buffer.len() { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 /// By which number the kernel finds the calling process's memory: in the program the calling thread's, whose main thread may
@@ -1021,6 +1026,23 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
     }
 }
 
+/// Whether a range, whose first page is there, lies in one mapping that is registered with a
+/// userfaultfd. Filling a page that is there with zeros says so and does nothing. Of whose
+/// userfaultfd it is, the kernel says nothing.
+pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
+    loop {
+        let mut args = [start as u64, len as u64, 0, 0];
+        // SAFETY: struct uffdio_zeropage, 32 bytes. The pages are claimed: one that is missing after
+        // all was given up past us, and is zeros.
+        match unsafe { uffd_ioctl(Some(Call::Zero), fd, UFFDIO_ZEROPAGE, &mut args) } {
+            Err(Errno::EAGAIN) => yield_now(),
+            Ok(()) | Err(Errno::EEXIST) => return Ok(true),
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Moves present pages from `src` to missing ones at `dst`, which must be registered with `fd`. Returns how many bytes went,
 /// and what stopped it before `len`.
 ///
@@ -1109,6 +1131,7 @@ pub struct Run {
 }
 
 pub(crate) const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
+const PAGE_IS_WPALLOWED: u64 = 1;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
@@ -1153,6 +1176,13 @@ pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Res
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
+/// Lists what is mapped in `start..end`, its pages present or not, and not registered with a userfaultfd
+/// of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
+pub fn scan_unregistered(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+    simulated!(_kernel => Ok((0, end)));
+    scan_with(pagemap, (start, end), runs, [PAGE_IS_WPALLOWED, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED])
+}
+
 /// Advice to make huge pages now (Linux 6.1).
 pub const MADV_COLLAPSE: i32 = 25;
 
@@ -1178,18 +1208,6 @@ pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
 }
 
 fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {
-    let mut args = [0u64; 12];
-    args[0] = 96;
-    args[2] = start as u64;
-    args[3] = end as u64;
-    args[5] = runs.as_mut_ptr() as u64;
-    args[6] = runs.len() as u64;
-    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns
-    // instead of 8. Managed memory has none, and what a program maps there past the C library is not registered: nothing is moved out of it.
-    args[8] = PAGE_IS_PFNZERO;
-    args[9] = PAGE_IS_PFNZERO;
-    args[10] = kinds;
-    args[11] = kinds | tell;
     if let Some(errno) = injection::strike(Call::Scan) {
         return Err(errno);
     }
@@ -1197,17 +1215,29 @@ fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tel
     if PLAIN_PAGEMAP.load(Relaxed) {
         return read_entries(pagemap, start, end, runs, kinds);
     }
-    // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
-    match unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) } {
+    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns
+    // instead of 8. Managed memory has none, and what a program maps there past the C library is not registered: nothing is moved out of it.
+    match scan_with(pagemap, (start, end), runs, [PAGE_IS_PFNZERO, PAGE_IS_PFNZERO, kinds, kinds | tell]) {
         Err(Errno::ENOTTY) => {
             PLAIN_PAGEMAP.store(true, Relaxed);
             read_entries(pagemap, start, end, runs, kinds)
         }
-        count => {
-            let count = count?;
-            Ok((count, walk_end(&runs[..count], count == runs.len(), args[4] as usize, end)))
-        }
+        result => result,
     }
+}
+
+/// PAGEMAP_SCAN with these categories: inverted, all of, any of, told.
+fn scan_with(pagemap: Fd, (start, end): (usize, usize), runs: &mut [Run], categories: [u64; 4]) -> Result<(usize, usize)> {
+    let mut args = [0u64; 12];
+    args[0] = 96;
+    args[2] = start as u64;
+    args[3] = end as u64;
+    args[5] = runs.as_mut_ptr() as u64;
+    args[6] = runs.len() as u64;
+    args[8..].copy_from_slice(&categories);
+    // SAFETY: struct pm_scan_arg, 96 bytes; the kernel writes at most `runs.len()` runs.
+    let count = unsafe { syscall!(Sysno::ioctl, pagemap, PAGEMAP_SCAN, args.as_mut_ptr()) }?;
+    Ok((count, walk_end(&runs[..count], count == runs.len(), args[4] as usize, end)))
 }
 
 /// Where a walk ended of which the kernel says that it ended at `said`. The kernel (seen on 6.18) keeps runs in a buffer of 512 of its own, and what it says is

@@ -15,6 +15,7 @@
 //!
 //! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched memory is therefore
 //! untouched itself. A claim to restore an evicted page that put nothing in place is given back (Restoring to Evicted, not drawn).
+//! Who discards evicted pages claims them in the same way, so that faults wait until it is known whether the kernel refuses.
 //! [`PageWord::transition`] is the only way to change a state; it asserts both sides.
 //!
 //! ```text

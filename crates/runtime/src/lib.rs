@@ -86,6 +86,9 @@ fn set_up() -> Result<(), String> {
     let pager = Pager::create(settings, host)?;
     pager.say(State::Idle, "");
     zone::attach(pager);
+    if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
+        pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
+    }
     if strict {
         pager.start();
         if pager.mode() == Mode::Failed {

@@ -87,15 +87,57 @@ fn map(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset:
         pager.make_room(size);
     }
     let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
-    let result = match manager_of(start, size).filter(|_| replaces) {
+    let result = match replaces.then(|| manager_of(start, size)).flatten() {
         Some(pager) => pager.unmap(start, size, || kernel(libc::SYS_mmap, args)),
         None => kernel(libc::SYS_mmap, args),
     };
     if manage && let (Ok(start), Some(pager)) = (result, pager()) {
         pager.manage(start, size, readable_and_writable(prot));
         terrace_alloc::poll();
+    } else if let Ok(start) = result
+        && !replaces
+    {
+        forget(start, size);
     }
     pointer(result)
+}
+
+/// The kernel mapped something where there was room. If that is managed, it was unmapped past us (by an
+/// instruction of the program's own), and what is there now is something else.
+fn forget(start: usize, len: usize) {
+    if let Some(pager) = manager_of(start, len) {
+        pager.forget(start, len);
+    }
+}
+
+/// `shmat`. With SHM_REMAP it replaces what is mapped there.
+#[unsafe(no_mangle)]
+extern "C" fn shmat(segment: i32, address: *const c_void, flags: i32) -> *mut c_void {
+    attach(segment, address as usize, flags)
+}
+
+fn attach(segment: i32, address: usize, flags: i32) -> *mut c_void {
+    let act = || kernel(libc::SYS_shmat, [segment as usize, address, flags as usize, 0, 0, 0]);
+    // Whoever may not ask may not attach it either.
+    let Some(len) = pager().and_then(|_| segment_bytes(segment)) else { return pointer(act()) };
+    let start = if flags & libc::SHM_RND != 0 { address & !(PAGE - 1) } else { address };
+    let replaced = (flags & libc::SHM_REMAP != 0).then(|| manager_of(start, len)).flatten();
+    let result = match replaced {
+        Some(pager) => pager.unmap(start, len, act),
+        None => act(),
+    };
+    if let Ok(start) = result {
+        forget(start, len);
+    }
+    pointer(result)
+}
+
+/// How much a segment of shared memory takes where it is attached.
+fn segment_bytes(segment: i32) -> Option<usize> {
+    let mut told = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
+    kernel(libc::SYS_shmctl, [segment as usize, libc::IPC_STAT as usize, told.as_mut_ptr() as usize, 0, 0, 0]).ok()?;
+    // SAFETY: all zeros are valid, and the kernel wrote no more than this structure, which is its own.
+    Some(whole_pages(unsafe { told.assume_init() }.shm_segsz))
 }
 
 /// `mmap64`: the same on 64-bit machines.
@@ -139,6 +181,8 @@ extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i3
         pager.manage_again(pieces);
     }
     let result = result.map(|(moved, pieces)| {
+        // Where there was room, or where it grew.
+        forget(moved, whole_pages(new_len));
         if let Some(pager) = source {
             manage_remapped(pager, &pieces, start, size, moved, whole_pages(new_len));
             if flags & libc::MREMAP_DONTUNMAP != 0 {
@@ -207,14 +251,7 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
     let Some(pager) = manager_of(start, size) else { return act(start, len, advice) };
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
-        // A page that the kernel may free at any time could vanish from staging, where nobody would answer its fault: freed at once.
-        libc::MADV_FREE => pager.discard(start, size, |start, len| {
-            let result = act(start, len, advice);
-            if matches!(result, Ok(_) | Err(Errno::ENOMEM)) {
-                let _ = act(start, len, libc::MADV_DONTNEED);
-            }
-            result
-        }),
+        libc::MADV_FREE => free(pager, start, size, act),
         libc::MADV_PAGEOUT if pager.page_out(start, size) => Ok(0),
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
@@ -223,6 +260,32 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
         }
         _ => act(start, len, advice),
     }
+}
+
+/// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where nobody
+/// would answer its fault: what is managed is freed at once, by one call. A second one would take
+/// what is written after the first.
+fn free(pager: &Pager, start: usize, len: usize, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let (mut from, mut has_holes) = (start, false);
+    let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
+    let mut note = |result| match result {
+        Err(Errno::ENOMEM) => {
+            has_holes = true;
+            Ok(())
+        }
+        result => result.map(drop),
+    };
+    for range in pager.ranges_within(start, end) {
+        if from < range.start {
+            note(act(from, range.start - from, libc::MADV_FREE))?;
+        }
+        note(pager.discard(range.start, range.end - range.start, |start, len| act(start, len, libc::MADV_DONTNEED)))?;
+        from = range.end;
+    }
+    if from < end {
+        note(act(from, end - from, libc::MADV_FREE))?;
+    }
+    if has_holes { Err(Errno::ENOMEM) } else { Ok(0) }
 }
 
 /// `process_madvise`. The kernel takes advice that destroys contents for the calling process only (Linux 6.13).
@@ -275,6 +338,7 @@ pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::
         libc::SYS_mprotect => protect(address, b, c as i32).into(),
         libc::SYS_pkey_mprotect => pkey_mprotect(address, b, c as i32, d as i32).into(),
         libc::SYS_process_madvise => process_madvise(a as i32, b as *const libc::iovec, c, d as i32, e as u32) as libc::c_long,
+        libc::SYS_shmat => attach(a as i32, b, c as i32) as libc::c_long,
         libc::SYS_ioctl => ioctl(a as i32, b as libc::c_ulong, c).into(),
         _ => advise(address, b, c as i32).into(),
     }

@@ -9,6 +9,7 @@
 //! of thread-specific values, and the descriptions of threads on stacks of the program, which we see to it are never evicted.
 
 use crate::{PROCESS, kept, mappings, pager};
+use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{grouped, placement, unmanaged, zone};
@@ -45,6 +46,8 @@ impl Next {
 static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
 static FORK: Next = Next::new(c"_Fork");
 static CLONE: Next = Next::new(c"clone");
+static SYSCALL: Next = Next::new(c"syscall");
+static DLMOPEN: Next = Next::new(c"dlmopen");
 static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
 static PTHREAD_SETSPECIFIC: Next = Next::new(c"pthread_setspecific");
 static TSS_SET: Next = Next::new(c"tss_set");
@@ -78,7 +81,7 @@ pub fn register_fork_handlers() {
         return;
     }
     // What a child or our own threads call there must be known by then.
-    for function in [&CLONE, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
+    for function in [&CLONE, &SYSCALL, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
         function.get();
     }
     let real = REGISTER_ATFORK.get();
@@ -349,9 +352,194 @@ extern "C" fn clone(
     }
     let mut start = CloneStart { main, argument };
     before_fork();
+    bring_for_child(flags as usize, child_tid as usize);
     let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
     after_fork_in_parent();
     child
+}
+
+/// Where the kernel writes a child's number in the child, before anything is registered there: the page must be in place
+/// when the child is made. The gate is closed, so what a handler brings now, the child has.
+fn bring_for_child(flags: usize, child_tid: usize) {
+    let writes = flags & (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as usize != 0;
+    // Where nothing is out, a filter may forbid the look.
+    if writes && pager().is_some_and(|pager| !pager.is_retired()) {
+        sys::peek(child_tid, &mut [0]);
+    }
+}
+
+/// What a clone by number asks for.
+#[derive(Default)]
+struct CloneArguments {
+    flags: usize,
+    child_tid: usize,
+    stack: usize,
+}
+
+impl CloneArguments {
+    /// Those of SYS_clone3. `None` if the kernel will refuse the call. What cannot be read for another reason (a filter, say) seems
+    /// to be a fork with a stack.
+    fn of_clone3(structure: usize, size: usize) -> Option<CloneArguments> {
+        /// CLONE_ARGS_SIZE_VER0: eight numbers.
+        const LEAST: usize = 64;
+        let mut numbers = [[0u8; 8]; 8];
+        if size < LEAST {
+            return None;
+        }
+        match sys::look_at(structure, numbers.as_flattened_mut()) {
+            Ok(()) => {
+                let [flags, _, child_tid, _, _, stack, _, _] = numbers.map(usize::from_ne_bytes);
+                Some(CloneArguments { flags, child_tid, stack })
+            }
+            Err(sys::Errno::EFAULT) => None,
+            Err(_) => Some(CloneArguments { stack: usize::MAX, ..CloneArguments::default() }),
+        }
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.flags & libc::CLONE_VM as usize != 0
+    }
+}
+
+/// Where `syscall` goes on, for a clone by number whose child has a stack of its own: the child returns there, and not through a function
+/// of ours, whose frame it does not have. Null for all else. A child with memory of its own runs past us from its first instruction, so it
+/// must need nothing: everything is restored first, and stays.
+extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut c_void {
+    let arguments = match number {
+        libc::SYS_clone3 => CloneArguments::of_clone3(a, b),
+        _ => Some(CloneArguments { flags: a, stack: b, ..CloneArguments::default() }),
+    };
+    let Some(arguments) = arguments.filter(|arguments| arguments.stack != 0) else { return std::ptr::null_mut() };
+    let _errno = sys::ErrnoKept::new();
+    if !arguments.shares_memory()
+        && let Some(pager) = pager()
+    {
+        pager.retire("the program forks, by number, onto a stack of its own: its memory stays in DRAM from now on");
+    }
+    SYSCALL.get()
+}
+
+/// `syscall`. See [`goes_on_past_us`] and [`syscall_by_number`].
+// SAFETY: the arguments are kept over the one call, and a tail jump passes them on as they are; both targets have this signature.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "cmp rdi, {clone}",
+        "je 3f",
+        "cmp rdi, {clone3}",
+        "je 3f",
+        "2:",
+        "jmp {by_number}",
+        "3:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {goes_on_past_us}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "je 2b",
+        "jmp rax",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        by_number = sym syscall_by_number,
+        goes_on_past_us = sym goes_on_past_us,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "cmp x0, #{clone}",
+        "b.eq 3f",
+        "cmp x0, #{clone3}",
+        "b.eq 3f",
+        "2:",
+        "b {by_number}",
+        "3:",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "bl {goes_on_past_us}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x4, x5, [sp, #48]",
+        "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
+        "cbz x16, 2b",
+        "br x16",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        by_number = sym syscall_by_number,
+        goes_on_past_us = sym goes_on_past_us,
+    );
+}
+
+/// `dlmopen`. See [`where_to_open`]. A jump, because the C library looks at who calls it.
+// SAFETY: the arguments are kept over the one call, and a tail jump passes them on as they are.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlmopen() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {where_to_open}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        where_to_open = sym where_to_open,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-48]!",
+        "stp x0, x1, [sp, #16]",
+        "str x2, [sp, #32]",
+        "bl {where_to_open}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldr x2, [sp, #32]",
+        "ldp x29, x30, [sp], #48",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "mov x0, xzr",
+        "ret",
+        where_to_open = sym where_to_open,
+    );
+}
+
+/// The C library's `dlmopen`. What is loaded into a namespace of its own has a C library of its own there, which forks without
+/// our handlers: everything is restored first, and stays.
+extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
+    /// LM_ID_BASE.
+    const OF_THE_PROGRAM: libc::c_long = 0;
+    if namespace != OF_THE_PROGRAM
+        && let Some(pager) = pager()
+    {
+        pager.retire(
+            "the program loads a library into a namespace of its own (dlmopen), where another C library could fork unseen: its memory \
+             stays in DRAM from now on",
+        );
+    }
+    DLMOPEN.get()
 }
 
 /// `mlockall`: see [`terrace_pager::Pager::lock_all`].
@@ -369,10 +557,20 @@ extern "C" fn mlockall(flags: i32) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     if option == libc::PR_SET_SECCOMP {
-        retire_before_filter();
+        match a as u32 {
+            libc::SECCOMP_MODE_STRICT => retire_before_filter(),
+            libc::SECCOMP_MODE_FILTER if may_be_filter(b) => retire_before_filter(),
+            _ => {}
+        }
     }
     // SAFETY: the program's own call, passed on.
     result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
+}
+
+/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Who asks whether filters are possible, as
+/// libraries do, passes an address at which nothing is, and loads none.
+fn may_be_filter(address: usize) -> bool {
+    sys::look_at(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)
 }
 
 fn retire_before_filter() {
@@ -393,15 +591,18 @@ fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
 }
 
 /// `syscall`: what is interposed by name must not slip through by number.
-#[unsafe(no_mangle)]
-extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
     let forward = || {
         // SAFETY: the program's own call, passed on.
         result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
     };
     match number {
         libc::SYS_seccomp => {
-            retire_before_filter();
+            match a as u32 {
+                libc::SECCOMP_SET_MODE_STRICT => retire_before_filter(),
+                libc::SECCOMP_SET_MODE_FILTER if may_be_filter(c) => retire_before_filter(),
+                _ => {}
+            }
             forward()
         }
         libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
@@ -409,8 +610,12 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
-        // Only the form that continues here in the child; others bring a stack and must not return through us.
-        libc::SYS_clone if a & libc::CLONE_VM as usize == 0 && b == 0 => libc::c_long::from(forking(|| forward() as i32)),
+        // Only what continues here in the child comes this far: others bring a stack.
+        libc::SYS_clone => cloning(CloneArguments { flags: a, child_tid: child_tid_of(d, e), stack: b }, forward),
+        libc::SYS_clone3 => match CloneArguments::of_clone3(a, b) {
+            Some(arguments) => cloning(arguments, forward),
+            None => forward(),
+        },
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mremap
@@ -418,9 +623,26 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
         | libc::SYS_pkey_mprotect
         | libc::SYS_madvise
         | libc::SYS_process_madvise
+        | libc::SYS_shmat
         | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
         _ => forward(),
     }
+}
+
+/// A clone by number without a stack. With shared memory it shares our threads, too; without it is a fork.
+fn cloning(arguments: CloneArguments, forward: impl FnOnce() -> libc::c_long) -> libc::c_long {
+    if arguments.shares_memory() {
+        return forward();
+    }
+    libc::c_long::from(forking(|| {
+        bring_for_child(arguments.flags, arguments.child_tid);
+        forward() as i32
+    }))
+}
+
+/// Of the fourth and the fifth argument of SYS_clone, the address of the child's number.
+fn child_tid_of(fourth: usize, fifth: usize) -> usize {
+    if cfg!(target_arch = "aarch64") { fifth } else { fourth }
 }
 
 /// What `syscall` means inside the library (see build.rs): the kernel's calls, past every interposer.
