@@ -197,7 +197,10 @@ impl Looks {
         }
         if due(&self.forget) {
             if self.forget.is_some() {
-                terrace_pager::sys::forget_own_code();
+                if let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0) {
+                    sys::forget_own_code(pagemap);
+                    sys::close(pagemap);
+                }
             }
             self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
             self.forget = later(self.forget_after);

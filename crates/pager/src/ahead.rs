@@ -291,7 +291,7 @@ impl Pager {
     #[cold]
     fn touch_from(&self, first: usize, end: usize) {
         // The program may not be allowed our calls, and nothing is out.
-        if self.is_retired() || self.ahead.is_foreign() {
+        if self.is_retired() || self.ahead.is_foreign() || self.events.past_us() {
             return;
         }
         let mut signals = SignalsBlocked::new();

@@ -432,7 +432,7 @@ impl Evictor {
                         }
                         let word = entry.word(address);
                         let before = word.load();
-                        if !before.is_present() || pager.see_return(entry, address, now_ms) {
+                        if !before.is_present() || before.is_given_up() || pager.see_return(entry, address, now_ms) {
                             continue;
                         }
                         let verdict = judge(before, watches.then(|| run.is_written()));

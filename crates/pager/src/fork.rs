@@ -230,6 +230,7 @@ impl Pager {
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
             self.ahead.reset_after_fork();
+            self.events.reset_after_fork();
         }
         self.timers.reset_after_fork();
         if self.is_retired() {

@@ -4,11 +4,12 @@
 //! claim. It waits for no thread of the program and for no fork (see [`crate::lock::Gate`]), never touches managed memory, and
 //! frees the compressed bytes only after the page is in place.
 
+use crate::events::Change;
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
 use crate::patience::Patience;
 use crate::readahead::ReadAhead;
-use crate::sys::{self, Errno, Fd, Message, PAGE};
+use crate::sys::{self, Errno, Event, Fd, Message, PAGE};
 use crate::table::Entry;
 use crate::trace::{FaultStep, Laps};
 use crate::word::{Snapshot, State, tick_of};
@@ -27,6 +28,8 @@ pub(crate) struct Tools {
     pub page: Box<PageBuffer>,
     pub stored: ReadBuffer,
     pub laps: Laps,
+    /// Pages served since the last look for messages.
+    served: Vec<usize>,
 }
 
 impl Tools {
@@ -34,7 +37,7 @@ impl Tools {
         let mut scratch = Scratch::new();
         // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
         let _ = scratch.prepare();
-        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default() }
+        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default(), served: Vec::new() }
     }
 }
 
@@ -70,11 +73,6 @@ pub(crate) enum Fill {
     Gone,
 }
 
-/// The page of a fault, and whether it was a write.
-fn page_of(message: &Message) -> Option<(usize, bool)> {
-    message.fault().map(|(address, write)| (address & !(PAGE - 1), write))
-}
-
 impl Pager {
     /// A handler's life.
     pub(crate) fn handle_faults(&self, shard: usize) {
@@ -83,11 +81,12 @@ impl Pager {
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
+        self.become_reader(shard);
         self.confine_thread();
         while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience))) {}
     }
 
-    /// Waits for faults and serves them; and then, if it is to, restores ahead of them. False if this thread is to end.
+    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False if this thread is to end.
     pub(crate) fn handle_some(
         &self,
         uffd: Fd,
@@ -99,19 +98,29 @@ impl Pager {
         match sys::uffd_read(uffd, messages) {
             Ok(mut count) => {
                 while count > 0 {
+                    self.queue_messages(uffd, &messages[..count]);
                     let mut gathered = 0;
-                    for (n, message) in messages[..count].iter().enumerate() {
-                        let Some((address, write)) = page_of(message) else { continue };
+                    tools.served.clear();
+                    while let Some(message) = self.next_message(uffd) {
+                        let (address, write) = match message.event() {
+                            Event::Fault { address, write } => (address & !(PAGE - 1), write),
+                            event => {
+                                self.handle_event(uffd, event, tools);
+                                tools.served.clear();
+                                continue;
+                            }
+                        };
                         if self.is_farewell(address) {
                             self.fill_zero(uffd, address, write);
                             stays = false;
                             continue;
                         }
-                        if messages[..n].iter().filter_map(page_of).any(|(served, _)| served == address) {
+                        if tools.served.contains(&address) {
                             // Served for another thread just now, which woke this one too. Should it not have: who wakes looks again.
                             sys::uffd_wake(uffd, address, PAGE);
                             continue;
                         }
+                        tools.served.push(address);
                         let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, _)| self.note_fault(address, ahead));
                         gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, tools);
@@ -209,7 +218,7 @@ impl Pager {
                     return Outcome::Busy;
                 }
                 self.fill_zero(uffd, address, write);
-                self.settle(&entry, address, claim, found);
+                self.settle(&entry, address, claim, found.faulted());
                 Outcome::Done
             }
             // Given up by the program, past us: a page of zeros, whose copy is worth nothing.
@@ -381,11 +390,23 @@ impl Pager {
     }
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
-    pub(crate) fn fill(&self, uffd: Fd, address: usize, source: usize) -> Fill {
+    pub(crate) fn fill(&self, uffd: Fd, mut address: usize, mut source: usize) -> Fill {
         loop {
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Ok(()) => return Fill::Present,
+                Err(Errno::EAGAIN) => match self.while_changing(uffd, address) {
+                    Change::None => {}
+                    Change::Discarded => source = ZEROS.0.as_ptr() as usize,
+                    Change::Unmapped => {
+                        sys::uffd_wake(uffd, address, PAGE);
+                        return Fill::Gone;
+                    }
+                    Change::Moved(to) => {
+                        sys::uffd_wake(uffd, address, PAGE);
+                        address = to;
+                    }
+                },
                 // There already, and who waits for what was mapped here before is not told of that.
                 Err(Errno::EEXIST) => {
                     sys::uffd_wake(uffd, address, PAGE);
@@ -476,6 +497,11 @@ impl Pager {
     /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had
     /// it first.
     pub(crate) fn put_back(&self, entry: &Entry, address: usize, staged: Snapshot, to: Snapshot) -> bool {
+        if self.events.past_us() {
+            // The program may discard the page at this moment, which only its handler knows in time: let that put it back.
+            sys::peek(address, &mut [0]);
+            return entry.word(address).load() != staged;
+        }
         let claim = staged.with(State::Restoring, staged.payload());
         if entry.word(address).transition(staged, claim).is_err() {
             return false;

@@ -12,6 +12,7 @@ mod ahead;
 mod auto;
 mod companion;
 mod dma;
+mod events;
 mod evict;
 mod far;
 pub mod fork;

@@ -281,7 +281,21 @@ impl Pager {
     /// Something is mapped in a range that is not to be managed. What was managed there has gone past
     /// us, and nothing of it is kept.
     pub fn forget(&self, start: usize, len: usize) {
-        let _ = self.unmap(start, len, || Ok(()));
+        self.forget_where(start, len, || true);
+    }
+
+    /// The same, if `is_gone` says so once nobody can manage anything there anew.
+    pub(crate) fn forget_where(&self, start: usize, len: usize, is_gone: impl FnOnce() -> bool) {
+        let end = start + len;
+        self.with_regions(start, len, |entries| {
+            if is_gone() {
+                let pieces = self.ranges.lock().remove(start, end);
+                self.drop_pages(entries, start, end);
+                forget_huge(entries, start, end);
+                self.forget_swapped(entries, start, end);
+                self.uncount(&pieces);
+            }
+        });
     }
 
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
@@ -443,6 +457,7 @@ impl Pager {
     /// The same for what changes no mapping.
     fn with_regions_as_they_are<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
         let _signals = SignalsBlocked::new();
+        let _announced = self.announce(start, start + len);
         let _inside = self.gate.worker();
         let managed = self.ranges.lock().overlapping(start, start + len);
         let mut entries: Vec<Entry> = Vec::new();
@@ -503,7 +518,7 @@ impl Pager {
         }
     }
 
-    fn drop_evicted(&self, entry: &Entry, address: usize) -> bool {
+    pub(crate) fn drop_evicted(&self, entry: &Entry, address: usize) -> bool {
         let mut store = entry.region.store.lock();
         let found = entry.word(address).load();
         if !found.is(State::Evicted) || entry.word(address).transition(found, Snapshot(0)).is_err() {
@@ -584,7 +599,7 @@ fn evictable_bytes(pieces: &[Range]) -> usize {
     pieces.iter().filter(|piece| piece.attributes.evictable).map(|piece| piece.end - piece.start).sum()
 }
 
-fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {
     let base = entry.region.address();
     (start.max(base)..end.min(base + REGION)).step_by(PAGE)
 }

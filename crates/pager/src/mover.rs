@@ -224,6 +224,7 @@ pub(crate) fn run(pager: &'static Pager) {
         if pager.is_retired() {
             return;
         }
+        pager.forget_unmapped();
         mover.page_out();
         mover.fetch_ahead();
         let sleep = mover.tick();
@@ -358,7 +359,8 @@ impl Mover {
         pager.grant_wishes(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
             let room = budget.saturating_sub(self.headroom(budget, sys::now_ns()) / 2);
-            !pager.pause_asked() && !pager.is_retired() && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
+            let may = !pager.pause_asked() && !pager.is_retired() && !pager.events.past_us();
+            may && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
         });
     }
 

@@ -8,6 +8,7 @@
 use crate::account::Account;
 use crate::ahead::Ahead;
 use crate::companion::{Companion, slot};
+use crate::events::Events;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::moves::MOVE_WORDS;
@@ -84,6 +85,7 @@ pub struct Pager {
     pub(crate) fork: ForkState,
     pub(crate) companion: Companion,
     pub(crate) timers: TimerThread,
+    pub(crate) events: Events,
     pub(crate) staging: Staging,
     pub(crate) stats: AtomicPtr<StatsFile>,
     pub(crate) descriptors: Descriptors,
@@ -268,6 +270,7 @@ impl Pager {
             fork: ForkState::new().map_err(space)?,
             companion: Companion::new().map_err(space)?,
             timers: TimerThread::default(),
+            events: Events::default(),
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),
@@ -782,9 +785,14 @@ impl Pager {
         }
         let shards = sys::cpu_count().min(SHARDS_MAX);
         let mut watches = self.settings.evict == Eviction::Move;
+        // Who reads events must be able to see whether there is one (Linux 6.10).
+        let mut events = 0;
+        if watches && sys::uffd_read_now(table.staging.load(Relaxed), &mut [sys::Message::default()]) == Err(Errno::EAGAIN) {
+            events = sys::FEATURE_EVENTS;
+        }
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            watches = watches && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES).is_ok();
+            watches = watches && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES | events).is_ok();
             if !watches {
                 agree(fd)?;
             }

@@ -868,6 +868,8 @@ pub const FEATURE_WRITE_PROTECT: u64 = 1;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 /// Who writes to a write-protected page does not wait: the kernel takes the protection off by itself (Linux 6.7).
 pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
+/// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until that was read (Linux 4.11).
+pub const FEATURE_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
 const UFFD_API: u64 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
@@ -966,19 +968,14 @@ pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<
     }
 }
 
-/// Fills the missing page at `dst` with a copy of `src` and wakes the waiting.
+/// Fills the missing page at `dst` with a copy of `src` and wakes the waiting. EAGAIN while an event of `fd` is pending.
 ///
 /// # Safety
 /// `src` must be readable memory of ours. `dst` must be claimed (or a fork keeps its state from changing).
 pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
-    loop {
-        let mut args = [dst as u64, src as u64, PAGE as u64, 0, 0];
-        // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
-        match unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) } {
-            Err(Errno::EAGAIN) => yield_now(),
-            result => return result,
-        }
-    }
+    let mut args = [dst as u64, src as u64, PAGE as u64, 0, 0];
+    // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
+    unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) }
 }
 
 /// Fills missing pages from `dst` on with copies of those at `src`, as far as that goes; returns how many bytes. Only what a userfaultfd counted
@@ -1016,14 +1013,9 @@ pub unsafe fn uffd_copy_run(fd: Fd, dst: usize, src: usize, len: usize) -> usize
 /// # Safety
 /// As for [`uffd_copy`].
 pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
-    loop {
-        let mut args = [dst as u64, PAGE as u64, 0, 0];
-        // SAFETY: struct uffdio_zeropage, 32 bytes; the rest is the caller's promise.
-        match unsafe { uffd_ioctl(Some(Call::Zero), fd, UFFDIO_ZEROPAGE, &mut args) } {
-            Err(Errno::EAGAIN) => yield_now(),
-            result => return result,
-        }
-    }
+    let mut args = [dst as u64, PAGE as u64, 0, 0];
+    // SAFETY: struct uffdio_zeropage, 32 bytes; the rest is the caller's promise.
+    unsafe { uffd_ioctl(Some(Call::Zero), fd, UFFDIO_ZEROPAGE, &mut args) }
 }
 
 /// Whether a range, whose first page is there, lies in one mapping that is registered with a
@@ -1089,15 +1081,38 @@ pub struct Message {
     _reserved: [u8; 7],
     flags: u64,
     address: u64,
-    _thread: u64,
+    third: u64,
+}
+
+/// What a message tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Reason: addresses and lengths in bytes, as their names say.
+pub enum Event {
+    /// A thread waits for a page, to write to it or only to read.
+    Fault { address: usize, write: bool },
+    /// A range is about to be discarded.
+    Removed { start: usize, end: usize },
+    /// A range has been unmapped.
+    Unmapped { start: usize, end: usize },
+    /// A range has been moved to another address.
+    Moved { from: usize, to: usize, len: usize },
+    /// What we do not ask for.
+    Other,
 }
 
 impl Message {
-    /// The faulting address and whether it was a write; `None` for other events, which we do not ask for.
-    pub fn fault(&self) -> Option<(usize, bool)> {
-        const EVENT_PAGEFAULT: u8 = 0x12;
+    /// What it tells.
+    pub fn event(&self) -> Event {
         const FLAG_WRITE: u64 = 1;
-        (self.event == EVENT_PAGEFAULT).then_some((self.address as usize, self.flags & FLAG_WRITE != 0))
+        // Three words, whose names are those of a fault's.
+        let (first, second, third) = (self.flags as usize, self.address as usize, self.third as usize);
+        match self.event {
+            0x12 => Event::Fault { address: second, write: self.flags & FLAG_WRITE != 0 },
+            0x14 => Event::Moved { from: first, to: second, len: third },
+            0x15 => Event::Removed { start: first, end: second },
+            0x16 => Event::Unmapped { start: first, end: second },
+            _ => Event::Other,
+        }
     }
 }
 
@@ -1181,6 +1196,14 @@ pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Res
 pub fn scan_unregistered(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
     simulated!(_kernel => Ok((0, end)));
     scan_with(pagemap, (start, end), runs, [PAGE_IS_WPALLOWED, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED])
+}
+
+/// Whether no page of a range lies in memory that is registered with a userfaultfd of [`FEATURE_WATCH_WRITES`]. False where the
+/// kernel does not say.
+pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
+    simulated!(_kernel => false);
+    let categories = [0, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED];
+    scan_with(pagemap, (start, end), &mut [Run::default()], categories).is_ok_and(|(count, _)| count == 0)
 }
 
 /// Advice to make huge pages now (Linux 6.1).

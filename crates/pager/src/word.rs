@@ -8,7 +8,8 @@
 //!              or to be back soon, for a second at most, which only delays its eviction)
 //! bits 22..59  Evicted, Kept: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
 //!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
-//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapping.rs`), which is a hint
+//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapping.rs`), which is a hint, and the
+//!              one below it if the program gave the page up past the C library (`events.rs`): it may vanish until it has faulted once
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
@@ -78,6 +79,8 @@ const LEVEL_SHIFT: u32 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 /// In a Resident page's payload: it was paged out by us.
 const SWAPPED: u64 = 1 << 36;
+/// In a Resident page's payload: the program gave it up.
+const GIVEN_UP: u64 = 1 << 35;
 const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.
 pub const TICK_MS_SHIFT: u32 = 4;
@@ -224,6 +227,22 @@ impl Snapshot {
     /// Whether we paged it out and have not seen it since.
     pub fn is_swapped(self) -> bool {
         self.is(State::Resident) && self.payload() & SWAPPED != 0
+    }
+
+    /// A resident page that the kernel may take at any time: see [`crate::events`].
+    pub fn given_up(self) -> Self {
+        debug_assert!(self.is(State::Resident));
+        Snapshot(self.0 | GIVEN_UP << PAYLOAD_SHIFT)
+    }
+
+    /// Whether the kernel may take the resident page at any time.
+    pub fn is_given_up(self) -> bool {
+        self.is(State::Resident) && self.payload() & GIVEN_UP != 0
+    }
+
+    /// The same page after it has faulted.
+    pub fn faulted(self) -> Self {
+        if self.is(State::Resident) { Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT)) } else { self }
     }
 
     /// Whether the page did not compress when it was last tried.

@@ -1,0 +1,297 @@
+//! What the kernel tells of memory calls: a range was discarded, unmapped or moved.
+//!
+//! Calls that the program makes by the C library's names are announced by the interposed functions, which keep page states
+//! themselves. Calls made otherwise (by an instruction of the program's own, as Go's runtime does; by a process that shares
+//! the memory) are told by the userfaultfd alone. The caller waits in the kernel until its event has been read; then:
+//!
+//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel takes the pages. What is stored of them goes,
+//!   and what is resident is marked as given up: it is not moved out again before it has faulted once, for it may be taken
+//!   at any time.
+//! - *moved* (mremap): what is stored is put in place at the new address at once.
+//! - *unmapped*: what is stored is nobody's. The mover drops it, unless something is registered there again.
+//!
+//! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is pending, the kernel refuses
+//! to fill pages of that userfaultfd (EAGAIN), for everybody. So wherever the reader waits it goes on reading, into a queue, and
+//! looks there whether the page that it is about to fill has been discarded or moved meanwhile.
+
+use crate::handler::Tools;
+use crate::lock::{Entry as GateEntry, Lock};
+use crate::memory::pages_within;
+use crate::pager::{Pager, SHARDS_MAX};
+use crate::sys::{self, Event, Fd, Message, PAGE};
+use crate::table::{Entry, REGION};
+use crate::word::{Snapshot, State};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+
+/// Memory calls of the program's that are under way at a time, at most; further ones wait.
+const ANNOUNCED: usize = 64;
+
+/// State of all this.
+#[derive(Default)]
+pub(crate) struct Events {
+    queues: [Queue; SHARDS_MAX],
+    announced: Announced,
+    /// The program makes memory calls past the C library.
+    past_us: AtomicBool,
+    /// What was unmapped so, and is to be forgotten.
+    unmapped: Lock<Vec<(usize, usize)>>,
+}
+
+/// Messages of one userfaultfd that its reader has read and not served.
+#[derive(Default)]
+struct Queue {
+    /// The reader's thread.
+    reader: AtomicI32,
+    messages: Lock<VecDeque<Message>>,
+}
+
+/// Ranges on which threads of the program make memory calls now that keep page states themselves.
+struct Announced([(AtomicUsize, AtomicUsize); ANNOUNCED]);
+
+impl Default for Announced {
+    fn default() -> Self {
+        Announced(std::array::from_fn(|_| Default::default()))
+    }
+}
+
+/// A range is announced while this lives.
+pub(crate) struct Announcement<'a>(&'a (AtomicUsize, AtomicUsize));
+
+impl Drop for Announcement<'_> {
+    fn drop(&mut self) {
+        self.0.1.store(0, Release);
+        self.0.0.store(0, Release);
+    }
+}
+
+impl Announced {
+    fn find(&self, holds: impl Fn(usize, usize) -> bool) -> bool {
+        self.0.iter().any(|(start, end)| {
+            let start = start.load(Acquire);
+            start != 0 && holds(start, end.load(Acquire))
+        })
+    }
+}
+
+/// What happened to a page that is about to be filled.
+pub(crate) enum Change {
+    /// Nothing that is known.
+    None,
+    /// It is zeros now.
+    Discarded,
+    /// Its mapping is gone.
+    Unmapped,
+    /// It is at another address now.
+    Moved(usize),
+}
+
+impl Events {
+    /// In a forked child: nobody else is there.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.queues.iter().for_each(|queue| queue.messages.reset_after_fork());
+            self.unmapped.reset_after_fork();
+        }
+        self.queues.iter().for_each(|queue| queue.messages.lock().clear());
+        for (start, end) in &self.announced.0 {
+            end.store(0, Relaxed);
+            start.store(0, Relaxed);
+        }
+    }
+
+    /// Whether the program makes memory calls past the C library.
+    pub fn past_us(&self) -> bool {
+        self.past_us.load(Relaxed)
+    }
+}
+
+impl Pager {
+    /// A thread of the program is about to make a memory call on a range and keeps page states itself.
+    pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
+        loop {
+            for slot in &self.events.announced.0 {
+                if slot.0.compare_exchange(0, start.max(1), AcqRel, Relaxed).is_ok() {
+                    slot.1.store(end, Release);
+                    return Announcement(slot);
+                }
+            }
+            sys::yield_now();
+        }
+    }
+
+    fn is_announced(&self, start: usize, end: usize) -> bool {
+        self.events.announced.find(|from, to| from <= start.max(1) && end <= to)
+    }
+
+    fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
+        let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
+        let shard = self.descriptors.uffds[..shards].iter().position(|known| known.load(Relaxed) == uffd)?;
+        Some(&self.events.queues[shard])
+    }
+
+    /// The calling thread is the one that reads this userfaultfd.
+    pub(crate) fn become_reader(&self, shard: usize) {
+        self.events.queues[shard].reader.store(sys::thread_id(), Release);
+    }
+
+    /// Adds what was read to the queue.
+    pub(crate) fn queue_messages(&self, uffd: Fd, messages: &[Message]) {
+        if let Some(queue) = self.queue_of(uffd) {
+            queue.messages.lock().extend(messages);
+        }
+    }
+
+    /// The next message to serve.
+    pub(crate) fn next_message(&self, uffd: Fd) -> Option<Message> {
+        self.queue_of(uffd)?.messages.lock().pop_front()
+    }
+
+    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads meanwhile: who is waited for may
+    /// be waiting for that.
+    pub(crate) fn wait_a_moment(&self, uffd: Fd) {
+        if let Some(queue) = self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id()) {
+            let mut messages = [Message::default(); 8];
+            while let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages) {
+                queue.messages.lock().extend(&messages[..count]);
+            }
+        }
+        sys::yield_now();
+    }
+
+    /// The kernel refuses to fill a page because memory is being changed: waits a moment, and says what is known to have
+    /// happened to the page.
+    pub(crate) fn while_changing(&self, uffd: Fd, address: usize) -> Change {
+        self.wait_a_moment(uffd);
+        let Some(queue) = self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id()) else {
+            return Change::None;
+        };
+        let (mut at, mut change) = (address, Change::None);
+        for message in &*queue.messages.lock() {
+            let within = |start: usize, end: usize| start <= at && at < end;
+            match message.event() {
+                Event::Removed { start, end } if within(start, end) && !self.is_announced(start, end) => {
+                    return Change::Discarded;
+                }
+                Event::Unmapped { start, end } if within(start, end) => return Change::Unmapped,
+                Event::Moved { from, to, len } if within(from, from + len) => {
+                    at = at - from + to;
+                    change = Change::Moved(at);
+                }
+                _ => {}
+            }
+        }
+        change
+    }
+
+    /// Serves an event. `uffd` is whose.
+    pub(crate) fn handle_event(&self, uffd: Fd, event: Event, tools: &mut Tools) {
+        let (start, end) = match event {
+            Event::Removed { start, end } | Event::Unmapped { start, end } => (start, end),
+            Event::Moved { from, len, .. } => (from, from + len),
+            Event::Fault { .. } | Event::Other => return,
+        };
+        if self.is_announced(start, end) {
+            return;
+        }
+        self.events.past_us.store(true, Relaxed);
+        match event {
+            Event::Removed { .. } => self.give_up_pages(uffd, start, end),
+            Event::Moved { to, .. } => {
+                self.bring_to_new_address(uffd, (start, end), to, tools);
+                self.events.unmapped.lock().push((start, end));
+            }
+            _ => self.events.unmapped.lock().push((start, end)),
+        }
+    }
+
+    /// The kernel is about to discard `start..end`.
+    fn give_up_pages(&self, uffd: Fd, start: usize, end: usize) {
+        self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
+            Some(State::Resident) => entry.word(address).transition(found, found.given_up()).is_ok(),
+            Some(State::Evicted) => {
+                self.drop_evicted(entry, address);
+                false
+            }
+            Some(State::Kept) => {
+                self.drop_copy(entry, address, found.off_probation());
+                false
+            }
+            // The mover finds the word changed and lets the slot go.
+            Some(State::Staged) => entry.word(address).transition(found, Snapshot(0).given_up()).is_ok(),
+            _ => true,
+        });
+    }
+
+    /// The kernel has moved `start..end` to `to`.
+    fn bring_to_new_address(&self, uffd: Fd, (start, end): (usize, usize), to: usize, tools: &mut Tools) {
+        self.settled_pages(uffd, start, end, |entry, address, found| {
+            let source = match found.state() {
+                Some(State::Evicted) => match self.decode_frozen(entry, found, tools) {
+                    Ok(()) => tools.page.0.as_ptr() as usize,
+                    Err(e) => self.end_program(&format!("page {address:#x} cannot be restored: {e}")),
+                },
+                Some(State::Staged) => self.staging.address(found.payload() as usize),
+                Some(State::Kept) => {
+                    self.drop_copy(entry, address, found.off_probation());
+                    return true;
+                }
+                _ => return true,
+            };
+            self.fill(uffd, address - start + to, source);
+            match found.state() {
+                Some(State::Evicted) => self.drop_evicted(entry, address),
+                _ => entry.word(address).transition(found, Snapshot(0)).is_ok(),
+            }
+        });
+    }
+
+    /// Calls `each` for every page of a range, again as long as it says false, and only while nobody else has claimed the page.
+    fn settled_pages(
+        &self,
+        uffd: Fd,
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(&Entry, usize, Snapshot) -> bool,
+    ) {
+        for base in (start / REGION * REGION..end).step_by(REGION) {
+            // Where the table is full nothing was ever evicted.
+            let Some(entry) = self.table.get_or_create(base) else { continue };
+            for address in pages_within(&entry, start, end) {
+                loop {
+                    let (entered, inside) = self.gate.handler();
+                    let found = entry.word(address).load();
+                    let done = match found.state() {
+                        // A fork is under way, and nothing changes.
+                        _ if entered == GateEntry::CopyOnly => false,
+                        // By a call of the program's that settles it, and that waits for us to read.
+                        Some(State::Restoring) if self.is_announced(address, address + PAGE) => true,
+                        Some(State::Moving | State::Restoring) => false,
+                        _ => each(&entry, address, found),
+                    };
+                    drop(inside);
+                    if done {
+                        break;
+                    }
+                    self.wait_a_moment(uffd);
+                }
+            }
+        }
+    }
+
+    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is registered there again.
+    pub(crate) fn forget_unmapped(&self) {
+        if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
+            return;
+        }
+        let unmapped = std::mem::take(&mut *self.events.unmapped.lock());
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        for (start, end) in unmapped {
+            self.forget_where(start, end - start, || sys::is_registered_nowhere(pagemap, start, end));
+        }
+    }
+}
