@@ -848,6 +848,34 @@ static void *come_and_go(void *argument) {
     return NULL;
 }
 
+/* Reservations larger than the machine, changed in all ways and given up. They leave nothing behind: what comes afterwards can be evicted. */
+static void large_reservations_are_given_up(void) {
+    enum { TIMES = 4 };
+    const size_t huge = (size_t)1 << 40;
+    char *first = cold_mapping(BYTES, 1);
+    for (int n = 0; n < TIMES; n++) {
+        char *reserved = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (reserved == MAP_FAILED)
+            cannot_check("no address space for a large reservation");
+        char *used = reserved + (huge >> 2) + 5 * PAGE;
+        fill(used, 64 * PAGE, (uint64_t)n);
+        MUST(madvise(reserved, huge, MADV_PAGEOUT) == 0);
+        check(used, 64 * PAGE, (uint64_t)n);
+        MUST(mprotect(reserved, huge, PROT_READ) == 0 && mprotect(reserved, huge, PROT_READ | PROT_WRITE) == 0);
+        check(used, 64 * PAGE, (uint64_t)n);
+        MUST(madvise(reserved, huge, n % 2 ? MADV_FREE : MADV_DONTNEED) == 0);
+        if (n % 2 == 0 || evicts())
+            check_zeros(used, 64 * PAGE);
+        MUST(mremap(reserved, huge, huge / 2, 0) == reserved);
+        MUST(munmap(reserved, huge / 2) == 0);
+    }
+    check(first, BYTES, 1);
+    evict(first, BYTES);
+    char *second = cold_mapping(BYTES, 2);
+    check(first, BYTES, 1);
+    check(second, BYTES, 2);
+}
+
 static void mappings_come_and_go_in_threads(void) {
     pthread_t threads[4];
     for (size_t n = 0; n < COUNT(threads); n++)
@@ -1559,6 +1587,7 @@ int main(int count, char **words) {
         CASE(other_advice_changes_nothing),
         CASE(calls_by_number),
         CASE(sparse_reservations_cost_little),
+        CASE(large_reservations_are_given_up),
         CASE(mappings_come_and_go_in_threads),
         CASE(signals_arrive_during_memory_calls),
         CASE(signal_handlers_touch_neighbours_of_discarded_pages),

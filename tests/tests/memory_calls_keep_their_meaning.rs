@@ -36,6 +36,7 @@ cases! { CALLS.hold:
     other_advice_changes_nothing
     calls_by_number
     sparse_reservations_cost_little
+    large_reservations_are_given_up
     mappings_come_and_go_in_threads
     signals_arrive_during_memory_calls
     signal_handlers_touch_neighbours_of_discarded_pages

@@ -245,7 +245,7 @@ impl Evictor {
         let now_ms = sys::now_ns() / 1_000_000;
         while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
             let _inside = pager.gate.worker();
-            let _region = entry.region.lock.lock();
+            let _region = pager.table.lock(&entry);
             if pager.is_frozen() || !pager.tiers[1..].iter().any(accepts) {
                 from = REGION / PAGE;
                 break;
@@ -297,7 +297,7 @@ impl Evictor {
             if !word.load().is_on_probation() {
                 continue;
             }
-            let _region = entry.region.lock.lock();
+            let _region = pager.table.lock(&entry);
             if possible && !is_refused(&entry, now_ms) && pager.has_small_pages(&entry) {
                 let claimed = pager.trace.evicting(EvictionStep::Scan, || claim_from_probation(pager, &entry, address, swaps, now_ms));
                 let mut taken = Taken::default();
@@ -338,7 +338,7 @@ impl Evictor {
         let slot = pager.staging.probe_slot(chunk);
         self.look_for_pins(pager);
         let _inside = pager.gate.worker();
-        let _region = entry.region.lock.lock();
+        let _region = pager.table.lock(&entry);
         if !pager.has_small_pages(&entry) {
             self.free_chunks.push(chunk);
             return false;
@@ -370,7 +370,7 @@ impl Evictor {
             let Some(probe) = self.probes.pop_front() else { return };
             let entry = pager.table.by_number(probe.region);
             let _inside = pager.gate.worker();
-            let _region = entry.region.lock.lock();
+            let _region = pager.table.lock(&entry);
             let staged = probe.staged.len() as u32;
             let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
             let tier = own_tier(pager, 1);
@@ -387,7 +387,7 @@ impl Evictor {
     pub fn cancel_probes(&mut self, pager: &Pager) {
         while let Some(probe) = self.probes.pop_front() {
             let entry = pager.table.by_number(probe.region);
-            let _region = entry.region.lock.lock();
+            let _region = pager.table.lock(&entry);
             self.undo(pager, &entry, &probe.staged, pager.staging.probe_slot(probe.chunk));
             self.free_chunks.push(probe.chunk);
         }
@@ -854,7 +854,7 @@ impl Evictor {
             }
         }
         let _inside = pager.gate.worker();
-        let _region = entry.region.lock.lock();
+        let _region = pager.table.lock(&entry);
         self.repack(pager, &entry, RegionStore::wants_repack);
         gained
     }
@@ -862,7 +862,7 @@ impl Evictor {
     /// Gives back what pages of the region that came back have left of its pool.
     pub fn tidy(&mut self, pager: &Pager, entry: &Entry) {
         let _inside = pager.gate.worker();
-        let _region = entry.region.lock.lock();
+        let _region = pager.table.lock(entry);
         self.repack(pager, entry, RegionStore::wastes);
     }
 }

@@ -118,7 +118,7 @@ impl Pager {
     pub(crate) fn make_huge(&self, entry: &Entry) -> bool {
         let base = entry.region.address();
         let _inside = self.gate.worker();
-        let _region = entry.region.lock.lock();
+        let _region = self.table.lock(entry);
         if self.is_frozen() || entry.is_huge() || entry.words.iter().any(|word| !word.load().is_present()) {
             return false;
         }
@@ -174,7 +174,7 @@ impl Pager {
     fn forget_empty(&self, entry: &Entry) {
         if entry.is_huge() {
             let _inside = self.gate.worker();
-            let _region = entry.region.lock.lock();
+            let _region = self.table.lock(entry);
             if self.present_bytes(entry.region.address()) == Ok(0) {
                 entry.region.huge.store(0, Relaxed);
             }

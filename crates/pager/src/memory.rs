@@ -16,6 +16,8 @@ use terrace_tiers::Location;
 
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault tells us of.
 const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
+/// Of so much of a range that it was advised of, it is remembered of pages that were never touched.
+const ADVISED_BYTES: usize = 1 << 30;
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 1 << 20;
 
@@ -34,7 +36,7 @@ impl Pager {
             let _ = unsafe { sys::advise(start, len, libc::MADV_NOHUGEPAGE) };
         }
         for entry in self.table.overlapping(start, start + len) {
-            let _region = entry.region.lock.lock();
+            let _region = self.table.lock(&entry);
             // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
@@ -60,6 +62,7 @@ impl Pager {
             Expectation::Hot => RETURNS_MAX,
             Expectation::Cold => 0,
         });
+        self.make_records(start, end);
         self.with_regions_as_they_are(start, end - start, |entries| {
             for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
                 for address in pages_within(entry, start, end) {
@@ -76,6 +79,21 @@ impl Pager {
                 self.ranges.lock().update(first, last, |attributes| attributes.expected = expected);
             }
         });
+    }
+
+    /// Makes records of what is managed, so that something can be noted of pages that were never
+    /// touched. Not of all of a large reservation: the table is for what is used.
+    fn make_records(&self, start: usize, end: usize) {
+        if self.mode() == crate::pager::Mode::Off {
+            return;
+        }
+        let _signals = SignalsBlocked::new();
+        let _inside = self.gate.worker();
+        let managed = self.ranges.lock().overlapping(start, end.min(start.saturating_add(ADVISED_BYTES)));
+        for range in managed {
+            let regions = range.start / REGION..range.end.div_ceil(REGION);
+            regions.filter(|_| range.attributes.evictable).for_each(|region| _ = self.table.get_or_create(region * REGION));
+        }
     }
 
     /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any more. Of what is not managed nothing is known.
@@ -444,8 +462,9 @@ impl Pager {
         }
     }
 
-    /// Runs `f` with the locks of the range's regions, in address order. A region that was never used is made where the mover
-    /// could get to it meanwhile; before [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
+    /// Runs `f` with the locks of the range's regions that have a record, in address order, and keeps
+    /// the mover out of the others too ([`crate::table`] says how). Before [`crate::Mode::Starting`] there
+    /// is no mover (see `Pager::start`).
     fn with_regions<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
         self.with_regions_as_they_are(start, len, |entries| {
             // Cut, a huge page is harder to split.
@@ -459,20 +478,41 @@ impl Pager {
         let _signals = SignalsBlocked::new();
         let _announced = self.announce(start, start + len);
         let _inside = self.gate.worker();
-        let managed = self.ranges.lock().overlapping(start, start + len);
-        let mut entries: Vec<Entry> = Vec::new();
-        if self.mode() != crate::pager::Mode::Off {
-            for range in managed {
-                let mut address = range.start / REGION * REGION;
-                while address < range.end {
-                    let entry = if range.attributes.evictable { self.table.get_or_create(address) } else { self.table.get(address) };
-                    entries.extend(entry.filter(|e| entries.last().is_none_or(|last| last.number != e.number)));
-                    address += REGION;
+        if self.mode() == crate::pager::Mode::Off {
+            return f(&[]);
+        }
+        loop {
+            let managed = self.ranges.lock().overlapping(start, start + len);
+            let (entries, complete) = self.regions_of(&managed);
+            if complete {
+                let Some(_locks) = self.table.try_lock_all(&entries) else { continue };
+                return f(&entries);
+            }
+            let _change = self.table.change(start, start + len);
+            // Others may have been made, and managed, before it was announced.
+            let managed = self.ranges.lock().overlapping(start, start + len);
+            let (entries, _) = self.regions_of(&managed);
+            let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+            return f(&entries);
+        }
+    }
+
+    /// The regions of some ranges that have a record, and whether those are all to which the mover can
+    /// get.
+    fn regions_of(&self, ranges: &[Range]) -> (Vec<Entry<'_>>, bool) {
+        let (mut entries, mut complete): (Vec<Entry>, bool) = (Vec::new(), true);
+        for range in ranges {
+            let mut count = 0;
+            for entry in self.table.overlapping(range.start, range.end) {
+                count += 1;
+                if entries.last().is_none_or(|last| last.number != entry.number) {
+                    entries.push(entry);
                 }
             }
+            let regions = range.end.div_ceil(REGION) - range.start / REGION;
+            complete &= count == regions || !range.attributes.evictable;
         }
-        let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
-        f(&entries)
+        (entries, complete)
     }
 
     /// Has the huge pages among these regions, which are locked, split as far as they can be: the page map, which tells of them, is among our threads' descriptors.

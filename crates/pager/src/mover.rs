@@ -16,7 +16,7 @@ use crate::quiet::Quiet;
 use crate::recall::Recall;
 use crate::settings::Stress;
 use crate::swapping::own_tier;
-use crate::sys::{self, PAGE};
+use crate::sys::{self, PAGE, Run};
 use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -329,6 +329,19 @@ impl Mover {
             address = end;
         }
         while address < end && !pager.is_frozen() && !pager.pause_asked() {
+            if pager.table.get(address).is_none() {
+                // Never looked at: if nothing is there, it needs no record.
+                let mut first = [Run::default()];
+                let found = sys::scan_present(pager.descriptors.pagemap.load(Relaxed), address, end, &mut first);
+                address = match found {
+                    Ok((0, _)) => end,
+                    Ok(_) => address.max(first[0].start as usize),
+                    Err(_) => (address / REGION + 1) * REGION,
+                };
+                if address >= end || found.is_err() {
+                    continue;
+                }
+            }
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;

@@ -130,7 +130,7 @@ impl Evictor {
                 break;
             }
             let inside = pager.gate.worker();
-            let region = entry.region.lock.lock();
+            let region = pager.table.lock(&entry);
             if !pager.has_small_pages(&entry) {
                 taken.refused += 1;
                 taken.next = REGION / PAGE;
@@ -164,7 +164,7 @@ impl Evictor {
             }
             if !pager.is_frozen() && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
-                let _region = entry.region.lock.lock();
+                let _region = pager.table.lock(&entry);
                 if pager.has_small_pages(&entry) {
                     // The kernel keeps no copies of ours.
                     pager.drop_copy(&entry, address, entry.word(address).load().without_copy());
@@ -189,7 +189,7 @@ impl Evictor {
         let (base, mut from, mut stored) = (entry.region.address(), 0, 0);
         while from < REGION / PAGE && entry.region.swapped.load(Relaxed) > 0 && !pager.is_frozen() {
             let _inside = pager.gate.worker();
-            let _region = entry.region.lock.lock();
+            let _region = pager.table.lock(&entry);
             if !pager.has_small_pages(&entry) {
                 break;
             }

@@ -23,6 +23,20 @@ pub const PAGE: usize = 4096;
 
 type Result<T> = std::result::Result<T, Errno>;
 
+/// The address that the kernel takes, in calls that manage memory, where a program passes this one. On
+/// AArch64 the highest eight bits are the program's (tags of MTE or of a sanitizer), and are ignored.
+pub fn untagged(address: usize) -> usize {
+    without_tag(address, cfg!(target_arch = "aarch64"))
+}
+
+/// As the kernel does it: the bits that are ignored become those that bit 55 stands for, if that is a
+/// user's address.
+fn without_tag(address: usize, has_tags: bool) -> usize {
+    const TAG_BITS: u32 = 8;
+    let extended = ((address << TAG_BITS) as isize >> TAG_BITS) as usize;
+    if has_tags { address & extended } else { address }
+}
+
 /// A file descriptor by number. Ours live in a descriptor table that only our threads share (`facts/traps.md`), so
 /// they are never owned by a value that a thread of the program could drop.
 pub type Fd = i32;
@@ -1409,6 +1423,19 @@ mod tests {
         assert_eq!((after.sched_policy, after.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice + 1));
         // Before Linux 6.12 the kernel says nothing of turns.
         assert!(after.sched_runtime == TURN_NS || before.sched_runtime == 0, "{}", after.sched_runtime);
+    }
+
+    #[test]
+    fn a_tag_is_no_part_of_an_address_where_there_are_tags() {
+        let address = 0x7f12_3456_7000;
+        for tag in [0, 1, 0x0f, 0x80, 0xff_usize] {
+            assert_eq!(without_tag(address | tag << 56, true), address);
+            assert_eq!(without_tag(address | tag << 56, false), address | tag << 56);
+        }
+        // What is beyond all user addresses stays there.
+        assert_eq!(without_tag(address | 1 << 48, true), address | 1 << 48);
+        assert_eq!(without_tag(usize::MAX, true), usize::MAX);
+        assert_eq!(untagged(address), address);
     }
 
     /// Nothing else reads it, and the kernel maps 64 KiB around what is read.

@@ -7,11 +7,29 @@
 //!
 //! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes (0.006 %) for regions that were only
 //! looked at.
+//!
+//! # Who may change what
+//!
+//! The mover works on a region while it holds the lock in its record ([`Table::lock`]). A thread of
+//! the program that changes a mapping must keep the mover out of all its regions, also of those without
+//! a record: the mover may make one at any time. To make them all would fill the table with
+//! reservations that nobody touches. So where records are missing, such a thread announces its range
+//! ([`Table::change`]):
+//!
+//! - Ranges that are announced never overlap, by whole regions: who comes second waits.
+//! - Then it takes the locks of the records that there are, and waits for whoever has one.
+//! - Everybody else takes a region's lock and looks afterwards whether the region lies in an announced
+//!   range. If so, all locks are let go of until the range is withdrawn. Records that are made later
+//!   are of no use until then.
+//!
+//! So two never work on one region. If one of them announced, the other has looked before that, or it
+//! would have let go. Its record was there then, and the one who announced waits for its lock.
+//! Announcing and locking are each followed by a full fence, so that one of the two sees the other.
 
-use crate::lock::Lock;
+use crate::lock::{Lock, LockGuard};
 use crate::sys::{self, PAGE};
 use crate::word::PageWord;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, fence};
 use terrace_tiers::RegionStore;
 
 /// Bytes of a region.
@@ -98,6 +116,46 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// Ranges, by whole regions, of which a thread of the program changes the mapping although some of their regions may have no record.
+struct Changing {
+    ranges: Lock<Vec<(usize, usize)>>,
+    count: AtomicU32,
+    /// Counts ranges that were withdrawn, for who waits.
+    withdrawn: AtomicU32,
+    /// Sleepers on that: without any, no system call is made.
+    waiting: AtomicU32,
+}
+
+impl Changing {
+    /// Waits for the next withdrawal after this count of them.
+    fn wait(&self, withdrawn: u32) {
+        self.waiting.fetch_add(1, SeqCst);
+        sys::futex_wait(&self.withdrawn, withdrawn, None);
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+/// An announced range; see the module. Withdrawn when it goes.
+pub struct Change<'a> {
+    changing: &'a Changing,
+    range: (usize, usize),
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let mut ranges = self.changing.ranges.lock();
+        if let Some(index) = ranges.iter().position(|range| *range == self.range) {
+            ranges.swap_remove(index);
+        }
+        drop(ranges);
+        self.changing.count.fetch_sub(1, SeqCst);
+        self.changing.withdrawn.fetch_add(1, SeqCst);
+        if self.changing.waiting.load(SeqCst) > 0 {
+            sys::futex_wake(&self.changing.withdrawn, u32::MAX >> 1);
+        }
+    }
+}
+
 /// The table.
 pub struct Table {
     /// Addresses of leaves; 0 where there is none yet.
@@ -106,6 +164,7 @@ pub struct Table {
     words: usize,
     capacity: u32,
     grown: Lock<u32>,
+    changing: Changing,
     /// There was no memory for more regions once.
     refused: AtomicBool,
 }
@@ -120,6 +179,12 @@ impl Table {
             words: sys::reserve_without_access(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
             capacity,
             grown: Lock::new(0),
+            changing: Changing {
+                ranges: Lock::new(Vec::new()),
+                count: AtomicU32::new(0),
+                withdrawn: AtomicU32::new(0),
+                waiting: AtomicU32::new(0),
+            },
             refused: AtomicBool::new(false),
         })
     }
@@ -241,6 +306,62 @@ impl Table {
         blocks.filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
+    /// Announces that the mapping of a range is changed; see the module. The caller has announced nothing else and holds no region's lock.
+    pub fn change(&self, start: usize, end: usize) -> Change<'_> {
+        let range = (start / REGION * REGION, end.div_ceil(REGION).saturating_mul(REGION));
+        let changing = &self.changing;
+        loop {
+            let withdrawn = changing.withdrawn.load(SeqCst);
+            let mut ranges = changing.ranges.lock();
+            if !ranges.iter().any(|other| overlap(*other, range)) {
+                ranges.push(range);
+                changing.count.fetch_add(1, SeqCst);
+                drop(ranges);
+                fence(SeqCst);
+                return Change { changing, range };
+            }
+            drop(ranges);
+            changing.wait(withdrawn);
+        }
+    }
+
+    /// The lock of a region, for whoever has announced nothing and holds no other region's lock; see
+    /// the module.
+    pub fn lock<'a>(&self, entry: &Entry<'a>) -> LockGuard<'a, ()> {
+        loop {
+            let withdrawn = self.changing.withdrawn.load(SeqCst);
+            let guard = entry.region.lock.lock();
+            if !self.is_announced(std::slice::from_ref(entry)) {
+                return guard;
+            }
+            drop(guard);
+            self.changing.wait(withdrawn);
+        }
+    }
+
+    /// The locks of regions in address order, for the same. `None`, after a wait, if any of them lies in
+    /// an announced range.
+    pub fn try_lock_all<'a>(&self, entries: &[Entry<'a>]) -> Option<Vec<LockGuard<'a, ()>>> {
+        let withdrawn = self.changing.withdrawn.load(SeqCst);
+        let guards: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+        if !self.is_announced(entries) {
+            return Some(guards);
+        }
+        drop(guards);
+        self.changing.wait(withdrawn);
+        None
+    }
+
+    /// Whether any of these regions, whose locks the caller has, lies in an announced range.
+    fn is_announced(&self, entries: &[Entry]) -> bool {
+        fence(SeqCst);
+        if self.changing.count.load(SeqCst) == 0 {
+            return false;
+        }
+        let ranges = self.changing.ranges.lock();
+        entries.iter().map(|entry| entry.region.address()).any(|base| ranges.iter().any(|range| overlap(*range, (base, base + REGION))))
+    }
+
     /// Everything that may cost memory, as address ranges.
     pub fn footprint(&self) -> Vec<(usize, usize)> {
         let len = self.len().next_multiple_of(GROWTH) as usize;
@@ -261,6 +382,8 @@ impl Table {
         // SAFETY: the caller's promise, for each lock.
         unsafe {
             self.grown.reset_after_fork();
+            // Nobody was inside the gate, so nothing is announced.
+            self.changing.ranges.reset_after_fork();
             for number in 0..self.len() {
                 let region = self.by_number(number).region;
                 region.lock.reset_after_fork();
@@ -270,9 +393,57 @@ impl Table {
     }
 }
 
+fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 < b.1 && b.0 < a.1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// Threads that announce ranges, some of them with records made meanwhile, and one that locks regions, never meet.
+    #[test]
+    fn nobody_works_on_a_region_of_an_announced_range() {
+        const REGIONS: usize = 64;
+        const ROUNDS: usize = 2000;
+        let table = Table::new(REGIONS as u32).unwrap();
+        let owners: [AtomicU64; REGIONS] = std::array::from_fn(|_| AtomicU64::new(0));
+        let work = |region: usize, who: u64| {
+            assert_eq!(owners[region].swap(who, SeqCst), 0, "two are at work in region {region}");
+            std::hint::spin_loop();
+            assert_eq!(owners[region].swap(0, SeqCst), who);
+        };
+        std::thread::scope(|scope| {
+            for who in 1..=2 {
+                let (table, owners) = (&table, &owners);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let from = (round * 7 + who as usize * 3) % (REGIONS - 8);
+                        let (start, end) = ((1 + from) * REGION, (1 + from + 8) * REGION);
+                        let _change = table.change(start, end);
+                        let entries: Vec<_> = table.overlapping(start, end).collect();
+                        let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+                        for (region, owner) in owners.iter().enumerate().skip(from).take(8) {
+                            assert_eq!(owner.swap(who, SeqCst), 0, "two are at work in region {region}");
+                        }
+                        std::thread::yield_now();
+                        for owner in &owners[from..from + 8] {
+                            assert_eq!(owner.swap(0, SeqCst), who);
+                        }
+                    }
+                });
+            }
+            // As the mover: a record is made when it is first needed.
+            for round in 0..ROUNDS * 4 {
+                let region = round % (ROUNDS / 4) * REGIONS / (ROUNDS / 4);
+                let entry = table.get_or_create((1 + region) * REGION).unwrap();
+                let _lock = table.lock(&entry);
+                work(region, 3);
+            }
+        });
+        assert_eq!(table.changing.count.load(SeqCst), 0);
+    }
 
     #[test]
     fn regions_are_numbered_by_first_use_and_found_again() {

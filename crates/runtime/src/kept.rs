@@ -5,10 +5,11 @@
 
 use crate::pager;
 use crate::processes::Next;
-use terrace_pager::sys::{self, Errno, PAGE};
+use terrace_pager::sys::{self, Errno, PAGE, untagged};
 
 /// Keeps memory in DRAM from now on, with the pages that it lies in.
 pub fn keep(start: usize, len: usize) {
+    let start = untagged(start);
     if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
         pager.keep(start, len);
     }
@@ -44,7 +45,7 @@ extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: 
 /// A futex call by number. "Bad address" comes before any effect; where the page was only out, the call is made again.
 pub fn futex(args: [usize; 6]) -> Result<usize, Errno> {
     const TRIES: usize = 100;
-    let pages = [args[0], args[4]].map(|address| address / PAGE * PAGE);
+    let pages = [args[0], args[4]].map(|address| untagged(address) / PAGE * PAGE);
     for _ in 0..TRIES {
         // SAFETY: the program's own call, passed on as it was made.
         let result = unsafe { sys::forward(libc::SYS_futex, args) };

@@ -2,13 +2,14 @@
 
 use crate::pager;
 use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
+use terrace_pager::sys::untagged;
 use terrace_pager::{Expectation, Mode};
 
 /// Brings the pages of a range that are out back now. Safe with any address, also from signal handlers; `errno` stays as it was.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_touch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {
-        pager.touch(pointer, len);
+        pager.touch(untagged(pointer), len);
     }
 }
 
@@ -16,7 +17,7 @@ extern "C" fn terrace_touch(pointer: usize, len: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn terrace_prefetch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {
-        pager.prefetch(pointer, len);
+        pager.prefetch(untagged(pointer), len);
     }
 }
 
@@ -32,6 +33,7 @@ extern "C" fn terrace_advise(pointer: usize, len: usize, advice: i32) -> i32 {
     let Some(pager) = pager().filter(|pager| pager.mode() != Mode::Failed && len > 0) else {
         return if (0..=4).contains(&advice) { 0 } else { fail(libc::EINVAL) };
     };
+    let pointer = untagged(pointer);
     match advice {
         0 => {
             pager.pin(pointer, len, false);

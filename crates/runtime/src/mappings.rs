@@ -8,7 +8,7 @@ use crate::pager;
 use std::ffi::c_void;
 use terrace_pager::Pager;
 use terrace_pager::ranges::Range;
-use terrace_pager::sys::{self, Errno, PAGE};
+use terrace_pager::sys::{self, Errno, PAGE, untagged};
 
 /// Smaller mappings are not worth a range of their own (design, decision 6). Python's arenas are exactly this size.
 const MANAGED_FROM: usize = 1 << 20;
@@ -153,8 +153,8 @@ extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
 }
 
 fn unmap(address: *mut c_void, len: usize) -> i32 {
-    let (start, size) = (address as usize, whole_pages(len));
-    let act = || kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+    let (start, size) = (untagged(address as usize), whole_pages(len));
+    let act = || kernel(libc::SYS_munmap, [address as usize, len, 0, 0, 0, 0]);
     status(match manager_of(start, size) {
         Some(pager) => pager.unmap(start, size, act),
         None => act(),
@@ -164,8 +164,8 @@ fn unmap(address: *mut c_void, len: usize) -> i32 {
 /// `mremap`. The fifth argument is variadic in C; it is passed in the same register.
 #[unsafe(no_mangle)]
 extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i32, new: *mut c_void) -> *mut c_void {
-    let (start, size) = (old as usize, whole_pages(old_len));
-    let act = || kernel(libc::SYS_mremap, [start, old_len, new_len, flags as usize, new as usize, 0]);
+    let (start, size) = (untagged(old as usize), whole_pages(old_len));
+    let act = || kernel(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, new as usize, 0]);
     // The target is overwritten; should the call fail after all, its contents must still be there.
     let target = manager_of(new as usize, whole_pages(new_len))
         .filter(|_| flags & libc::MREMAP_FIXED != 0)
@@ -216,8 +216,8 @@ extern "C" fn mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
 }
 
 fn protect(address: *mut c_void, len: usize, prot: i32) -> i32 {
-    let start = address as usize;
-    let act = || kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
+    let start = untagged(address as usize);
+    let act = || kernel(libc::SYS_mprotect, [address as usize, len, prot as usize, 0, 0, 0]);
     status(match manager_of(start, whole_pages(len)) {
         Some(pager) => pager.protect(start, whole_pages(len), readable_and_writable(prot), act),
         None => act(),
@@ -227,11 +227,11 @@ fn protect(address: *mut c_void, len: usize, prot: i32) -> i32 {
 /// `pkey_mprotect`: ranges with a protection key stay in DRAM; our threads may not have the key's rights.
 #[unsafe(no_mangle)]
 extern "C" fn pkey_mprotect(address: *mut c_void, len: usize, prot: i32, key: i32) -> i32 {
-    let start = address as usize;
+    let start = untagged(address as usize);
     if let Some(pager) = manager_of(start, whole_pages(len)) {
         pager.unmanage(start, whole_pages(len));
     }
-    status(kernel(libc::SYS_pkey_mprotect, [start, len, prot as usize, key as usize, 0, 0]))
+    status(kernel(libc::SYS_pkey_mprotect, [address as usize, len, prot as usize, key as usize, 0, 0]))
 }
 
 /// `madvise`.
@@ -247,8 +247,8 @@ fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
 
 /// Advice that `act` gives to the kernel, and what it means for page states.
 fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
-    let size = whole_pages(len);
-    let Some(pager) = manager_of(start, size) else { return act(start, len, advice) };
+    let (given, start, size) = (start, untagged(start), whole_pages(len));
+    let Some(pager) = manager_of(start, size) else { return act(given, len, advice) };
     match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
         libc::MADV_FREE => free(pager, start, size, act),
@@ -256,9 +256,9 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
         libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
-            act(start, len, advice)
+            act(given, len, advice)
         }
-        _ => act(start, len, advice),
+        _ => act(given, len, advice),
     }
 }
 
