@@ -8,6 +8,7 @@ use terrace_tests::{Guest, Outcome, Steps, compiled, terrace_command};
 
 /// In each, all bytes are checked by the program itself.
 const STEPS: &[(&str, &str)] = &[
+    ("a kernel that patches itself", "PATCHES 600"),
     ("doctor", "TERRACE doctor --json"),
     (
         "cold goes",
@@ -84,6 +85,7 @@ fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");
     vec![
+        ("PATCHES", compiled("patches_its_kernel.c", &[])),
         ("SKEWED", compiled("skewed.c", &[])),
         ("FIRST_TIER", compiled("first_tier.c", &[])),
         ("FORKS", compiled("forked_children_see_their_parents_data.c", &[library])),
@@ -148,6 +150,13 @@ fn expect_room(report: &Value) {
     // At the end: the mean over time is less, where filling took long.
     let data: u64 = report["tiers"].as_array().into_iter().flatten().map(|tier| number(&tier["pages"]) * 4096).sum();
     assert!(mean.saturating_sub(budget) < data.saturating_sub(budget) / 4, "{report:#}");
+}
+
+/// Perf events turn static keys of the scheduler on and off. The emulator must run what they patch.
+#[test]
+fn the_guest_survives_a_kernel_that_patches_itself() {
+    let Some(run) = GUEST.outcome("a kernel that patches itself") else { return };
+    assert!(run.status == 0 && run.stdout.contains("patched 600 times"), "{run:?}");
 }
 
 #[test]
