@@ -21,6 +21,7 @@ pub mod injection;
 pub mod kept;
 mod lesson;
 pub mod lock;
+pub mod locking;
 pub mod memory;
 #[cfg(test)]
 mod model_test;
@@ -37,6 +38,7 @@ pub mod rehearsal;
 pub mod settings;
 #[cfg(test)]
 mod simulation;
+pub mod space;
 mod staging;
 pub mod stats;
 mod streams;

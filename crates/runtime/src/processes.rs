@@ -12,7 +12,7 @@ use crate::{PROCESS, kept, mappings, pager};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{grouped, placement, unmanaged, zone};
-use terrace_pager::sys;
+use terrace_pager::{locking, sys};
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
@@ -359,12 +359,20 @@ extern "C" fn clone(
 /// `mlockall`: see [`terrace_pager::Pager::lock_all`].
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: i32) -> i32 {
+    // SAFETY: the program's own call, passed on, in two parts perhaps.
+    let act = |flags: i32| unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) };
+    result(match pager() {
+        Some(pager) => pager.lock_all(flags, act),
+        None => act(flags),
+    }) as i32
+}
+
+/// `munlockall`.
+#[unsafe(no_mangle)]
+extern "C" fn munlockall() -> i32 {
+    locking::forget_future();
     // SAFETY: the program's own call, passed on.
-    let act = || result(unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as i32;
-    match pager() {
-        Some(pager) => pager.lock_all(act),
-        None => act(),
-    }
+    result(unsafe { sys::forward(libc::SYS_munlockall, [0; 6]) }) as i32
 }
 
 /// `prctl`: a seccomp filter may forbid what our threads need.
@@ -412,6 +420,7 @@ extern "C" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usi
         }
         libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
         libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
+        libc::SYS_munlockall => libc::c_long::from(munlockall()),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
