@@ -453,14 +453,45 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset) }
 }
 
+/// A file: its device, its number there, and of a device file which device it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum File {
+    /// [`learn_standard_error`] was not called.
+    Unknown,
+    Closed,
+    Open(u64, u64, u64),
+}
+
+static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
+
+fn file_of(fd: Fd) -> File {
+    let mut found = std::mem::MaybeUninit::<libc::stat64>::zeroed();
+    // SAFETY: the kernel fills in the structure, for which all zeros are valid too.
+    let (asked, found) = unsafe { (syscall!(Sysno::fstat, fd, found.as_mut_ptr()), found.assume_init()) };
+    if asked.is_ok() { File::Open(found.st_dev, found.st_ino, found.st_rdev) } else { File::Closed }
+}
+
+/// From now on, for as long as this process executes no other program, [`complain`] speaks to the
+/// file that is standard error now, and to no other that may get its number.
+pub fn learn_standard_error() {
+    let _ = STANDARD_ERROR.set(file_of(2));
+}
+
 /// One line to the program's standard error; errors are nobody's to handle. From any thread: the descriptor is fetched out of the
 /// program's table, because in our own threads' table 2 is something else.
 pub fn complain(line: &str) {
     simulated!(kernel => kernel.complain(line));
-    let text = format!("terrace: {line}\n");
+    say(format!("terrace: {line}\n").as_bytes());
+}
+
+/// The same for any text.
+pub fn say(text: &[u8]) {
     if let Ok(stderr) = descriptor_of(process_id(), 0, 2) {
-        // SAFETY: the buffer outlives the call.
-        let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+        let learnt = *STANDARD_ERROR.get().unwrap_or(&File::Unknown);
+        if learnt == File::Unknown || learnt != File::Closed && learnt == file_of(stderr) {
+            // SAFETY: the buffer outlives the call.
+            let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+        }
         close(stderr);
     }
 }
