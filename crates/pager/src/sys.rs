@@ -519,6 +519,21 @@ pub fn thread_state(thread: i32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
+/// Whether the calling thread may be in a signal handler: it has signals blocked, or is on its
+/// alternate stack. (A handler that blocks nothing, not even its own signal, is not seen; nor,
+/// under a filter of system calls, is that stack.)
+pub fn may_be_in_handler() -> bool {
+    let mut blocked = 0u64;
+    let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: changes nothing; the kernel writes the mask and the description.
+    let told = unsafe {
+        let mask = syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, 0, &raw mut blocked, size_of_val(&blocked));
+        // A filter may end who asks for that.
+        if is_filtered() { mask } else { mask.and_then(|_| syscall!(Sysno::sigaltstack, 0, &raw mut stack)) }
+    };
+    told.is_err() || blocked != 0 || stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// Whether this process has a thread of that id.
 pub fn thread_exists(thread: i32) -> bool {
     // SAFETY: signal 0 is none.
