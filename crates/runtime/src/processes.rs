@@ -102,7 +102,37 @@ extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handle
     let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
     // The list of handlers is read in the child to find ours. Where it outgrows the C library's own room, it must not be evicted.
     let _unmanaged = Internal::enter();
-    real(prepare, parent, child, library)
+    let error = real(prepare, parent, child, library);
+    if prepare.is_some_and(|prepare| std::ptr::fn_addr_eq(prepare, _rjem_je_jemalloc_prefork as extern "C" fn())) {
+        // Next to it, before any of the program's.
+        real(Some(lock_streams), Some(unlock_streams), Some(reset_streams), std::ptr::null_mut());
+    }
+    error
+}
+
+unsafe extern "C" {
+    /// jemalloc's own handler.
+    safe fn _rjem_je_jemalloc_prefork();
+    safe fn terrace_lock_streams();
+    safe fn terrace_unlock_streams();
+    safe fn terrace_reset_streams();
+}
+
+/// Before jemalloc's handler and ours, after those of the program: who has the list of streams
+/// (`fflush(NULL)`, `exit`) allocates under it, so a fork must take it before the allocator's
+/// locks, as the C library does with its own. The list's lock is recursive: the C library takes it
+/// again.
+extern "C" fn lock_streams() {
+    terrace_lock_streams();
+}
+
+extern "C" fn unlock_streams() {
+    terrace_unlock_streams();
+}
+
+/// The C library has done this already if there were several threads before.
+extern "C" fn reset_streams() {
+    terrace_reset_streams();
 }
 
 /// Keys below this have their values in the thread's own description (PTHREAD_KEY_2NDLEVEL_SIZE of the C library); tables of further ones are allocated.
@@ -184,7 +214,7 @@ fn top_of_own_stack(attributes: *const libc::pthread_attr_t) -> Option<usize> {
 }
 
 unsafe extern "C" {
-    fn terrace_touch_streams();
+    safe fn terrace_touch_streams();
 }
 
 /// What the forking thread had blocked; the lock of what is watched guards it, which every fork takes first and opens last.
@@ -193,15 +223,22 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped and placed objects, the zones', the
 /// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
+    lock_allocator();
+    // Under the list's lock, which this thread has: see `lock_streams`.
+    lock_for_any_fork(|| terrace_touch_streams());
+}
+
+fn lock_allocator() {
     lock_watch();
     grouped::lock_for_fork();
     placement::lock_for_fork();
-    lock_for_any_fork();
 }
 
+/// Before a fork that the C library does not make, or makes without handlers: it touches no streams
+/// in the child. (Their list must not be waited for here, with locks of the allocator in hand.)
 fn before_any_fork() {
     lock_watch();
-    lock_for_any_fork();
+    lock_for_any_fork(|| ());
 }
 
 /// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for what its own thread has.
@@ -211,12 +248,11 @@ fn lock_watch() {
     SIGNALS.store(signals, Relaxed);
 }
 
-fn lock_for_any_fork() {
+fn lock_for_any_fork(touch: fn()) {
     terrace_alloc::enter_internal();
     zone::lock_for_fork();
     if let Some(pager) = pager() {
-        // SAFETY: walks the C library's list of streams under its lock.
-        pager.fork_prepare(|| unsafe { terrace_touch_streams() });
+        pager.fork_prepare(touch);
     }
     unmanaged::lock_for_fork();
 }
@@ -350,7 +386,8 @@ extern "C" fn clone(
         return real(main, stack, flags, argument, parent_tid, tls, child_tid);
     }
     let mut start = CloneStart { main, argument };
-    before_fork();
+    lock_allocator();
+    lock_for_any_fork(|| ());
     let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
     after_fork_in_parent();
     child
