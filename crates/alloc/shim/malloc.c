@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -200,6 +201,10 @@ static void decide(void) {
             allocator = *word + 18;
     if (!allocator)
         return;
+    /* What the kernel tells follows: a program with rights that its caller has not takes no orders from it. */
+    for (const ElfW(auxv_t) *told = (const void *)(word + 1); told->a_type != AT_NULL; told++)
+        if (told->a_type == AT_SECURE && told->a_un.a_val)
+            return;
     /* As the settings are read: with spaces around it, if somebody likes that. */
     allocator += strspn(allocator, " \t");
     size_t len = strlen("system");

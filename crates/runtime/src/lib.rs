@@ -80,6 +80,13 @@ extern "C" fn end() {
 static END: extern "C" fn() = end;
 
 fn set_up() -> Result<(), String> {
+    // SAFETY: reads what the kernel has told this process.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A program that has rights which its caller has not (setuid, setgid, file capabilities),
+        // and is linked with the library: the environment is that caller's. It is an allocator
+        // there and nothing else.
+        return Ok(());
+    }
     let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
         // --no-children, and this program was executed by a child. The library stays preloaded, because the program itself may execute
