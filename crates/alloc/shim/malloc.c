@@ -9,11 +9,13 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -55,6 +57,7 @@ size_t terrace_unmanaged_size(const void *);
 int terrace_bind_thread(void);
 int terrace_large_flags(void);
 void terrace_poll(void);
+void terrace_poll_start(void);
 struct cache;
 struct cache *terrace_cache_create(void);
 void terrace_cache_end(struct cache *);
@@ -84,8 +87,9 @@ uintptr_t terrace_placed_len;
 /* The unmanaged allocator's address range; set before its first allocation is handed out. */
 uintptr_t terrace_unmanaged_start;
 uintptr_t terrace_unmanaged_len;
-/* Set when terrace_poll has something to do. */
-int terrace_pending;
+/* Set when terrace_poll has something to do (calls.rs). Here it is only loaded. */
+unsigned terrace_pending;
+#define pending() __atomic_load_n(&terrace_pending, __ATOMIC_RELAXED)
 /* Whether it is kept who allocated what is too large to be grouped. */
 int terrace_watching;
 
@@ -197,6 +201,10 @@ static void decide(void) {
             allocator = *word + 18;
     if (!allocator)
         return;
+    /* What the kernel tells follows: a program with rights that its caller has not takes no orders from it. */
+    for (const ElfW(auxv_t) *told = (const void *)(word + 1); told->a_type != AT_NULL; told++)
+        if (told->a_type == AT_SECURE && told->a_un.a_val)
+            return;
     /* As the settings are read: with spaces around it, if somebody likes that. */
     allocator += strspn(allocator, " \t");
     size_t len = strlen("system");
@@ -315,20 +323,20 @@ static inline void *moved(void *from, void *to, uint16_t site, CALLER) {
     return born(to, THE_CALLER);
 }
 
-static __attribute__((noinline)) void poll_slow(void) {
+static __attribute__((noinline)) void poll_slow(void (*poll)(void)) {
     if (self.depth)
         return;
     int saved = errno;
     terrace_enter_internal();
-    terrace_poll();
+    poll();
     terrace_leave_internal();
     errno = saved;
 }
 
 /* After an allocation, when no lock is held: what the allocation gave reason for. */
 static inline void *done(void *p) {
-    if (unlikely(terrace_pending))
-        poll_slow();
+    if (unlikely(pending()))
+        poll_slow(terrace_poll);
     return p;
 }
 
@@ -374,13 +382,13 @@ static __attribute__((noinline)) void *malloc_slow(size_t size, CALLER) {
 }
 
 static __attribute__((noinline)) void *grouped_or_slow(size_t size, CALLER) {
-    void *p = likely(!terrace_pending) ? grouped(size, THE_CALLER) : NULL;
+    void *p = likely(!pending()) ? grouped(size, THE_CALLER) : NULL;
     return likely(p != NULL) ? p : malloc_slow(size, THE_CALLER);
 }
 
 /* What a small allocation gives reason for has time until the next one: so this is one jump, and nothing is saved for what comes after it. */
 static inline void *allocate(size_t size, CALLER) {
-    return likely(!terrace_pending && size < SMALL && self.fast) ? _rjem_malloc(size) : grouped_or_slow(size, THE_CALLER);
+    return likely(!pending() && size < SMALL && self.fast) ? _rjem_malloc(size) : grouped_or_slow(size, THE_CALLER);
 }
 
 void *terrace_malloc(size_t size, TWO_MORE, CALLER) { return allocate(size, THE_CALLER); }
@@ -611,8 +619,11 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
 
 size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }
 
-/* The same for the interposed mmap. */
-void terrace_after_mapping(void) { done(NULL); }
+/* The same for the interposed mmap, which signal handlers call too: no more than is safe there. */
+void terrace_after_mapping(void) {
+    if (unlikely(pending()))
+        poll_slow(terrace_poll_start);
+}
 
 /*
  * jemalloc's own interface, for programs that bring jemalloc. All of it or none: half would mix two allocators. What names an arena or a cache
@@ -706,10 +717,16 @@ int terrace_mallctlbymib(const size_t *mib, size_t len, void *old, size_t *old_l
     PASS(mallctlbymib, mib, len, old, old_len, new, new_len);
     return passing ? ENOENT : _rjem_mallctlbymib(mib, len, old, old_len, new, new_len);
 }
+/* Text to number 2, whatever that is: where the program asked for it. */
+void terrace_write_error(void *opaque, const char *text) {
+    (void)opaque;
+    ssize_t written = write(2, text, strlen(text));
+    (void)written;
+}
 void terrace_malloc_stats_print(void (*write)(void *, const char *), void *opaque, const char *options) {
     PASS(malloc_stats_print, write, opaque, options);
     if (!passing)
-        _rjem_malloc_stats_print(write, opaque, options);
+        _rjem_malloc_stats_print(write ? write : terrace_write_error, opaque, options);
 }
 
 /* The program's own, where calls are passed on; else NULL. For what Rust exports. */

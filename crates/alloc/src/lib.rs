@@ -9,6 +9,7 @@
 //! What the program places itself (`mnalloc`) is [`placement`]'s.
 
 pub mod arenas;
+mod calls;
 mod classes;
 pub mod grouped;
 mod large;
@@ -20,13 +21,15 @@ pub mod unmanaged;
 mod watch;
 pub mod zone;
 
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use calls::Memory;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use terrace_pager::sys;
 
 unsafe extern "C" {
     fn terrace_enter_internal();
     fn terrace_leave_internal();
     fn terrace_after_mapping();
-    static mut terrace_pending: i32;
+    static terrace_pending: AtomicU32;
 }
 
 /// From now on this thread allocates unmanaged memory, until as many calls of [`leave_internal`].
@@ -41,40 +44,60 @@ pub fn leave_internal() {
     unsafe { terrace_leave_internal() }
 }
 
+/// What is asked for: bits of `WANTED`.
+const START: u32 = 1;
+const TIDY: u32 = 2;
+static WANTED: AtomicU32 = AtomicU32::new(0);
 static POLL: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What [`call_soon`] asked for, if anything. For the interposed `mmap`, when it is done.
+fn words() -> Memory {
+    // SAFETY: a word of the shim's, which is never anything but loaded there.
+    Memory { wanted: &WANTED, flag: unsafe { &terrace_pending } }
+}
+
+/// For the interposed `mmap`, when it is done: what [`call_soon`] asked for, if this is no signal
+/// handler. Such a one may have interrupted whoever has the locks that are needed for it; and what
+/// [`tidy_soon`] asked for is for `malloc` alone, which no handler may call.
 pub fn poll() {
     // SAFETY: holds no lock of ours, as `call_soon` promises to its `poll`.
     unsafe { terrace_after_mapping() }
 }
 
-/// Has the allocation under way (unless it is a small one), or the next of any thread, call `poll`, at a point where no lock of the allocator
-/// is held.
+/// Has the allocation under way (unless it is a small one), or the next of any thread, or a
+/// mapping, call `poll`, at a point where no lock of the allocator is held.
 pub fn call_soon(poll: fn()) {
     POLL.store(poll as *mut (), Release);
-    set_pending();
+    calls::ask(&words(), START);
 }
 
 /// Has a thread of the program give back what has been free for long enough: jemalloc itself looks only after so many allocations. None of
 /// ours may, because giving back can need them.
 pub fn tidy_soon() {
-    // What waits already is more important.
-    if POLL.compare_exchange(std::ptr::null_mut(), arenas::decay as fn() as *mut (), AcqRel, Relaxed).is_ok() {
-        set_pending();
-    }
-}
-
-fn set_pending() {
-    // SAFETY: a flag that is read without order; a late reader polls later.
-    unsafe { (&raw mut terrace_pending).write_volatile(1) };
+    calls::ask(&words(), TIDY);
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_poll() {
-    // SAFETY: as above.
-    unsafe { (&raw mut terrace_pending).write_volatile(0) };
-    let poll = POLL.swap(std::ptr::null_mut(), AcqRel);
+    let wanted = calls::answer(&words());
+    if wanted & START != 0 {
+        start();
+    }
+    if wanted & TIDY != 0 {
+        arenas::decay();
+    }
+}
+
+/// After a mapping.
+#[unsafe(no_mangle)]
+extern "C" fn terrace_poll_start() {
+    // The flag stays as it is: who finds nothing wanted has lost nothing.
+    if WANTED.load(Relaxed) & START != 0 && !sys::may_be_in_handler() && WANTED.fetch_and(!START, AcqRel) & START != 0 {
+        start();
+    }
+}
+
+fn start() {
+    let poll = POLL.load(Acquire);
     if !poll.is_null() {
         // SAFETY: only `call_soon` stores here, and what it stores is a `fn()`.
         let poll: fn() = unsafe { std::mem::transmute(poll) };

@@ -17,6 +17,7 @@ use spans::Spans;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use terrace_pager::lock::{Lock, LockGuard};
+use terrace_pager::space::Span;
 use terrace_pager::{Expectation, sys};
 
 const SHARDS: usize = 16;
@@ -120,6 +121,7 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static ZONE_PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Where what is known of pages begins, and of how many of each zone's it is accessible.
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
+static RECORDS_RESERVED: AtomicUsize = AtomicUsize::new(0);
 static KNOWN: [AtomicUsize; TEMPERATURES] = [const { AtomicUsize::new(0) }; TEMPERATURES];
 /// The zones are being opened, or [`KNOWN`] changes; whether there is no address space.
 static OPENING: Lock<bool> = Lock::new(false);
@@ -153,7 +155,7 @@ fn open() -> bool {
     }
     let opened = || {
         let (start, len) = (!is_theirs && !zone::is_limited()).then(zone::open_placed)??;
-        let known = sys::reserve_without_access(TEMPERATURES * (len / PAGE) * size_of::<Record>()).ok()?;
+        let known = Span::new(TEMPERATURES * (len / PAGE) * size_of::<Record>(), 0).ok()?;
         Some((start, len, known))
     };
     let Some((start, len, known)) = opened() else {
@@ -166,7 +168,8 @@ fn open() -> bool {
         return false;
     };
     START.store(start, Relaxed);
-    RECORDS.store(known, Relaxed);
+    RECORDS.store(known.start, Relaxed);
+    RECORDS_RESERVED.store(known.reserved, Relaxed);
     // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
     unsafe {
         terrace_placed_start = start;
@@ -600,8 +603,9 @@ fn know(temperature: usize, pages: usize) -> bool {
     let known = KNOWN[temperature].load(Relaxed);
     let accessible = |pages: usize| (pages * size_of::<Record>()).next_multiple_of(RECORDS_STEP).min(zone_pages * size_of::<Record>());
     let (is, to) = (accessible(known), accessible(known.max(pages)));
-    // SAFETY: this zone's part of our reservation.
-    if to > is && unsafe { sys::allow_access(from + is, to - is) }.is_err() {
+    let span = Span { start: RECORDS.load(Relaxed), reserved: RECORDS_RESERVED.load(Relaxed) };
+    // SAFETY: this zone's part of our range; so far it was not opened.
+    if to > is && unsafe { span.open(from + is, to - is) }.is_err() {
         return false;
     }
     KNOWN[temperature].store(known.max(pages), Release);

@@ -12,7 +12,7 @@ use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
-use terrace_pager::sys;
+use terrace_pager::space::Span;
 
 pub const PAGE: usize = 4096;
 /// A zone is extended by this much: enough for the pager to have whoever allocates wait for room.
@@ -168,6 +168,7 @@ static SLABS: [Lock<Slabs>; GROUPS_MAX] = [const {
 
 /// Where the page map begins.
 static MAP: AtomicUsize = AtomicUsize::new(0);
+static MAP_RESERVED: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of each zone that have their part of the page map: what it has handed out.
 static ZONE_USED: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GROUPS_MAX];
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -186,10 +187,11 @@ pub fn open(count: usize, tagged: bool) -> bool {
     let Some((start, zone_len)) = zone::open_groups(count) else { return false };
     let len = count * zone_len;
     let map_len = len / PAGE * size_of::<u64>();
-    let Ok(map) = sys::reserve_without_access(map_len) else { return false };
+    let Ok(map) = Span::new(map_len, 0) else { return false };
     START.store(start, Relaxed);
     ZONE_LEN.store(zone_len, Relaxed);
-    MAP.store(map, Release);
+    MAP_RESERVED.store(map.reserved, Relaxed);
+    MAP.store(map.start, Release);
     TAGGED.store(tagged, Relaxed);
     // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
     unsafe {
@@ -555,8 +557,9 @@ fn extend(zone: ZoneId) -> bool {
     let map_len =
         |bytes: usize| (bytes / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(ZONE_LEN.load(Relaxed) / PAGE * size_of::<u64>());
     let (usable, wanted) = (map_len(used), map_len(to));
-    // SAFETY: this zone's part of our reservation.
-    if wanted > usable && unsafe { sys::allow_access(map_word(first) as usize + usable, wanted - usable) }.is_err() {
+    let span = Span { start: MAP.load(Relaxed), reserved: MAP_RESERVED.load(Relaxed) };
+    // SAFETY: this zone's part of our range; so far it was not opened.
+    if wanted > usable && unsafe { span.open(map_word(first) as usize + usable, wanted - usable) }.is_err() {
         return false;
     }
     ZONE_USED[index].store(to, Release);

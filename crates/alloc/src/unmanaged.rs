@@ -1,11 +1,13 @@
 //! The allocator for what must never be evicted: everything our own threads and code allocate.
 //!
-//! Doug Lea's malloc over one reserved address range that is never managed. Pointers are recognised by address, so `free` from
-//! anywhere finds its way. Every block carries its size, because C's `free` does not say it.
+//! Doug Lea's malloc over one address range that is never managed. Pointers are recognised by
+//! address, so `free` from anywhere finds its way. Every block carries its size, because C's `free`
+//! does not say it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
+use terrace_pager::space::Span;
 use terrace_pager::sys;
 
 unsafe extern "C" {
@@ -13,8 +15,10 @@ unsafe extern "C" {
     static mut terrace_unmanaged_len: usize;
 }
 
-/// Address space for it, tried in this order: small limits (ulimit -v) leave less.
-const RESERVES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
+/// Addresses for it, tried in this order: not all address spaces have room for the first.
+const RANGES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
+/// So many of them are reserved from the start: see `terrace_pager::space`.
+const RESERVED: usize = 256 << 20;
 /// The range becomes usable in steps of this size.
 const STEP: usize = 1 << 20;
 /// So much more is made usable ahead of need: where the kernel gives no more (RLIMIT_DATA, overcommitment), our threads go on with this. They
@@ -28,6 +32,7 @@ struct Space;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
+static FIRST: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
 static USABLE: AtomicUsize = AtomicUsize::new(0);
 
@@ -45,9 +50,13 @@ unsafe impl dlmalloc::Allocator for Space {
         }
         let start = START.load(Relaxed);
         let (usable, wanted) = (USABLE.load(Relaxed), (used + size + AHEAD).min(LEN.load(Relaxed)));
-        // SAFETY: inside our reservation.
-        if wanted > usable && unsafe { sys::allow_access(start + usable, wanted - usable) }.is_ok() {
-            USABLE.store(wanted, Relaxed);
+        let span = Span { start, reserved: FIRST.load(Relaxed) };
+        for wanted in [wanted, used + size] {
+            // SAFETY: a part of our range that was not opened yet.
+            if wanted > usable && unsafe { span.open(start + usable, wanted - usable) }.is_ok() {
+                USABLE.store(wanted, Relaxed);
+                break;
+            }
         }
         if used + size > USABLE.load(Relaxed) {
             return none;
@@ -77,8 +86,9 @@ unsafe impl dlmalloc::Allocator for Space {
 
 /// Under the allocator's lock.
 fn reserve() -> bool {
-    for len in RESERVES {
-        if let Ok(start) = sys::reserve_without_access(len) {
+    for len in RANGES {
+        if let Ok(Span { start, reserved }) = Span::new(len, RESERVED) {
+            FIRST.store(reserved, Relaxed);
             LEN.store(len, Relaxed);
             START.store(start, Relaxed);
             // SAFETY: written once, before any pointer into the range exists; readers compare addresses only.

@@ -8,7 +8,8 @@ use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_pager::lock::Lock;
 use terrace_pager::ranges::Attributes;
-use terrace_pager::{Expectation, Pager, sys};
+use terrace_pager::space::Span;
+use terrace_pager::{Expectation, Pager, locking, sys};
 
 /// A zone's number.
 pub type ZoneId = u32;
@@ -18,10 +19,18 @@ pub const GROUPS_MAX: usize = 255;
 /// Zones of placed objects ([`crate::placement`]).
 pub const PLACED: [ZoneId; 3] = [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
 const ZONES: usize = 1 + GROUPS_MAX + PLACED.len();
-/// Address space of zone 0, tried in this order.
-const RESERVES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
-/// Address space of each other zone, tried in this order. One that is full leaves what comes then to zone 0.
-const GROUP_RESERVES: [usize; 4] = [256 << 30, 32 << 30, 4 << 30, 256 << 20];
+/// Addresses of zone 0, tried in this order.
+const RANGES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
+/// So many of them are reserved from the start: see `terrace_pager::space`. The rest is mapped as
+/// it is handed out.
+const RESERVED: usize = 256 << 20;
+/// Addresses of each other zone, tried in this order, of which none is reserved. One that is full
+/// leaves what comes then to zone 0.
+const GROUP_RANGES: [usize; 5] = [256 << 30, 64 << 30, 32 << 30, 4 << 30, 256 << 20];
+/// Of all such zones together, at most.
+const GROUPS_RANGE: usize = 16 << 40;
+/// Where the program has mapped something in zone 0's range, it goes on so much further.
+const SKIP: usize = 1 << 30;
 /// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
 const GROUP_STEP: usize = 1 << 20;
@@ -31,6 +40,7 @@ pub(crate) const REGION: usize = 2 << 20;
 pub struct Zone {
     start: AtomicUsize,
     len: AtomicUsize,
+    reserved: AtomicUsize,
     used: Lock<Used>,
 }
 
@@ -43,7 +53,12 @@ struct Used {
 }
 
 static ZONE: [Zone; ZONES] = [const {
-    Zone { start: AtomicUsize::new(0), len: AtomicUsize::new(0), used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }) }
+    Zone {
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        reserved: AtomicUsize::new(0),
+        used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }),
+    }
 }; ZONES];
 /// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all would copy.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
@@ -103,10 +118,11 @@ pub fn open() -> bool {
     if used.refused || zone.len.load(Acquire) > 0 {
         return !used.refused;
     }
-    for len in RESERVES {
-        if let Ok(start) = sys::reserve_without_access(len) {
+    for len in RANGES {
+        if let Ok(Span { start, reserved }) = Span::new(len, RESERVED) {
             // Aligned, so that regions and extents of the zone coincide.
             zone.start.store(start.next_multiple_of(REGION), Relaxed);
+            zone.reserved.store((start + reserved).saturating_sub(start.next_multiple_of(REGION)), Relaxed);
             // SAFETY: written once, before any pointer into the zone exists; readers compare addresses only.
             unsafe {
                 terrace_heap_start = start.next_multiple_of(REGION);
@@ -149,11 +165,13 @@ pub fn is_limited() -> bool {
 }
 
 fn open_side_by_side(zones: &[Zone]) -> Option<(usize, usize)> {
-    let reserve = |len| Some((len, sys::reserve_without_access(len * zones.len() + REGION).ok()?));
-    let (len, start) = GROUP_RESERVES.into_iter().find_map(reserve)?;
-    let start = start.next_multiple_of(REGION);
+    let span = |len| Some((len, Span::new(len * zones.len() + REGION, 0).ok()?));
+    let (len, span) = GROUP_RANGES.into_iter().filter(|len| len * zones.len() <= GROUPS_RANGE).find_map(span)?;
+    let start = span.start.next_multiple_of(REGION);
     for (index, zone) in zones.iter().enumerate() {
         zone.start.store(start + index * len, Relaxed);
+        // All or nothing.
+        zone.reserved.store(if span.reserved == 0 { 0 } else { len }, Relaxed);
         zone.len.store(len, Release);
     }
     Some((start, len))
@@ -169,20 +187,36 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
     }
     let _signals = sys::SignalsBlocked::new();
     let mut used = zone.used.lock();
-    let start = (base + used.bytes).next_multiple_of(align);
-    let Some(end) = start.checked_add(size).filter(|end| *end <= base + zone.len.load(Relaxed)) else {
-        return std::ptr::null_mut();
-    };
-    if end > base + used.accessible {
-        let from = base + used.accessible;
-        let to = end.next_multiple_of(step).min(base + zone.len.load(Relaxed));
-        // SAFETY: inside the zone's reservation.
-        if unsafe { sys::allow_access(from, to - from) }.is_err() {
+    let limit = base + zone.len.load(Relaxed);
+    let span = Span { start: base, reserved: zone.reserved.load(Relaxed) };
+    let (start, end) = loop {
+        let start = (base + used.bytes).next_multiple_of(align);
+        let Some(end) = start.checked_add(size).filter(|end| *end <= limit) else {
             return std::ptr::null_mut();
+        };
+        if end <= base + used.accessible {
+            break (start, end);
         }
-        used.accessible = to - base;
-    }
+        let from = base + used.accessible;
+        // SAFETY: a part of the zone's range, not opened yet.
+        let open = |to: usize| unsafe { span.open(from, to - from) }.map(|()| to);
+        // Near a limit, no more than is needed.
+        match open(end.next_multiple_of(step).min(limit)).or_else(|_| open(end.next_multiple_of(sys::PAGE))) {
+            Ok(to) => {
+                used.accessible = to - base;
+                break (start, end);
+            }
+            Err(sys::Errno::EEXIST) if id == 0 => {
+                let next = (from - base).next_multiple_of(SKIP) + SKIP;
+                (used.bytes, used.accessible) = (next, next);
+            }
+            Err(_) => return std::ptr::null_mut(),
+        }
+    };
     let before = base + used.bytes;
+    if locking::lock_new_heap(before, end).is_err() {
+        return std::ptr::null_mut();
+    }
     used.bytes = end - base;
     if let Some(pager) = pager() {
         // With the gap that alignment left: nobody touches it, and the range stays one.

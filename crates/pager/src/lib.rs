@@ -22,6 +22,7 @@ pub mod injection;
 pub mod kept;
 mod lesson;
 pub mod lock;
+pub mod locking;
 pub mod memory;
 #[cfg(test)]
 mod model_test;
@@ -38,6 +39,7 @@ pub mod rehearsal;
 pub mod settings;
 #[cfg(test)]
 mod simulation;
+pub mod space;
 mod staging;
 pub mod stats;
 mod streams;

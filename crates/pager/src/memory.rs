@@ -377,6 +377,7 @@ impl Pager {
     /// all its threads.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
+        crate::locking::forget_future();
         let _signals = SignalsBlocked::new();
         // No fork and no start meanwhile: both talk to the threads that end here.
         let _forking = self.fork.forking.lock();
@@ -396,12 +397,12 @@ impl Pager {
         self.set_mode(crate::Mode::Failed);
     }
 
-    /// `mlockall` (`act`): the kernel touches every page of every mapping.
+    /// Around `mlockall` (`act`): the kernel touches every page of every mapping.
     ///
     /// Staging must not be touched while it is registered (nobody answers there), and must not stay locked: the kernel then refuses to move
     /// a locked page of the program into it (both sides must be alike), which is right, for locked memory is to stay resident. After
     /// `munlockall` everything is as before.
-    pub fn lock_all<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn with_staging_lent<R>(&self, act: impl FnOnce() -> R) -> R {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
         let active = self.mode() == crate::Mode::Active;

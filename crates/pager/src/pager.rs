@@ -16,6 +16,7 @@ use crate::probation::Probation;
 use crate::ranges::Ranges;
 use crate::rehearsal::{rehearse, rehearse_confinement};
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
+use crate::space::Span;
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
@@ -55,6 +56,9 @@ pub(crate) const SHARD_SHIFT: u32 = 26;
 
 /// Less than this is not worth our threads, however small the process's share of the budget.
 const START_MIN_BYTES: usize = 8 << 20;
+
+/// So much of the pool's range is reserved from the start: see [`crate::space`].
+const POOL_RESERVED: usize = 128 << 20;
 
 /// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +262,12 @@ impl Pager {
         let space = |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
         let table = Table::new(regions).map_err(space)?;
         let pool_bytes = (machine_bytes as usize * 2).next_multiple_of(EXTENT_BYTES);
-        let medium: Arc<DramMedium> = Arc::new(DramMedium::new(pool_bytes).map_err(|e| e.to_string())?);
+        let pool = Span::new(pool_bytes, POOL_RESERVED).map_err(space)?;
+        // SAFETY: a part of the range that the medium opens once, in whole extents.
+        let open = Box::new(move |start, bytes| unsafe { pool.open(start, bytes) });
+        // SAFETY: the range was made here for this medium alone.
+        let medium = unsafe { DramMedium::over(pool.start, pool_bytes, open) };
+        let medium: Arc<DramMedium> = Arc::new(medium.map_err(|e| e.to_string())?);
         let tiers: Vec<Tier> = specs.into_iter().map(|spec| tier(spec, medium.clone())).collect();
         let start_at = match (settings.stress, settings.dram) {
             (Stress::Off, Dram::Bytes(bytes)) => (bytes / 2).min(MIN_BUDGET_BYTES * 3 / 4) as usize,
@@ -1000,6 +1009,8 @@ impl Pager {
 
     /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
     pub(crate) fn forget_threads(&self) {
+        // A child inherits no locks on memory.
+        crate::locking::forget_future();
         let table = &self.descriptors;
         for fd in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm, &table.program]) {
             fd.store(-1, Relaxed);

@@ -9,6 +9,7 @@ mod task;
 
 use crate::dma;
 use crate::injection::{self, Call};
+use crate::space::{self, Span};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -55,19 +56,9 @@ macro_rules! simulated {
 /// Takes the code and constants of the program or library that this is part of out of the page table. What is needed again is mapped again from the
 /// page cache, 64 KiB at a time; most of it was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all around it.
 pub fn forget_own_code(pagemap: Fd) {
-    unsafe extern "C" {
-        /// Where this program or library is mapped, by its linker.
-        static __ehdr_start: libc::Elf64_Ehdr;
-    }
-    let file = &raw const __ehdr_start;
-    // SAFETY: the linker puts both headers into the first mapping of the file, which is readable and never changes.
-    let headers = unsafe {
-        let offset = (*file).e_phoff as usize;
-        std::slice::from_raw_parts(file.byte_add(offset).cast::<libc::Elf64_Phdr>(), (*file).e_phnum.into())
-    };
-    let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let base = loaded().next().map_or(0, |first| (file as usize).wrapping_sub(first.p_vaddr as usize));
-    for header in loaded().filter(|header| header.p_flags & libc::PF_W == 0) {
+    let (base, headers) = own_headers();
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    for header in loaded.filter(|header| header.p_flags & libc::PF_W == 0) {
         let start = base.wrapping_add(header.p_vaddr as usize);
         let (from, to) = (start & !(PAGE - 1), (start + header.p_memsz as usize).next_multiple_of(PAGE));
         let changed = read_entries(pagemap, from, to, &mut [Run::default()], PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
@@ -78,26 +69,76 @@ pub fn forget_own_code(pagemap: Fd) {
     }
 }
 
-/// Reserves `len` bytes of private address space, readable and writable, that cost nothing until touched.
+/// What is to be added to the addresses in the file of the program or library that this is part of,
+/// and its program headers.
+fn own_headers() -> (usize, &'static [libc::Elf64_Phdr]) {
+    unsafe extern "C" {
+        /// Where this program or library is mapped, by its linker.
+        static __ehdr_start: libc::Elf64_Ehdr;
+    }
+    let file = &raw const __ehdr_start;
+    // SAFETY: the linker puts both headers into the first mapping of the file, which is readable
+    // and never changes.
+    let headers = unsafe {
+        let offset = (*file).e_phoff as usize;
+        std::slice::from_raw_parts(file.byte_add(offset).cast::<libc::Elf64_Phdr>(), (*file).e_phnum.into())
+    };
+    let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD);
+    (first.map_or(0, |first| (file as usize).wrapping_sub(first.p_vaddr as usize)), headers)
+}
+
+/// Reserves `len` bytes of private address space, readable and writable, that cost nothing until
+/// touched. Not where the program may map next: see [`crate::space`].
 pub fn reserve(len: usize) -> Result<usize> {
-    map(len, libc::PROT_READ | libc::PROT_WRITE)
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    space::map(len, |at| if at == 0 { map_anywhere(len, prot) } else { map_where_nothing_is(at, len, prot).map(|()| at) })
 }
 
 /// Reserves address space without access; see [`allow_access`].
 pub fn reserve_without_access(len: usize) -> Result<usize> {
-    map(len, libc::PROT_NONE)
+    Span::new(len, len).and_then(|span| {
+        if span.reserved >= len {
+            return Ok(span.start);
+        }
+        // SAFETY: reserved here, and nobody knows of it.
+        unsafe { unmap(span.start, span.reserved) };
+        Err(Errno::ENOMEM)
+    })
 }
 
-fn map(len: usize, prot: i32) -> Result<usize> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+const RESERVATION: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Maps private memory where the kernel likes.
+pub(crate) fn map_anywhere(len: usize, prot: i32) -> Result<usize> {
     // SAFETY: a new private mapping at an address of the kernel's choice disturbs nothing.
-    unsafe { syscall!(Sysno::mmap, 0, len, prot, flags, -1isize, 0) }
+    unsafe { syscall!(Sysno::mmap, 0, len, prot, RESERVATION, -1isize, 0) }
+}
+
+/// Maps private memory at an address, if nothing is there: EEXIST otherwise.
+pub(crate) fn map_where_nothing_is(start: usize, len: usize, prot: i32) -> Result<()> {
+    map_exactly(start, len, prot, RESERVATION, -1).map(drop)
+}
+
+fn map_exactly(start: usize, len: usize, prot: i32, flags: i32, fd: Fd) -> Result<usize> {
+    // SAFETY: a new mapping where nothing is disturbs nothing.
+    let mapped = unsafe { syscall!(Sysno::mmap, start, len, prot, flags | libc::MAP_FIXED_NOREPLACE, fd as isize, 0) }?;
+    if mapped != start {
+        // A kernel that does not know the flag (before 4.17). SAFETY: mapped above, and nobody
+        // knows of it.
+        unsafe { unmap(mapped, len) };
+        return Err(Errno::EEXIST);
+    }
+    Ok(mapped)
 }
 
 /// Maps `len` bytes of the open file `fd`, shared.
 pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
-    // SAFETY: as in `map`.
-    unsafe { syscall!(Sysno::mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) }
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    space::map(len, |at| match at {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        0 => unsafe { syscall!(Sysno::mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) },
+        at => map_exactly(at, len, prot, libc::MAP_SHARED, fd),
+    })
 }
 
 /// Unmaps an own mapping.
@@ -132,6 +173,74 @@ pub unsafe fn empty(start: usize, len: usize) {
 pub fn wipe_in_children(start: usize, len: usize) -> bool {
     // SAFETY: an own reservation; its contents stay in this process.
     unsafe { syscall!(Sysno::madvise, start, len, libc::MADV_WIPEONFORK) }.is_ok()
+}
+
+/// Locks memory: what is there now and what comes, or what comes only. ENOMEM: beyond the limit,
+/// not mapped, or not to be had.
+pub fn lock_memory(start: usize, len: usize, on_fault: bool) -> Result<()> {
+    const MLOCK_ONFAULT: usize = 1;
+    // SAFETY: changes whether the range may leave memory, nothing else.
+    unsafe { syscall!(Sysno::mlock2, start, len, if on_fault { MLOCK_ONFAULT } else { 0 }) }.map(drop)
+}
+
+/// `munlockall`.
+pub fn unlock_all_memory() {
+    // SAFETY: as above.
+    let _ = unsafe { syscall!(Sysno::munlockall) };
+}
+
+/// How much this process may lock, bytes.
+pub fn lock_limit() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the limit.
+    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_MEMLOCK, 0, &raw mut limit) };
+    if asked.is_ok() { limit.rlim_cur } else { 0 }
+}
+
+/// Whether all of a range is mapped.
+pub fn is_mapping(start: usize, len: usize) -> bool {
+    let mut told = [0u8; 64];
+    (start..start + len).step_by(told.len() * PAGE).all(|from| {
+        let bytes = (start + len - from).min(told.len() * PAGE);
+        // SAFETY: the kernel writes a byte for each page.
+        unsafe { syscall!(Sysno::mincore, from, bytes, told.as_mut_ptr()) }.is_ok()
+    })
+}
+
+/// All mappings of this process, from /proc/self/maps; none where that cannot be read.
+pub fn own_mappings() -> Vec<(usize, usize)> {
+    let mut text = Vec::new();
+    let Ok(fd) = open("/proc/self/maps\0", libc::O_RDONLY, 0) else { return Vec::new() };
+    loop {
+        let old = text.len();
+        text.resize(old + (64 << 10), 0u8);
+        // SAFETY: the kernel writes into the part that was added.
+        match unsafe { syscall!(Sysno::read, fd, text.as_mut_ptr().add(old), text.len() - old) } {
+            Ok(bytes) if bytes > 0 => text.truncate(old + bytes),
+            _ => {
+                text.truncate(old);
+                break;
+            }
+        }
+    }
+    close(fd);
+    let number = |text: &[u8]| usize::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok();
+    let lines = text.split(|byte| *byte == b'\n');
+    let mapping = |line: &[u8]| {
+        // The last one is the kernel's on some machines, and none of the process's.
+        let dash = line.iter().position(|byte| *byte == b'-').filter(|_| !line.ends_with(b"[vsyscall]"))?;
+        let space = line.iter().position(|byte| *byte == b' ')?;
+        Some((number(&line[..dash])?, number(line.get(dash + 1..space)?)?))
+    };
+    lines.filter_map(mapping).collect()
+}
+
+/// Where the program or library that this is part of is mapped.
+pub fn own_image() -> (usize, usize) {
+    let (base, headers) = own_headers();
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let end = loaded.map(|header| base.wrapping_add((header.p_vaddr + header.p_memsz) as usize).next_multiple_of(PAGE)).max();
+    (base / PAGE * PAGE, end.unwrap_or(base))
 }
 
 /// Undoes `mlockall` for an own reservation.
@@ -361,14 +470,45 @@ pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     unsafe { syscall!(Sysno::pread64, fd, buffer.as_mut_ptr(), buffer.len(), offset) }
 }
 
+/// A file: its device, its number there, and of a device file which device it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum File {
+    /// [`learn_standard_error`] was not called.
+    Unknown,
+    Closed,
+    Open(u64, u64, u64),
+}
+
+static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
+
+fn file_of(fd: Fd) -> File {
+    let mut found = std::mem::MaybeUninit::<libc::stat64>::zeroed();
+    // SAFETY: the kernel fills in the structure, for which all zeros are valid too.
+    let (asked, found) = unsafe { (syscall!(Sysno::fstat, fd, found.as_mut_ptr()), found.assume_init()) };
+    if asked.is_ok() { File::Open(found.st_dev, found.st_ino, found.st_rdev) } else { File::Closed }
+}
+
+/// From now on, for as long as this process executes no other program, [`complain`] speaks to the
+/// file that is standard error now, and to no other that may get its number.
+pub fn learn_standard_error() {
+    let _ = STANDARD_ERROR.set(file_of(2));
+}
+
 /// One line to the program's standard error; errors are nobody's to handle. From any thread: the descriptor is fetched out of the
 /// program's table, because in our own threads' table 2 is something else.
 pub fn complain(line: &str) {
     simulated!(kernel => kernel.complain(line));
-    let text = format!("terrace: {line}\n");
+    say(format!("terrace: {line}\n").as_bytes());
+}
+
+/// The same for any text.
+pub fn say(text: &[u8]) {
     if let Ok(stderr) = descriptor_of_program(2) {
-        // SAFETY: the buffer outlives the call.
-        let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+        let learnt = *STANDARD_ERROR.get().unwrap_or(&File::Unknown);
+        if learnt == File::Unknown || learnt != File::Closed && learnt == file_of(stderr) {
+            // SAFETY: the buffer outlives the call.
+            let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+        }
         close(stderr);
     }
 }
@@ -394,6 +534,21 @@ pub fn thread_cpu_ns() -> u64 {
 pub fn thread_state(thread: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/task/{thread}/stat", program_id())).ok()?;
     stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether the calling thread may be in a signal handler: it has signals blocked, or is on its
+/// alternate stack. (A handler that blocks nothing, not even its own signal, is not seen; nor,
+/// under a filter of system calls, is that stack.)
+pub fn may_be_in_handler() -> bool {
+    let mut blocked = 0u64;
+    let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: changes nothing; the kernel writes the mask and the description.
+    let told = unsafe {
+        let mask = syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, 0, &raw mut blocked, size_of_val(&blocked));
+        // A filter may end who asks for that.
+        if is_filtered() { mask } else { mask.and_then(|_| syscall!(Sysno::sigaltstack, 0, &raw mut stack)) }
+    };
+    told.is_err() || blocked != 0 || stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
 /// All threads of this process.

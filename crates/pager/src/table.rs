@@ -1,9 +1,10 @@
 //! From an address to its region's record and page words, without a lock.
 //!
 //! A directory of two levels (one number for each 2 MiB of the 47-bit address space, in leaves of 1 TiB made when first used), and two
-//! reserved arrays, made accessible as they grow: region records, and 512 page words a region. Nothing is accessible before it is used, so
-//! that neither `mlockall` nor strict overcommit makes it cost more than it does. A region's number is given at its first use and stays
-//! bound to that address for ever: a handler with a stale fault may hold it at any time.
+//! arrays in ranges of their own, made accessible as they grow: region records, and 512 page words
+//! a region. Nothing is accessible before it is used, so that neither `mlockall` nor strict
+//! overcommit makes it cost more than it does. A region's number is given at its first use and
+//! stays bound to that address for ever: a handler with a stale fault may hold it at any time.
 //!
 //! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes (0.006 %) for regions that were only
 //! looked at.
@@ -27,6 +28,7 @@
 //! Announcing and locking are each followed by a full fence, so that one of the two sees the other.
 
 use crate::lock::{Lock, LockGuard};
+use crate::space::Span;
 use crate::sys::{self, PAGE};
 use crate::word::PageWord;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, fence};
@@ -44,6 +46,8 @@ const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_SHIFT);
 const LEAF_BYTES: usize = size_of::<AtomicU32>() << (LEAF_SHIFT - REGION_SHIFT);
 /// Regions by which the arrays grow: 1 MiB of words.
 const GROWTH: u32 = 256;
+/// Regions for which both are reserved from the start: 16 GiB.
+const RESERVED: usize = 8192;
 
 /// One region's record.
 #[repr(C, align(128))]
@@ -160,8 +164,10 @@ impl Drop for Change<'_> {
 pub struct Table {
     /// Addresses of leaves; 0 where there is none yet.
     directory: [AtomicUsize; LEAVES],
-    records: usize,
-    words: usize,
+    records: Span,
+    words: Span,
+    /// Where the leaves are, each opened when it is first used.
+    leaves: Span,
     capacity: u32,
     grown: Lock<u32>,
     changing: Changing,
@@ -175,8 +181,9 @@ impl Table {
         let capacity = capacity.next_multiple_of(GROWTH);
         Ok(Table {
             directory: [const { AtomicUsize::new(0) }; LEAVES],
-            records: sys::reserve_without_access(size_of::<Region>() * capacity as usize)?,
-            words: sys::reserve_without_access(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize)?,
+            records: Span::new(size_of::<Region>() * capacity as usize, size_of::<Region>() * RESERVED)?,
+            words: Span::new(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize, size_of::<[PageWord; REGION_PAGES]>() * RESERVED)?,
+            leaves: Span::new(LEAF_BYTES * LEAVES, 0)?,
             capacity,
             grown: Lock::new(0),
             changing: Changing {
@@ -202,12 +209,14 @@ impl Table {
 
     /// Makes the next records and words accessible. Under `grown`.
     fn grow(&self, from: u32) -> Result<(), sys::Errno> {
-        let part = |base: usize, size: usize| (base + size * from as usize, size * GROWTH as usize);
-        for (start, len) in [part(self.records, size_of::<Region>()), part(self.words, size_of::<[PageWord; REGION_PAGES]>())] {
-            // SAFETY: inside our own reservations, whose length is a multiple of the growth.
-            unsafe { sys::allow_access(start, len) }?;
+        let part = |span: &Span, size: usize| (span.start + size * from as usize, size * GROWTH as usize);
+        let (records, words) = (part(&self.records, size_of::<Region>()), part(&self.words, size_of::<[PageWord; REGION_PAGES]>()));
+        // SAFETY: inside our own ranges, whose lengths are multiples of the growth. Where the
+        // second is refused, nobody knows of the first.
+        unsafe {
+            self.records.open(records.0, records.1)?;
+            self.words.open(words.0, words.1).inspect_err(|_| self.records.shut(records.0, records.1))
         }
-        Ok(())
     }
 
     #[inline]
@@ -218,8 +227,8 @@ impl Table {
         unsafe {
             Entry {
                 number,
-                region: &*(self.records as *const Region).add(number as usize),
-                words: &*(self.words as *const [PageWord; REGION_PAGES]).add(number as usize),
+                region: &*(self.records.start as *const Region).add(number as usize),
+                words: &*(self.words.start as *const [PageWord; REGION_PAGES]).add(number as usize),
             }
         }
     }
@@ -241,7 +250,10 @@ impl Table {
         let leaf = self.directory.get(address >> LEAF_SHIFT)?;
         let mut grown = self.grown.lock();
         if leaf.load(Acquire) == 0 {
-            leaf.store(sys::reserve(LEAF_BYTES).ok()?, Release);
+            let start = self.leaves.start + (address >> LEAF_SHIFT) * LEAF_BYTES;
+            // SAFETY: this leaf's part of the range, not opened yet.
+            unsafe { self.leaves.open(start, LEAF_BYTES) }.ok()?;
+            leaf.store(start, Release);
         }
         let slot = self.slot(address)?;
         if slot.load(Acquire) == 0 {
@@ -263,7 +275,7 @@ impl Table {
                 asked_out: AtomicU32::new(0),
             };
             // SAFETY: record number `grown` is inside the reservation and not yet published, so nobody reads it.
-            unsafe { (self.records as *mut Region).add(*grown as usize).write(record) };
+            unsafe { (self.records.start as *mut Region).add(*grown as usize).write(record) };
             *grown += 1;
             slot.store(*grown, Release);
         }
@@ -368,8 +380,8 @@ impl Table {
         let leaves = self.directory.iter().map(|leaf| leaf.load(Acquire)).filter(|leaf| *leaf != 0).map(|leaf| (leaf, leaf + LEAF_BYTES));
         leaves
             .chain([
-                (self.records, self.records + size_of::<Region>() * len),
-                (self.words, self.words + size_of::<[PageWord; REGION_PAGES]>() * len),
+                (self.records.start, self.records.start + size_of::<Region>() * len),
+                (self.words.start, self.words.start + size_of::<[PageWord; REGION_PAGES]>() * len),
             ])
             .collect()
     }

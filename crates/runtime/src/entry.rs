@@ -205,11 +205,12 @@ extern "C" fn malloc_stats() {
     }
     unsafe extern "C" {
         fn _rjem_malloc_stats_print(
-            write: Option<extern "C" fn(*mut c_void, *const libc::c_char)>,
+            write: Option<unsafe extern "C" fn(*mut c_void, *const libc::c_char)>,
             opaque: *mut c_void,
             options: *const libc::c_char,
         );
+        fn terrace_write_error(opaque: *mut c_void, text: *const libc::c_char);
     }
-    // SAFETY: null means standard error; the options are NUL-terminated ("no per-arena detail").
-    unsafe { _rjem_malloc_stats_print(None, std::ptr::null_mut(), c"abl".as_ptr()) }
+    // SAFETY: the options are NUL-terminated ("no per-arena detail").
+    unsafe { _rjem_malloc_stats_print(Some(terrace_write_error), std::ptr::null_mut(), c"abl".as_ptr()) }
 }

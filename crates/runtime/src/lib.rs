@@ -11,7 +11,7 @@ mod mappings;
 mod processes;
 
 use processes::Next;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{placement, unmanaged, zone};
@@ -34,10 +34,27 @@ extern "C" fn begin() {
     terrace_alloc::enter_internal();
     processes::register_fork_handlers();
     PROCESS.store(sys::process_id(), Relaxed);
+    sys::learn_standard_error();
+    // Not to whatever has number 2 by then.
+    std::panic::set_hook(Box::new(|panic| sys::complain(&panic.to_string())));
+    // SAFETY: jemalloc's own variable, which is read when it has something to say; this is before
+    // the program's first thread.
+    unsafe { _rjem_malloc_message = Some(jemalloc_says) };
     if let Err(problem) = set_up() {
         sys::complain(&format!("{problem}: this program runs unmanaged"));
     }
     terrace_alloc::leave_internal();
+}
+
+unsafe extern "C" {
+    static mut _rjem_malloc_message: Option<extern "C" fn(*mut c_void, *const c_char)>;
+}
+
+/// What jemalloc says by itself. (What the program asks it for goes to wherever number 2 leads: see
+/// `entry`.)
+extern "C" fn jemalloc_says(_: *mut c_void, text: *const c_char) {
+    // SAFETY: jemalloc passes text that ends with a NUL.
+    sys::say(unsafe { CStr::from_ptr(text) }.to_bytes());
 }
 
 /// The dynamic loader calls this before the program's own constructors and `main`.
@@ -63,6 +80,13 @@ extern "C" fn end() {
 static END: extern "C" fn() = end;
 
 fn set_up() -> Result<(), String> {
+    // SAFETY: reads what the kernel has told this process.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A program that has rights which its caller has not (setuid, setgid, file capabilities),
+        // and is linked with the library: the environment is that caller's. It is an allocator
+        // there and nothing else.
+        return Ok(());
+    }
     let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
         // --no-children, and this program was executed by a child. The library stays preloaded, because the program itself may execute

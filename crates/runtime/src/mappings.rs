@@ -346,6 +346,14 @@ pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::
 
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+    const PLAIN: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if address.is_null()
+        && flags & !libc::MAP_NORESERVE == PLAIN
+        && readable_and_writable(prot)
+        && let Some(mapped) = metadata::map(whole_pages(len))
+    {
+        return pointer(mapped);
+    }
     pointer(kernel(libc::SYS_mmap, [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize]))
 }
 
@@ -362,4 +370,74 @@ extern "C" fn __wrap_madvise(address: *mut c_void, len: usize, advice: i32) -> i
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_mprotect(address: *mut c_void, len: usize, prot: i32) -> i32 {
     status(kernel(libc::SYS_mprotect, [address as usize, len, prot as usize, 0, 0, 0]))
+}
+
+/// What jemalloc maps for itself, its metadata above all, lies in one range of ours: see
+/// `terrace_pager::space`.
+mod metadata {
+    use std::sync::atomic::{AtomicUsize, Ordering::*};
+    use terrace_pager::space::Span;
+    use terrace_pager::sys::Errno;
+
+    const RANGE: usize = 1 << 40;
+    const RESERVED: usize = 64 << 20;
+    /// jemalloc wants blocks of this size at a multiple of it, and maps more than it needs where
+    /// they are not.
+    const BLOCK: usize = 2 << 20;
+    /// Where the program has mapped something in the range.
+    const TRIES: usize = 8;
+
+    static START: AtomicUsize = AtomicUsize::new(0);
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    /// Begins at [`NOT_YET`].
+    static USED: AtomicUsize = AtomicUsize::new(NOT_YET);
+    const NOT_YET: usize = usize::MAX;
+    const BEING_MADE: usize = usize::MAX - 1;
+    const NONE: usize = usize::MAX - 2;
+
+    /// Takes no lock, for a fork may come at any time. `None`: there is no range, or it is used up.
+    pub fn map(len: usize) -> Option<Result<usize, Errno>> {
+        begin();
+        let mut result = Err(Errno::ENOMEM);
+        for _ in 0..TRIES {
+            let offset = take(len)?;
+            let span = Span { start: START.load(Relaxed), reserved: FIRST.load(Relaxed) };
+            let start = span.start + offset;
+            // SAFETY: this part was just given to nobody else.
+            result = unsafe { span.open(start, len) }.map(|()| start);
+            if result != Err(Errno::EEXIST) {
+                break;
+            }
+        }
+        Some(result)
+    }
+
+    /// The first allocation of all gets here, before the program has a second thread.
+    fn begin() {
+        if USED.compare_exchange(NOT_YET, BEING_MADE, AcqRel, Acquire).is_err() {
+            return;
+        }
+        let span = Span::new(RANGE, RESERVED).ok();
+        if let Some(span) = span {
+            START.store(span.start, Relaxed);
+            FIRST.store(span.reserved, Relaxed);
+        }
+        USED.store(if span.is_some() { 0 } else { NONE }, Release);
+    }
+
+    /// Where `len` bytes are.
+    fn take(len: usize) -> Option<usize> {
+        let mut used = USED.load(Acquire);
+        loop {
+            if used >= NONE {
+                return None;
+            }
+            let offset = if len >= BLOCK { used.next_multiple_of(BLOCK) } else { used };
+            let end = offset.checked_add(len).filter(|end| *end <= RANGE)?;
+            match USED.compare_exchange_weak(used, end, AcqRel, Acquire) {
+                Ok(_) => return Some(offset),
+                Err(seen) => used = seen,
+            }
+        }
+    }
 }

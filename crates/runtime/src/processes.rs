@@ -13,7 +13,7 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{grouped, placement, unmanaged, zone};
-use terrace_pager::sys;
+use terrace_pager::{locking, sys};
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
@@ -104,7 +104,37 @@ extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handle
     let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
     // The list of handlers is read in the child to find ours. Where it outgrows the C library's own room, it must not be evicted.
     let _unmanaged = Internal::enter();
-    real(prepare, parent, child, library)
+    let error = real(prepare, parent, child, library);
+    if prepare.is_some_and(|prepare| std::ptr::fn_addr_eq(prepare, _rjem_je_jemalloc_prefork as extern "C" fn())) {
+        // Next to it, before any of the program's.
+        real(Some(lock_streams), Some(unlock_streams), Some(reset_streams), std::ptr::null_mut());
+    }
+    error
+}
+
+unsafe extern "C" {
+    /// jemalloc's own handler.
+    safe fn _rjem_je_jemalloc_prefork();
+    safe fn terrace_lock_streams();
+    safe fn terrace_unlock_streams();
+    safe fn terrace_reset_streams();
+}
+
+/// Before jemalloc's handler and ours, after those of the program: who has the list of streams
+/// (`fflush(NULL)`, `exit`) allocates under it, so a fork must take it before the allocator's
+/// locks, as the C library does with its own. The list's lock is recursive: the C library takes it
+/// again.
+extern "C" fn lock_streams() {
+    terrace_lock_streams();
+}
+
+extern "C" fn unlock_streams() {
+    terrace_unlock_streams();
+}
+
+/// The C library has done this already if there were several threads before.
+extern "C" fn reset_streams() {
+    terrace_reset_streams();
 }
 
 /// Keys below this have their values in the thread's own description (PTHREAD_KEY_2NDLEVEL_SIZE of the C library); tables of further ones are allocated.
@@ -186,7 +216,7 @@ fn top_of_own_stack(attributes: *const libc::pthread_attr_t) -> Option<usize> {
 }
 
 unsafe extern "C" {
-    fn terrace_touch_streams();
+    safe fn terrace_touch_streams();
 }
 
 /// What the forking thread had blocked; the lock of what is watched guards it, which every fork takes first and opens last.
@@ -195,15 +225,22 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped and placed objects, the zones', the
 /// pager's, the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
+    lock_allocator();
+    // Under the list's lock, which this thread has: see `lock_streams`.
+    lock_for_any_fork(|| terrace_touch_streams());
+}
+
+fn lock_allocator() {
     lock_watch();
     grouped::lock_for_fork();
     placement::lock_for_fork();
-    lock_for_any_fork();
 }
 
+/// Before a fork that the C library does not make, or makes without handlers: it touches no streams
+/// in the child. (Their list must not be waited for here, with locks of the allocator in hand.)
 fn before_any_fork() {
     lock_watch();
-    lock_for_any_fork();
+    lock_for_any_fork(|| ());
 }
 
 /// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for what its own thread has.
@@ -213,12 +250,11 @@ fn lock_watch() {
     SIGNALS.store(signals, Relaxed);
 }
 
-fn lock_for_any_fork() {
+fn lock_for_any_fork(touch: fn()) {
     terrace_alloc::enter_internal();
     zone::lock_for_fork();
     if let Some(pager) = pager() {
-        // SAFETY: walks the C library's list of streams under its lock.
-        pager.fork_prepare(|| unsafe { terrace_touch_streams() });
+        pager.fork_prepare(touch);
     }
     unmanaged::lock_for_fork();
 }
@@ -351,7 +387,8 @@ extern "C" fn clone(
         return real(main, stack, flags, argument, parent_tid, tls, child_tid);
     }
     let mut start = CloneStart { main, argument };
-    before_fork();
+    lock_allocator();
+    lock_for_any_fork(|| ());
     bring_for_child(flags as usize, child_tid as usize);
     let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
     after_fork_in_parent();
@@ -545,12 +582,20 @@ extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
 /// `mlockall`: see [`terrace_pager::Pager::lock_all`].
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: i32) -> i32 {
+    // SAFETY: the program's own call, passed on, in two parts perhaps.
+    let act = |flags: i32| unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) };
+    result(match pager() {
+        Some(pager) => pager.lock_all(flags, act),
+        None => act(flags),
+    }) as i32
+}
+
+/// `munlockall`.
+#[unsafe(no_mangle)]
+extern "C" fn munlockall() -> i32 {
+    locking::forget_future();
     // SAFETY: the program's own call, passed on.
-    let act = || result(unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as i32;
-    match pager() {
-        Some(pager) => pager.lock_all(act),
-        None => act(),
-    }
+    result(unsafe { sys::forward(libc::SYS_munlockall, [0; 6]) }) as i32
 }
 
 /// `prctl`: a seccomp filter may forbid what our threads need.
@@ -607,6 +652,7 @@ extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usi
         }
         libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
         libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
+        libc::SYS_munlockall => libc::c_long::from(munlockall()),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),

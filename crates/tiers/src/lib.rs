@@ -19,7 +19,7 @@ pub mod tier;
 pub use codec::{Codec, CodecError, Scratch};
 pub use encode::{Checksum, Encoded, Encoding, checksum};
 pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
-pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError};
+pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError, Open};
 pub use node::{Node, NodeError, NodeView, Nodes};
 pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};

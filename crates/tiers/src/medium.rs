@@ -89,12 +89,19 @@ pub unsafe trait Medium: Send + Sync {
     fn release_part(&self, extent: NonNull<u8>, from: usize, to: usize);
 }
 
-/// Plain private memory: one reservation, carved into extents. A fork copies it on write.
+/// Plain private memory: one range of addresses, carved into extents. A fork copies it on write.
 pub struct DramMedium {
     base: NonNull<u8>,
     slots: usize,
+    /// Makes a part of the range accessible.
+    open: Open,
+    /// Whether the range is the medium's own, to be unmapped with it.
+    owned: bool,
     state: Mutex<Slots>,
 }
+
+/// Makes a part of a medium's range readable and writable, of which nothing was so far.
+pub type Open = Box<dyn Fn(usize, usize) -> Result<(), Errno> + Send + Sync>;
 
 /// Which extents are in use. Lowest first, so that the accessible ones stay together: the reservation costs two
 /// mappings.
@@ -108,8 +115,8 @@ struct Slots {
     allocated: usize,
 }
 
-// SAFETY: `base` is the address of a mapping that the medium owns and never itself reads or writes; all that changes is
-// behind the mutex.
+// SAFETY: `base` is the address of a range that is the medium's and that it never itself reads or
+// writes; all that changes is behind the mutex.
 unsafe impl Send for DramMedium {}
 // SAFETY: as for Send.
 unsafe impl Sync for DramMedium {}
@@ -134,11 +141,31 @@ impl DramMedium {
         let Some(base) = NonNull::new(address as *mut u8) else {
             return Err(MediumError::Reserve { bytes, source: io::ErrorKind::OutOfMemory.into() });
         };
-        // A huge page would back 2 MiB where a few pages are packed, and `physical_bytes` would be wrong. Kernels
-        // without huge pages say EINVAL, which is as good.
-        advise(base, bytes, libc::MADV_NOHUGEPAGE);
+        let open: Open = Box::new(|start, bytes| {
+            // SAFETY: only called for extents of the reservation made here that nobody uses.
+            unsafe { syscall!(Sysno::mprotect, start, bytes, libc::PROT_READ | libc::PROT_WRITE) }.map(drop)
+        });
+        Ok(DramMedium::of(base, slots, open, true))
+    }
+
+    /// A medium over `bytes` (whole extents) of addresses from `start` on, which `open` makes
+    /// accessible, front to back.
+    ///
+    /// # Errors
+    /// [`MediumError::Size`] for no address, or for less than an extent.
+    ///
+    /// # Safety
+    /// The range is nobody else's for as long as the medium lives, and what `open` was called for
+    /// and made accessible is private memory of zeros.
+    pub unsafe fn over(start: usize, bytes: usize, open: Open) -> Result<Self, MediumError> {
+        let (base, slots) = (NonNull::new(start as *mut u8), bytes / EXTENT_BYTES);
+        let base = base.filter(|_| slots > 0).ok_or(MediumError::Size { bytes })?;
+        Ok(DramMedium::of(base, slots, open, false))
+    }
+
+    fn of(base: NonNull<u8>, slots: usize, open: Open, owned: bool) -> Self {
         let state = Slots { used: vec![0; slots.div_ceil(64)], first_free_word: 0, opened: 0, allocated: 0 };
-        Ok(DramMedium { base, slots, state: Mutex::new(state) })
+        DramMedium { base, slots, open, owned, state: Mutex::new(state) }
     }
 
     /// First address of the reservation and the address after its last.
@@ -194,6 +221,11 @@ impl Slots {
         self.allocated += 1;
     }
 
+    /// It is taken for ever, and nobody's.
+    fn lose(&mut self, slot: usize) {
+        self.used[slot / 64] |= 1 << (slot % 64);
+    }
+
     fn give(&mut self, slot: usize) {
         self.used[slot / 64] &= !(1 << (slot % 64));
         self.first_free_word = self.first_free_word.min(slot / 64);
@@ -208,18 +240,32 @@ unsafe impl Medium for DramMedium {
     fn allocate(&self) -> Result<NonNull<u8>, MediumError> {
         let mut state = self.lock();
         let exhausted = MediumError::Exhausted { reserved_bytes: self.reserved_bytes() };
-        let slot = state.lowest_free(self.slots).ok_or(exhausted)?;
-        let extent = self.slot_address(slot);
-        if slot >= state.opened {
-            // Every slot below was opened before (lowest first), so `slot` is the next one.
+        let Some(mut slot) = state.lowest_free(self.slots) else { return Err(exhausted) };
+        // Every slot below `opened` was opened before (lowest first), so one that was not is the
+        // next.
+        while slot >= state.opened {
             debug_assert_eq!(slot, state.opened);
-            // SAFETY: the slot lies within our own reservation, and nobody uses it.
-            unsafe { syscall!(Sysno::mprotect, extent.as_ptr(), EXTENT_BYTES, libc::PROT_READ | libc::PROT_WRITE) }
-                .map_err(|errno| MediumError::Commit { source: from_errno(errno) })?;
-            state.opened = slot + 1;
+            let extent = self.slot_address(slot);
+            match (self.open)(extent.as_ptr().addr(), EXTENT_BYTES) {
+                Ok(()) => {
+                    // A huge page would back 2 MiB where a few pages are packed, and
+                    // `physical_bytes` would be wrong. Kernels without huge pages say EINVAL, which
+                    // is as good.
+                    advise(extent, EXTENT_BYTES, libc::MADV_NOHUGEPAGE);
+                    state.opened = slot + 1;
+                }
+                // Somebody else has mapped something in the range: what it covers is never used.
+                Err(Errno::EEXIST) => {
+                    state.opened = slot + 1;
+                    state.lose(slot);
+                    let Some(next) = state.lowest_free(self.slots) else { return Err(exhausted) };
+                    slot = next;
+                }
+                Err(errno) => return Err(MediumError::Commit { source: from_errno(errno) }),
+            }
         }
         state.take(slot);
-        Ok(extent)
+        Ok(self.slot_address(slot))
     }
 
     fn release(&self, extent: NonNull<u8>) {
@@ -245,6 +291,9 @@ unsafe impl Medium for DramMedium {
 
 impl Drop for DramMedium {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its contract).
         let _ = unsafe { syscall!(Sysno::munmap, self.base.as_ptr(), self.reserved_bytes()) };
     }
