@@ -32,6 +32,8 @@ const ANNOUNCED: usize = 64;
 pub(crate) struct Events {
     queues: [Queue; SHARDS_MAX],
     announced: Announced,
+    /// The kernel tells of memory calls.
+    told: AtomicBool,
     /// The program makes memory calls past the C library.
     past_us: AtomicBool,
     /// What was unmapped so, and is to be forgotten.
@@ -104,6 +106,11 @@ impl Events {
         }
     }
 
+    /// The kernel tells of memory calls from now on, or not.
+    pub fn set_told(&self, told: bool) {
+        self.told.store(told, Release);
+    }
+
     /// Whether the program makes memory calls past the C library.
     pub fn past_us(&self) -> bool {
         self.past_us.load(Relaxed)
@@ -111,6 +118,12 @@ impl Events {
 }
 
 impl Pager {
+    /// Whether the calling process's memory calls are to be followed before they are made. What a process does that only
+    /// shares the memory is left to the kernel to tell, if it does.
+    pub fn serves_this_process(&self) -> bool {
+        !self.events.told.load(Acquire) || sys::is_program()
+    }
+
     /// A thread of the program is about to make a memory call on a range and keeps page states itself.
     pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
         loop {

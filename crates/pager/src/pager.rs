@@ -808,6 +808,7 @@ impl Pager {
             slot.store(fd, Release);
         }
         self.watches.store(watches, Relaxed);
+        self.events.set_told(watches && events != 0);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
         if self.companion.may_hold() {

@@ -4,7 +4,6 @@
 //! (`--wrap`). Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
 //! code calls instead (see build.rs): straight to the kernel.
 
-use crate::pager;
 use std::ffi::c_void;
 use terrace_pager::Pager;
 use terrace_pager::ranges::Range;
@@ -50,6 +49,12 @@ fn whole_pages(len: usize) -> usize {
 fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the program's own call, passed on as it was made.
     unsafe { sys::forward(number, args) }
+}
+
+/// The pager, in the process whose memory it manages. A process that shares the memory (a child of `vfork`, of clone with
+/// CLONE_VM) may be killed at any time and would leave our locks taken: what it does, the kernel tells us.
+fn pager() -> Option<&'static Pager> {
+    crate::pager().filter(|pager| pager.serves_this_process())
 }
 
 /// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing to say: the kernel refuses it.
