@@ -18,18 +18,21 @@ static const char *directory(void) {
     return at + strlen("@file:");
 }
 
-/* Bytes on disk of all files without a name that Terrace's threads in this process hold there. */
+/* Bytes on disk of all files without a name that Terrace's process beside this one holds there. */
 static size_t file_bytes(void) {
     ino_t seen[64];
     size_t count = 0, bytes = 0, prefix = strlen(directory());
-    DIR *tasks = opendir("/proc/self/task");
+    pid_t companion = companion_of_this();
+    char all[64];
+    snprintf(all, sizeof all, "/proc/%d/task", companion);
+    DIR *tasks = opendir(all);
     MUST(tasks);
     for (struct dirent *task; (task = readdir(tasks));) {
         char path[PATH_MAX], file[PATH_MAX], target[PATH_MAX];
-        snprintf(path, sizeof path, "/proc/self/task/%s/fd", task->d_name);
+        snprintf(path, sizeof path, "/proc/%d/task/%s/fd", companion, task->d_name);
         DIR *fds = task->d_name[0] == '.' ? NULL : opendir(path);
         for (struct dirent *fd; fds && (fd = readdir(fds));) {
-            MUST((size_t)snprintf(file, sizeof file, "/proc/self/task/%s/fd/%s", task->d_name, fd->d_name) < sizeof file);
+            MUST((size_t)snprintf(file, sizeof file, "/proc/%d/task/%s/fd/%s", companion, task->d_name, fd->d_name) < sizeof file);
             ssize_t len = readlink(file, target, sizeof target - 1);
             struct stat stat_;
             if (len < (ssize_t)prefix || strncmp(target, directory(), prefix) != 0 || stat(file, &stat_) != 0)

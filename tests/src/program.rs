@@ -230,6 +230,23 @@ impl Running {
         }
     }
 
+    /// The process in which Terrace moves the program's pages, once it is there: it shares the program's memory.
+    pub fn companion_pid(&self) -> i32 {
+        const SHARED_MEMORY: i32 = 1;
+        let program = self.program_pid();
+        // SAFETY: no memory is involved.
+        let shares = |process: &i32| unsafe { libc::syscall(libc::SYS_kcmp, program, *process, SHARED_MEMORY, 0, 0) } == 0;
+        loop {
+            let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+            let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+            if let Some(companion) = processes.filter(|process| *process != program).find(shares) {
+                return companion;
+            }
+            assert!(Instant::now() < self.deadline, "{} has no companion", self.what);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());

@@ -195,7 +195,7 @@ fn a_closed_userfaultfd() {
     let terrace = Terrace::within("4G").and("--tiers").and("dram,lz4");
     let mut running = Program::new(compiled("damaged_memory.c", &[])).arg("a_read").arg(&go).under(terrace).start();
     Victim::of(&mut running);
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.program_pid())).unwrap().flatten().map(|task| task.path());
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid())).unwrap().flatten().map(|task| task.path());
     let handlers: Vec<_> = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")).collect();
     let waits = |task: &std::path::PathBuf| fs::read_to_string(task.join("syscall")).unwrap().starts_with(&format!("{} ", libc::SYS_read));
     while !handlers.iter().all(waits) {

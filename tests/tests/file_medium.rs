@@ -271,9 +271,9 @@ fn check_after_signal(running: &Running) {
     unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
 }
 
-/// The unlinked files that any thread of the program has open in a directory of these tests, by inode, as paths to a descriptor.
+/// The unlinked files that any thread of Terrace's has open in a directory of these tests, by inode, as paths to a descriptor.
 fn files_of(running: &Running) -> BTreeMap<u64, PathBuf> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.program_pid())).expect("a process has threads").flatten();
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid())).expect("a process has threads").flatten();
     let descriptors = tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
     descriptors
         .map(|descriptor| descriptor.path())

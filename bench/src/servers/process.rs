@@ -34,15 +34,27 @@ fn stat(path: &str) -> anyhow::Result<(f64, u64)> {
     Ok(((number(14)? + number(15)?) as f64 / ticks, number(12)?))
 }
 
-/// CPU seconds of a whole process.
+/// The process in which Terrace moves a process's pages: it shares its memory.
+pub fn companion(pid: u32) -> Option<u32> {
+    const SHARED_MEMORY: i32 = 1;
+    // SAFETY: no memory is involved.
+    let shares = |other: &u32| unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) } == 0;
+    let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    processes.filter(|other| *other != pid).find(shares)
+}
+
+/// CPU seconds of a whole process, and of Terrace's beside it.
 pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
-    Ok(stat(&format!("/proc/{pid}/stat"))?.0)
+    let beside = companion(pid).and_then(|companion| stat(&format!("/proc/{companion}/stat")).ok());
+    Ok(stat(&format!("/proc/{pid}/stat"))?.0 + beside.map_or(0.0, |(cpu_s, _)| cpu_s))
 }
 
 /// How long the threads that a process has now have run on a CPU.
 pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
     let mut time = Duration::ZERO;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?.flatten() {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
+    let beside = companion(pid).and_then(|companion| fs::read_dir(format!("/proc/{companion}/task")).ok());
+    for task in tasks.chain(beside.into_iter().flatten()).flatten() {
         // One that has just ended has none.
         let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
         time += Duration::from_nanos(text.split_whitespace().next().context("an empty schedstat")?.parse()?);
@@ -52,12 +64,13 @@ pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
 
 /// All counters now; `page` is Terrace's statistics page of that process.
 pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
-    let (cpu_s, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
-    let mut counters = Counters { cpu_s, major_faults, ..Counters::default() };
-    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+    let (_, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
+    let mut counters = Counters { cpu_s: cpu_s(pid)?, major_faults, ..Counters::default() };
+    let beside = companion(pid).into_iter().flat_map(|companion| fs::read_dir(format!("/proc/{companion}/task")));
+    for task in beside.flatten().flatten() {
         let path = task.path();
         let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
-        if name.starts_with("terrace-")
+        if name.starts_with("terrace")
             && let Ok((cpu_s, _)) = stat(&path.join("stat").to_string_lossy())
         {
             *counters.terrace_cpu_s.entry(name.trim().to_owned()).or_default() += cpu_s;

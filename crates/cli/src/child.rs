@@ -104,6 +104,7 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
     let pid = command.spawn()?.id();
     let_go_of_pipes();
     let end = supervise(pid as libc::pid_t, &signals, meanwhile);
+    await_companions();
     Ok(Ended { pid, end, elapsed: started.elapsed() })
 }
 
@@ -112,6 +113,23 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
 fn adopt_orphans() {
     // SAFETY: no memory is involved. Where it is refused, orphans go where they always went.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Waits a moment for the processes in which the library moved pages: they hold the program's memory until they have seen its
+/// end, and their CPU time counts once they are reaped. Those of processes that live on are not waited for longer.
+fn await_companions() {
+    const AT_MOST: Duration = Duration::from_millis(100);
+    let since = Instant::now();
+    let own = std::process::id();
+    loop {
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let is_companion = |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "terrace\n");
+        if children.split_ascii_whitespace().find(is_companion).is_none() || since.elapsed() > AT_MOST {
+            return;
+        }
+        reap(0);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The program's input and output are the program's: who reads its output must see the end of it when the program closes it, not when

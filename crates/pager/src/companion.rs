@@ -112,13 +112,17 @@ impl Companion {
         self.pid.load(Acquire)
     }
 
-    /// In a forked child, which has no companion yet; the calling thread is its main thread.
+    /// In a forked child: opens the lock.
     ///
     /// # Safety
     /// As for [`Lock::reset_after_fork`].
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.failure.reset_after_fork() };
+    }
+
+    /// In a forked child, which has no companion yet; the calling thread is its main thread.
+    pub fn forget(&self) {
         self.tids.iter().for_each(|tid| tid.store(0, Relaxed));
         self.pid.store(0, Relaxed);
         self.holds.store(false, Relaxed);

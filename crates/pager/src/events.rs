@@ -14,7 +14,7 @@
 //! to fill pages of that userfaultfd (EAGAIN), for everybody. So wherever the reader waits it goes on reading, into a queue, and
 //! looks there whether the page that it is about to fill has been discarded or moved meanwhile.
 
-use crate::handler::Tools;
+use crate::handler::{MESSAGES, Tools};
 use crate::lock::{Entry as GateEntry, Lock};
 use crate::memory::pages_within;
 use crate::pager::{Pager, SHARDS_MAX};
@@ -24,6 +24,11 @@ use crate::word::{Snapshot, State};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 
+/// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A reader must not allocate:
+/// while the program forks, the allocator's lock is taken.
+const QUEUED: usize = 2048 + MESSAGES;
+/// Ranges to be forgotten, at most; of further ones the stored pages stay until something is mapped there.
+const UNMAPPED: usize = 1024;
 /// Memory calls of the program's that are under way at a time, at most; further ones wait.
 const ANNOUNCED: usize = 64;
 
@@ -149,7 +154,18 @@ impl Pager {
 
     /// The calling thread is the one that reads this userfaultfd.
     pub(crate) fn become_reader(&self, shard: usize) {
-        self.events.queues[shard].reader.store(sys::thread_id(), Release);
+        let queue = &self.events.queues[shard];
+        queue.messages.lock().reserve(QUEUED);
+        self.events.unmapped.lock().reserve(UNMAPPED);
+        queue.reader.store(sys::thread_id(), Release);
+    }
+
+    /// Notes a range to be forgotten.
+    fn note_unmapped(&self, start: usize, end: usize) {
+        let mut unmapped = self.events.unmapped.lock();
+        if unmapped.len() < unmapped.capacity() {
+            unmapped.push((start, end));
+        }
     }
 
     /// Adds what was read to the queue.
@@ -157,6 +173,11 @@ impl Pager {
         if let Some(queue) = self.queue_of(uffd) {
             queue.messages.lock().extend(messages);
         }
+    }
+
+    /// Whether there is a message to serve.
+    pub(crate) fn has_messages(&self, uffd: Fd) -> bool {
+        self.queue_of(uffd).is_some_and(|queue| !queue.messages.lock().is_empty())
     }
 
     /// The next message to serve.
@@ -169,7 +190,9 @@ impl Pager {
     pub(crate) fn wait_a_moment(&self, uffd: Fd) {
         if let Some(queue) = self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id()) {
             let mut messages = [Message::default(); 8];
-            while let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages) {
+            while queue.messages.lock().len() + messages.len() + MESSAGES <= QUEUED
+                && let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages)
+            {
                 queue.messages.lock().extend(&messages[..count]);
             }
         }
@@ -216,9 +239,9 @@ impl Pager {
             Event::Removed { .. } => self.give_up_pages(uffd, start, end),
             Event::Moved { to, .. } => {
                 self.bring_to_new_address(uffd, (start, end), to, tools);
-                self.events.unmapped.lock().push((start, end));
+                self.note_unmapped(start, end);
             }
-            _ => self.events.unmapped.lock().push((start, end)),
+            _ => self.note_unmapped(start, end),
         }
     }
 
@@ -296,12 +319,22 @@ impl Pager {
         }
     }
 
+    /// A range is managed anew, and what was there before has been forgotten.
+    pub(crate) fn is_mapped_again(&self, start: usize, end: usize) {
+        self.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
+    }
+
     /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is registered there again.
     pub(crate) fn forget_unmapped(&self) {
         if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
             return;
         }
-        let unmapped = std::mem::take(&mut *self.events.unmapped.lock());
+        let unmapped: Vec<_> = {
+            let mut noted = self.events.unmapped.lock();
+            let copy = noted.clone();
+            noted.clear();
+            copy
+        };
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         for (start, end) in unmapped {
             self.forget_where(start, end - start, || sys::is_registered_nowhere(pagemap, start, end));

@@ -216,7 +216,6 @@ impl Pager {
 
     /// After a fork, in the child, before anything else runs there.
     pub fn fork_child(&'static self) {
-        sys::become_program();
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
@@ -239,6 +238,8 @@ impl Pager {
             return;
         }
         let was = self.mode();
+        sys::become_program();
+        self.companion.forget();
         self.forget_threads();
         self.begin_childs_budget();
         if self.settings.children {

@@ -37,7 +37,7 @@ impl Tools {
         let mut scratch = Scratch::new();
         // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
         let _ = scratch.prepare();
-        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default(), served: Vec::new() }
+        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default(), served: Vec::with_capacity(MESSAGES) }
     }
 }
 
@@ -96,9 +96,10 @@ impl Pager {
     ) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {
-            Ok(mut count) => {
-                while count > 0 {
-                    self.queue_messages(uffd, &messages[..count]);
+            Ok(count) => {
+                self.queue_messages(uffd, &messages[..count]);
+                // More may be read while pages are filled.
+                while self.has_messages(uffd) {
                     let mut gathered = 0;
                     tools.served.clear();
                     while let Some(message) = self.next_message(uffd) {
@@ -120,15 +121,18 @@ impl Pager {
                             sys::uffd_wake(uffd, address, PAGE);
                             continue;
                         }
-                        tools.served.push(address);
+                        if tools.served.len() < tools.served.capacity() {
+                            tools.served.push(address);
+                        }
                         let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, _)| self.note_fault(address, ahead));
                         gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, tools);
                     }
-                    count = of_handler.as_mut().map_or(0, |(ahead, patience)| {
+                    if let Some((ahead, patience)) = &mut of_handler {
                         patience.read(gathered);
-                        self.read_ahead(uffd, messages, tools, ahead)
-                    });
+                        let count = self.read_ahead(uffd, messages, tools, ahead);
+                        self.queue_messages(uffd, &messages[..count]);
+                    }
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}

@@ -40,6 +40,7 @@ impl Pager {
             // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
+        self.is_mapped_again(start, start + len);
         self.ranges.lock().insert(start, start + len, Attributes { registered: false, ..attributes });
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }
@@ -391,6 +392,8 @@ impl Pager {
             self.unmanage(range.start, range.end - range.start);
         }
         self.end_threads();
+        // No process needs to ask any more which one it is.
+        self.events.set_told(false);
         self.companion.let_go();
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.

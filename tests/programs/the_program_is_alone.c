@@ -1,0 +1,441 @@
+/*
+ * Nothing of Terrace's is in the program's process: no thread, no child, no privilege that it gave up; and whatever happens to
+ * the process beside it that moves its pages, no byte is wrong.
+ */
+#include "cold.h"
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+
+enum { BYTES = 32 << 20, PAGES = BYTES / PAGE };
+static char *map;
+
+enum { SEED = 77 };
+
+static void make_cold(void) {
+    map = cold_mapping(BYTES, SEED);
+}
+
+static void check_all(void) { check(map, BYTES, SEED); }
+
+/* Writes some pages of the area as `fill` does. */
+static void refill(size_t from, size_t pages) {
+    uint64_t *words = (uint64_t *)map;
+    for (size_t w = from * 512; w < (from + pages) * 512; w++)
+        words[w] = word_of(SEED, w / 512, w % 512);
+}
+
+static size_t tasks(pid_t process) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", process);
+    DIR *directory = opendir(path);
+    MUST(directory);
+    size_t count = 0;
+    for (struct dirent *entry; (entry = readdir(directory));)
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+static void one_thread_and_no_child(void) {
+    make_cold();
+    MUST(tasks(getpid()) == 1);
+    errno = 0;
+    MUST(wait4(-1, NULL, WNOHANG | __WALL, NULL) == -1 && errno == ECHILD);
+    check_all();
+}
+
+static void in_child(void (*act)(void)) {
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        alarm(120);
+        act();
+        check_all();
+        _exit(0);
+    }
+    wait_for(child);
+}
+
+static void enter_user_namespace(void) {
+    if (unshare(CLONE_NEWUSER) != 0 && errno != EPERM && errno != ENOSPC && errno != EUSERS)
+        MUST(!"a process of one thread may enter a user namespace");
+}
+
+static void enter_mount_namespace(void) {
+    int own = open("/proc/self/ns/mnt", O_RDONLY);
+    MUST(own >= 0);
+    if (setns(own, CLONE_NEWNS) != 0 && errno != EPERM)
+        MUST(!"a process of one thread may enter a mount namespace");
+}
+
+static void nothing(void) {}
+
+/* Of the forking process, and of a child that does it first of all. */
+static void namespaces_are_open(void) {
+    make_cold();
+    in_child(enter_mount_namespace);
+    in_child(enter_user_namespace);
+    enter_mount_namespace();
+    enter_user_namespace();
+    evict(map, BYTES);
+    in_child(nothing);
+    check_all();
+}
+
+/* What the program gives up, no thread of its process has. */
+static void privileges_are_given_up(void) {
+    make_cold();
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2] = {{0}};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    MUST(syscall(SYS_capset, &header, sets) == 0);
+    MUST(tasks(getpid()) == 1);
+    evict(map, BYTES);
+    check_all();
+}
+
+/* Nor is what root opened within the reach of another user. */
+static void descriptors_are_out_of_reach(void) {
+    if (geteuid() != 0)
+        cannot_check("only root can become another user");
+    make_cold();
+    pid_t companion = companion_of_this();
+    MUST(!evicts() || companion > 0);
+    MUST(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+    if (companion > 0) {
+        int process = (int)syscall(SYS_pidfd_open, companion, 0);
+        for (int fd = 0; fd < 64; fd++)
+            MUST(syscall(SYS_pidfd_getfd, process, fd, 0) == -1);
+    }
+    check_all();
+    in_child(nothing);
+    check_all();
+}
+
+/* The process beside the program may move pages and little else. */
+static void the_companion_is_confined(void) {
+    make_cold();
+    pid_t companion = companion_of_this();
+    MUST(!evicts() || companion > 0);
+    if (companion <= 0)
+        return;
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/task", companion);
+    DIR *directory = opendir(path);
+    MUST(directory);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", companion, entry->d_name);
+        FILE *status = fopen(path, "r");
+        MUST(status);
+        unsigned long long capabilities = 0, filter = 0, no_new_privileges = 0;
+        while (fgets(line, sizeof line, status)) {
+            sscanf(line, "CapPrm: %llx", &capabilities);
+            sscanf(line, "Seccomp: %llu", &filter);
+            sscanf(line, "NoNewPrivs: %llu", &no_new_privileges);
+        }
+        fclose(status);
+        MUST(filter == 2 && no_new_privileges == 1);
+        MUST((capabilities & ~(1ull << CAP_SYS_NICE | 1ull << CAP_SYS_PTRACE)) == 0);
+    }
+    closedir(directory);
+    check_all();
+}
+
+/* Killed, it leaves a program that waits for its pages or has them: never zeros. */
+static void nothing_is_wrong_when_the_companion_is_killed(void) {
+    make_cold();
+    pid_t companion = companion_of_this();
+    MUST(!evicts() || companion > 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        /* The child has one of its own. */
+        check_all();
+        pid_t own = companion_of_this();
+        evict(map, BYTES);
+        if (own > 0)
+            MUST(kill(own, SIGKILL) == 0);
+        for (size_t p = 0; p < PAGES; p++)
+            MUST(*(volatile uint64_t *)(map + p * PAGE) == word_of(SEED, p, 0));
+        _exit(0);
+    }
+    int status;
+    pid_t ended = 0;
+    for (int wait = 0; wait < 100 && ended == 0; wait++) {
+        ended = waitpid(child, &status, WNOHANG);
+        usleep(20000);
+    }
+    if (ended == 0) {
+        MUST(kill(child, SIGKILL) == 0);
+        MUST(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    } else {
+        MUST(status == 0);
+    }
+    check_all();
+}
+
+/* A process that shares the memory outlives the one that Terrace was started in. */
+static int lives_on(void *channel) {
+    char byte;
+    int *ends = channel;
+    close(ends[1]);
+    MUST(read(ends[0], &byte, 1) == 0);
+    usleep(300000);
+    check_all();
+    MUST(write(ends[3], "r", 1) == 1);
+    _exit(0);
+}
+
+static void a_sharer_outlives_the_program(void) {
+    static char stack[256 << 10] __attribute__((aligned(16)));
+    int ends[4];
+    MUST(pipe(ends) == 0 && pipe(ends + 2) == 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        make_cold();
+        MUST(clone(lives_on, stack + sizeof stack, CLONE_VM, ends) > 0);
+        _exit(0);
+    }
+    close(ends[1]);
+    close(ends[3]);
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    char byte = 0;
+    MUST(read(ends[2], &byte, 1) == 1 && byte == 'r');
+}
+
+/* A process that shares the memory is killed in the middle of its memory calls: nobody waits for it. */
+static atomic_int sharer_goes_on;
+static int maps_and_unmaps(void *unused) {
+    (void)unused;
+    while (atomic_load(&sharer_goes_on)) {
+        void *memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(memory != MAP_FAILED && munmap(memory, 4 * MIB) == 0);
+    }
+    _exit(0);
+}
+
+static void sharers_may_be_killed(void) {
+    static char stack[256 << 10] __attribute__((aligned(16)));
+    make_cold();
+    for (int round = 0; round < 40; round++) {
+        atomic_store(&sharer_goes_on, 1);
+        pid_t sharer = clone(maps_and_unmaps, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL);
+        MUST(sharer > 0);
+        usleep(3000 + (unsigned)mix((uint64_t)round) % 3000);
+        int status;
+        MUST(kill(sharer, SIGKILL) == 0 && waitpid(sharer, &status, 0) == sharer);
+        void *memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(memory != MAP_FAILED && munmap(memory, 4 * MIB) == 0);
+        in_child(nothing);
+    }
+    check_all();
+}
+
+/* What py-spy and strace do: another process stops all threads of this one and reads its memory through the kernel. */
+static void who_traces_reads_evicted_memory(void) {
+    make_cold();
+    int ready[2];
+    MUST(pipe(ready) == 0);
+    pid_t traced = fork();
+    MUST(traced >= 0);
+    if (traced == 0) {
+        evict(map, BYTES);
+        MUST(write(ready[1], "r", 1) == 1);
+        for (;;)
+            pause();
+    }
+    char byte;
+    MUST(read(ready[0], &byte, 1) == 1);
+    if (ptrace(PTRACE_SEIZE, traced, 0, 0) != 0)
+        cannot_check("tracing is not allowed");
+    MUST(ptrace(PTRACE_INTERRUPT, traced, 0, 0) == 0);
+    int status;
+    MUST(waitpid(traced, &status, 0) == traced && WIFSTOPPED(status));
+    for (size_t p = 0; p < PAGES; p += 7) {
+        uint64_t word = 0;
+        struct iovec own = {&word, sizeof word}, other = {map + p * PAGE, sizeof word};
+        MUST(process_vm_readv(traced, &own, 1, &other, 1, 0) == sizeof word);
+        MUST(word == word_of(SEED, p, 0));
+    }
+    MUST(ptrace(PTRACE_DETACH, traced, 0, 0) == 0);
+    MUST(kill(traced, SIGKILL) == 0 && waitpid(traced, &status, 0) == traced);
+    check_all();
+}
+
+/* The same, traced from the start with all that it makes: what strace -f and gdb do. */
+static void who_is_traced_from_the_start_goes_on(void) {
+    pid_t traced = fork();
+    MUST(traced >= 0);
+    if (traced == 0) {
+        MUST(raise(SIGSTOP) == 0);
+        make_cold();
+        MUST(tasks(getpid()) == 1);
+        in_child(nothing);
+        check_all();
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(traced, &status, WUNTRACED) == traced && WIFSTOPPED(status));
+    if (ptrace(PTRACE_SEIZE, traced, 0, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK) != 0)
+        cannot_check("tracing is not allowed");
+    MUST(kill(traced, SIGCONT) == 0);
+    for (;;) {
+        pid_t stopped = waitpid(-1, &status, __WALL);
+        MUST(stopped > 0);
+        if (stopped == traced && (WIFEXITED(status) || WIFSIGNALED(status)))
+            break;
+        if (!WIFSTOPPED(status))
+            continue;
+        int event = status >> 16, number = WSTOPSIG(status);
+        MUST(ptrace(PTRACE_CONT, stopped, 0, event != 0 || number == SIGTRAP || number == SIGSTOP ? 0 : number) == 0 || errno == ESRCH);
+    }
+    MUST(status == 0);
+}
+
+/* Memory calls by instruction. */
+static long by_instruction(long number, long a, long b, long c, long d, long e) {
+#ifdef __x86_64__
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+    return x0;
+#endif
+}
+
+/* Whether the kernel tells Terrace of such calls: it must be able to read without waiting (Linux 6.10). */
+static void needs_events(void) {
+    struct utsname name;
+    int major = 0, minor = 0;
+    MUST(uname(&name) == 0 && sscanf(name.release, "%d.%d", &major, &minor) == 2);
+    if (major < 6 || (major == 6 && minor < 10))
+        cannot_check("Linux before 6.10");
+    const char *evict = getenv("TERRACE_EVICT");
+    if (evict && strcmp(evict, "wp") == 0)
+        cannot_check("write-protecting eviction is not told of memory calls");
+}
+
+static void discarded_by_instruction(void) {
+    needs_events();
+    make_cold();
+    for (int round = 0; round < 20; round++) {
+        size_t from = mix((uint64_t)round) % (PAGES - 600), pages = 1 + mix((uint64_t)round + 100) % 500;
+        MUST(by_instruction(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0) == 0);
+        for (size_t p = from; p < from + pages; p++)
+            MUST(*(volatile uint64_t *)(map + p * PAGE) == 0);
+        /* What is written after the discard stays, and may leave again. */
+        refill(from, pages);
+        evict(map, BYTES);
+        check_all();
+    }
+}
+
+static void moved_by_instruction(void) {
+    needs_events();
+    make_cold();
+    char *target = mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(target != MAP_FAILED);
+    size_t from = 512, pages = 2048;
+    long moved = by_instruction(SYS_mremap, (long)(map + from * PAGE), (long)(pages * PAGE), (long)(pages * PAGE),
+                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target);
+    /* A mapping that is registered in part is several to the kernel, which moves one at a time. */
+    if (moved == -EFAULT || moved == -EINVAL)
+        cannot_check("the kernel does not move several mappings at once");
+    MUST(moved == (long)target);
+    for (size_t p = 0; p < pages; p++)
+        MUST(*(volatile uint64_t *)(target + p * PAGE) == word_of(SEED, from + p, 0));
+    check_pages(map, 0, from, SEED);
+    check_pages(map, from + pages, PAGES, SEED);
+}
+
+static void unmapped_by_instruction(void) {
+    needs_events();
+    make_cold();
+    size_t from = 512, pages = 2048;
+    MUST(by_instruction(SYS_munmap, (long)(map + from * PAGE), (long)(pages * PAGE), 0, 0, 0) == 0);
+    char *anew = mmap(map + from * PAGE, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    MUST(anew == map + from * PAGE);
+    for (size_t p = 0; p < pages; p++)
+        MUST(*(volatile uint64_t *)(anew + p * PAGE) == 0);
+    refill(from, pages);
+    evict(map, BYTES);
+    check_all();
+}
+
+/* Threads that discard by instruction, and write to what they discarded, beside evictions. Each has pages of its own. */
+enum { THREADS = 4, OWN = PAGES / THREADS };
+static void *discards(void *number) {
+    size_t first = (size_t)number * OWN;
+    uint64_t random = (size_t)number + 1;
+    for (int round = 0; round < 300; round++) {
+        random = mix(random + 0x9E3779B97F4A7C15ULL);
+        size_t from = first + random % (OWN - 40), pages = 1 + (random >> 20) % 32;
+        MUST(by_instruction(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0) == 0);
+        for (size_t p = from; p < from + pages; p++)
+            MUST(*(volatile uint64_t *)(map + p * PAGE) == 0);
+        refill(from, pages);
+        if (random >> 40 & 1)
+            MUST(madvise(map + from * PAGE, pages * PAGE, MADV_PAGEOUT) == 0);
+        check_pages(map, from, from + pages, SEED);
+    }
+    return NULL;
+}
+
+static void threads_discard_by_instruction(void) {
+    needs_events();
+    make_cold();
+    pthread_t threads[THREADS];
+    for (size_t t = 0; t < THREADS; t++)
+        MUST(pthread_create(&threads[t], NULL, discards, (void *)t) == 0);
+    for (int round = 0; round < 5; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0)
+            _exit(0);
+        wait_for(child);
+        usleep(10000);
+    }
+    for (size_t t = 0; t < THREADS; t++)
+        MUST(pthread_join(threads[t], NULL) == 0);
+    check_all();
+}
+
+int main(int count, char **words) {
+    static const struct a_case cases[] = {
+        CASE(one_thread_and_no_child),
+        CASE(namespaces_are_open),
+        CASE(privileges_are_given_up),
+        CASE(descriptors_are_out_of_reach),
+        CASE(the_companion_is_confined),
+        CASE(nothing_is_wrong_when_the_companion_is_killed),
+        CASE(a_sharer_outlives_the_program),
+        CASE(sharers_may_be_killed),
+        CASE(who_traces_reads_evicted_memory),
+        CASE(who_is_traced_from_the_start_goes_on),
+        CASE(discarded_by_instruction),
+        CASE(moved_by_instruction),
+        CASE(unmapped_by_instruction),
+        CASE(threads_discard_by_instruction),
+    };
+    return run_case(count, words, cases, COUNT(cases));
+}
