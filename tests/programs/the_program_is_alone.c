@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
 
@@ -116,6 +117,29 @@ static void descriptors_are_out_of_reach(void) {
     }
     check_all();
     in_child(nothing);
+    check_all();
+}
+
+/* A child for which neither a process nor a thread more is allowed, nor a userfaultfd, has its data. */
+static void children_where_nothing_more_can_be_made(void) {
+    make_cold();
+    if (geteuid() == 0)
+        MUST(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+    pid_t child = -1;
+    for (rlim_t tasks_allowed = 1; child < 0 && tasks_allowed < 5000; tasks_allowed++) {
+        struct rlimit limit = {tasks_allowed, RLIM_INFINITY};
+        MUST(getrlimit(RLIMIT_NPROC, &limit) == 0);
+        limit.rlim_cur = tasks_allowed;
+        MUST(setrlimit(RLIMIT_NPROC, &limit) == 0);
+        child = fork();
+    }
+    MUST(child >= 0);
+    if (child == 0) {
+        alarm(120);
+        check_all();
+        _exit(0);
+    }
+    wait_for(child);
     check_all();
 }
 
@@ -426,6 +450,7 @@ int main(int count, char **words) {
         CASE(namespaces_are_open),
         CASE(privileges_are_given_up),
         CASE(descriptors_are_out_of_reach),
+        CASE(children_where_nothing_more_can_be_made),
         CASE(the_companion_is_confined),
         CASE(nothing_is_wrong_when_the_companion_is_killed),
         CASE(a_sharer_outlives_the_program),

@@ -14,6 +14,7 @@ cases! { PROGRAM.hold:
     namespaces_are_open
     privileges_are_given_up
     descriptors_are_out_of_reach
+    children_where_nothing_more_can_be_made
     the_companion_is_confined
     nothing_is_wrong_when_the_companion_is_killed
     a_sharer_outlives_the_program

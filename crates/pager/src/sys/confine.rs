@@ -180,3 +180,46 @@ pub unsafe fn reserve_again(at: usize, replace: bool) -> bool {
     let mapped = unsafe { syscall!(Sysno::mmap, at, super::PAGE, libc::PROT_NONE, flags, -1isize, 0) };
     matches!(mapped, Ok(found) if found == at) || mapped == Err(Errno::EEXIST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{open, survives};
+    use super::*;
+
+    #[test]
+    fn a_confined_thread_opens_executes_and_traces_nothing() {
+        let test = process_id();
+        let refused = || {
+            if confine_thread(-1, -1).is_err() {
+                return;
+            }
+            let path = c"/bin/true".as_ptr();
+            let (mut word, parts) = (0u64, [0usize; 2]);
+            let part = [(&raw mut word) as usize, 8];
+            // SAFETY: in a child that ends right after: what is tried has no effect if it is refused, and fails the test if not.
+            let tried = unsafe {
+                [
+                    open("/etc/passwd\0", libc::O_RDONLY, 0).map(|fd| fd as usize),
+                    syscall!(Sysno::execve, path, 0, 0),
+                    syscall!(Sysno::kill, test, 0),
+                    syscall!(Sysno::tgkill, test, test, 0),
+                    syscall!(Sysno::ptrace, libc::PTRACE_SEIZE, test, 0, 0),
+                    syscall!(Sysno::process_vm_readv, test, part.as_ptr(), 1, part.as_ptr(), 1, 0),
+                    syscall!(Sysno::process_vm_writev, test, parts.as_ptr(), 0, parts.as_ptr(), 0, 0),
+                    syscall!(Sysno::pidfd_open, test, 0),
+                    syscall!(Sysno::socket, libc::AF_INET, libc::SOCK_STREAM, 0),
+                    syscall!(Sysno::clone, 0, 0, 0, 0, 0),
+                    syscall!(Sysno::unshare, libc::CLONE_NEWNS),
+                    syscall!(Sysno::setresuid, 0, 0, 0),
+                    syscall!(Sysno::userfaultfd, 0),
+                    syscall!(Sysno::bpf, 0, 0, 0),
+                ]
+            };
+            if tried.iter().any(|result| *result != Err(Errno::EPERM)) {
+                // SAFETY: ends the child with a status that says so.
+                let _ = unsafe { syscall!(Sysno::exit_group, 1) };
+            }
+        };
+        assert_eq!(survives(refused), Ok(true));
+    }
+}
