@@ -70,7 +70,7 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     for task in beside.flatten().flatten() {
         let path = task.path();
         let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
-        if name.starts_with("terrace")
+        if name.starts_with("terrace-")
             && let Ok((cpu_s, _)) = stat(&path.join("stat").to_string_lossy())
         {
             *counters.terrace_cpu_s.entry(name.trim().to_owned()).or_default() += cpu_s;

@@ -123,7 +123,8 @@ fn await_companions() {
     let own = std::process::id();
     loop {
         let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-        let is_companion = |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "terrace\n");
+        let is_companion =
+            |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "terrace-pager\n");
         if children.split_ascii_whitespace().find(is_companion).is_none() || since.elapsed() > AT_MOST {
             return;
         }

@@ -23,8 +23,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_pager::injection::Injection;
-use terrace_pager::sys;
 use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
+use terrace_pager::sys;
 use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
 /// Set for every process of a run, and so the sign of being inside one.

@@ -23,6 +23,7 @@ use crate::pager::{Pager, handler_main, mover_main};
 use crate::sys::{self, Errno, PAGE};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
+use terrace_tiers::Tier;
 
 /// A thread's stack, with a page without access below it.
 const STACK_BYTES: usize = 512 << 10;
@@ -191,9 +192,8 @@ impl Companion {
     fn make_thread_storage(&self) -> Result<(), String> {
         for place in &self.thread_pointers {
             if place.load(Relaxed) == 0 {
-                let pointer = sys::new_thread_storage().ok_or(
-                    "the C library gives no thread-local storage (_dl_allocate_tls): all memory stays in DRAM",
-                )?;
+                let pointer = sys::new_thread_storage()
+                    .ok_or("the C library gives no thread-local storage (_dl_allocate_tls): all memory stays in DRAM")?;
                 place.store(pointer, Relaxed);
             }
         }
@@ -205,12 +205,8 @@ impl Companion {
 
     /// Makes a thread of the companion; called in the companion.
     pub fn thread(&self, pager: &'static Pager, slot: usize, main: Main) -> bool {
-        const FLAGS: i32 = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM;
+        const FLAGS: i32 =
+            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
         self.task(FLAGS, pager, slot, main).is_ok()
     }
 
@@ -224,14 +220,7 @@ impl Companion {
         // above what the task uses of its stack.
         unsafe {
             (start as *mut Start).write(Start { pager, slot, main });
-            sys::clone_onto(
-                flags | TELLS_ITS_END,
-                start,
-                tid,
-                self.thread_pointers[slot].load(Relaxed),
-                begin,
-                start,
-            )
+            sys::clone_onto(flags | TELLS_ITS_END, start, tid, self.thread_pointers[slot].load(Relaxed), begin, start)
         }
     }
 
@@ -299,9 +288,13 @@ fn intermediate(pager: &'static Pager, _slot: usize) -> ! {
 
 /// The companion's first thread.
 fn keeper(pager: &'static Pager, _slot: usize) -> ! {
-    crate::pager::thread_begins(pager, c"terrace");
+    crate::pager::thread_begins(pager, c"terrace-pager");
     pager.companion.pid.store(sys::process_id(), Release);
     sys::detach_from_program();
+    if pager.tiers.iter().filter_map(Tier::files).all(|files| files.directory().starts_with('/')) {
+        // What the program was started in may be unmounted.
+        sys::leave_working_directory();
+    }
     if let Err(note) = pager.open_descriptors().and_then(|()| pager.register_inherited()) {
         pager.companion.fails(&note);
         pager.fail(&note);

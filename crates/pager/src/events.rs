@@ -287,13 +287,7 @@ impl Pager {
     }
 
     /// Calls `each` for every page of a range, again as long as it says false, and only while nobody else has claimed the page.
-    fn settled_pages(
-        &self,
-        uffd: Fd,
-        start: usize,
-        end: usize,
-        mut each: impl FnMut(&Entry, usize, Snapshot) -> bool,
-    ) {
+    fn settled_pages(&self, uffd: Fd, start: usize, end: usize, mut each: impl FnMut(&Entry, usize, Snapshot) -> bool) {
         for base in (start / REGION * REGION..end).step_by(REGION) {
             // Where the table is full nothing was ever evicted.
             let Some(entry) = self.table.get_or_create(base) else { continue };

@@ -37,7 +37,13 @@ impl Tools {
         let mut scratch = Scratch::new();
         // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
         let _ = scratch.prepare();
-        Tools { scratch, page: Box::new(PageBuffer([0; PAGE_BYTES])), stored: ReadBuffer::new(), laps: Laps::default(), served: Vec::with_capacity(MESSAGES) }
+        Tools {
+            scratch,
+            page: Box::new(PageBuffer([0; PAGE_BYTES])),
+            stored: ReadBuffer::new(),
+            laps: Laps::default(),
+            served: Vec::with_capacity(MESSAGES),
+        }
     }
 }
 

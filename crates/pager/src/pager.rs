@@ -741,8 +741,7 @@ impl Pager {
         sys::leave_descriptor_table(self.inherited_descriptors())
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
         self.check_inherited_files()?;
-        let program =
-            sys::watch_program().map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
+        let program = sys::watch_program().map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
         table.program.store(program, Release);
         // Of this process, which stays. (That of a thread that ended would be empty.)
         table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);

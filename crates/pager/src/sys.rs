@@ -14,10 +14,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-pub use syscalls::Errno;
 pub use confine::*;
-pub use task::*;
+pub use syscalls::Errno;
 use syscalls::{Sysno, syscall};
+pub use task::*;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -874,8 +874,8 @@ pub fn descriptor_of(process: i32, fd: Fd) -> Result<Fd> {
 
 fn descriptor_of_program(fd: Fd) -> Result<Fd> {
     match PROGRAM_DESCRIPTOR.load(Relaxed) {
-        known if known >= 0 && !is_program() => descriptor_behind(known, fd),
-        _ => descriptor_of(program_id(), fd),
+        known if known >= 0 && is_companion() => descriptor_behind(known, fd),
+        _ => descriptor_of(process_id(), fd),
     }
 }
 

@@ -60,22 +60,11 @@ struct Restricted {
 /// `Err` where the kernel has no such filters.
 pub fn confine_thread(program: Fd, own: Fd) -> Result<()> {
     const CAP_KEPT: [u32; 2] = [19, 23];
-    let restricted = |number, argument, values: &[u64]| Restricted {
-        number,
-        argument,
-        values: values.iter().map(|value| *value as u32).collect(),
-    };
+    let restricted =
+        |number, argument, values: &[u64]| Restricted { number, argument, values: values.iter().map(|value| *value as u32).collect() };
     let process = process_id() as u64;
-    let ioctls = [
-        UFFDIO_REGISTER,
-        UFFDIO_UNREGISTER,
-        UFFDIO_WAKE,
-        UFFDIO_COPY,
-        UFFDIO_ZEROPAGE,
-        UFFDIO_MOVE,
-        UFFDIO_WRITEPROTECT,
-        PAGEMAP_SCAN,
-    ];
+    let ioctls =
+        [UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_COPY, UFFDIO_ZEROPAGE, UFFDIO_MOVE, UFFDIO_WRITEPROTECT, PAGEMAP_SCAN];
     let rules = [
         restricted(libc::SYS_ioctl, 1, &ioctls),
         restricted(libc::SYS_process_vm_readv, 0, &[process]),

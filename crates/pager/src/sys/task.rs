@@ -8,7 +8,8 @@ use syscalls::{Sysno, syscall};
 
 /// The program's process id: see [`program_id`].
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// A descriptor of the program's process, in the companion's table.
+/// The companion's process id, and a descriptor of the program's process in its table.
+static COMPANION: AtomicI32 = AtomicI32::new(0);
 pub(super) static PROGRAM_DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The directory /proc, in the companion's table.
 static PROC: AtomicI32 = AtomicI32::new(-1);
@@ -25,6 +26,7 @@ pub fn program_id() -> i32 {
 pub fn watch_program() -> Result<Fd> {
     let program = process_descriptor(program_id())?;
     PROGRAM_DESCRIPTOR.store(program, Relaxed);
+    COMPANION.store(process_id(), Relaxed);
     PROC.store(open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0).unwrap_or(-1), Relaxed);
     OWN_SIZE.store(open_size(process_id()).unwrap_or(-1), Relaxed);
     PROGRAM_SIZE.store(open_size(program_id()).unwrap_or(-1), Relaxed);
@@ -199,8 +201,7 @@ pub fn children_enter_another_pid_namespace() -> bool {
     let link = |name: &CStr| {
         let mut text = [0u8; 64];
         // SAFETY: the path is NUL-terminated; the kernel writes at most the buffer's length.
-        let len =
-            unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, name.as_ptr(), text.as_mut_ptr(), text.len()) };
+        let len = unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, name.as_ptr(), text.as_mut_ptr(), text.len()) };
         len.map(|_| text)
     };
     // A namespace without a process has no name yet.
@@ -222,6 +223,17 @@ pub fn detach_from_program() {
         // Without Yama there is nothing to allow.
         let _ = syscall!(Sysno::prctl, PR_SET_PTRACER, program_id(), 0, 0, 0);
     }
+}
+
+/// The calling process's working directory is the root from now on.
+pub fn leave_working_directory() {
+    // SAFETY: a NUL-terminated path.
+    let _ = unsafe { syscall!(Sysno::chdir, c"/".as_ptr()) };
+}
+
+/// Whether the calling process is the companion of the program.
+pub(super) fn is_companion() -> bool {
+    process_id() == COMPANION.load(Relaxed)
 }
 
 /// Blocks every signal for the calling thread.
