@@ -247,9 +247,11 @@ impl Running {
         }
     }
 
-    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself.
+    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself and those
+    /// in which Terrace moves pages, whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
+        all.retain(|process| fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name != "terrace-pager\n"));
         all.retain(|process| !self.under_terrace || *process != self.pid());
         all
     }

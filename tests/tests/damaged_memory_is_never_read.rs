@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use terrace_tests::{Finished, Program, Running, Terrace, compiled};
 
 const PAGE: u64 = 4096;
-const SIGABRT: i32 = 6;
+const SIGKILL: i32 = 9;
 
 /// What the program said of itself.
 struct Victim {
@@ -79,7 +79,7 @@ fn run_damaged(case: &str, terrace: Terrace) -> (Victim, Finished) {
 fn ends_before_it_is_read(case: &str, tiers: &str) {
     let (victim, finished) = run_damaged(case, Terrace::within("4G").and("--tiers").and(tiers));
     let account = finished.account("was to be ended");
-    assert_eq!(finished.status.signal(), Some(SIGABRT), "{account}");
+    assert_eq!(finished.status.signal(), Some(SIGKILL), "{account}");
     let lines = finished.stdout.iter().filter(|byte| **byte == b'\n').count();
     assert_eq!(lines, 1, "nothing of the page was given out: {account}");
     let said = format!("terrace: page {} cannot be restored: its checksum is ", victim.address);
@@ -90,7 +90,7 @@ fn ends_before_it_is_read(case: &str, tiers: &str) {
     // The report names it too, for people and for programs.
     assert!(finished.stderr.contains(&format!("  FROZEN: nothing more was evicted: page {}", victim.address)), "{account}");
     let report = finished.report();
-    assert_eq!((report.at("/state"), report.at("/signal")), (&"frozen".into(), &SIGABRT.into()));
+    assert_eq!((report.at("/state"), report.at("/signal")), (&"frozen".into(), &SIGKILL.into()));
     assert!(report.at("/note").as_str().is_some_and(|note| note.contains(&victim.address)), "{report}");
 }
 
@@ -126,7 +126,7 @@ fn a_discarded_page() {
 #[test]
 fn a_read_of_a_verified_page() {
     let (_, finished) = run_damaged("a_read", Terrace::within("4G").and("--tiers").and("dram,lz4").and("--verify"));
-    assert_eq!(finished.status.signal(), Some(SIGABRT), "damaged later: {}", finished.account("was to be ended"));
+    assert_eq!(finished.status.signal(), Some(SIGKILL), "damaged later: {}", finished.account("was to be ended"));
 }
 
 /// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of that wait; the second half is left to the
@@ -214,7 +214,7 @@ fn a_closed_userfaultfd() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let finished = running.wait();
-    assert_eq!(finished.status.signal(), Some(SIGABRT), "{}", finished.account("was to be ended"));
+    assert_eq!(finished.status.signal(), Some(SIGKILL), "{}", finished.account("was to be ended"));
     let said = "terrace: a userfaultfd was closed, so evicted pages would read as zeros. Ending the program";
     assert!(finished.stderr.contains(said), "{}", finished.account("said something else"));
 }

@@ -163,6 +163,12 @@ impl Companion {
         self.holds.store(false, Release);
     }
 
+    /// There is no companion, and what it would do is simulated.
+    #[cfg(test)]
+    pub fn is_simulated(&self) {
+        self.tids[slot::KEEPER].store(1, Relaxed);
+    }
+
     /// Whether the keeper has ended, and with it the companion.
     pub fn has_ended(&self) -> bool {
         self.tids[slot::KEEPER].load(Acquire) == 0

@@ -485,10 +485,8 @@ impl Pager {
         if sys::is_program() {
             sys::abort();
         }
-        // A handler of the program's for SIGABRT may need what cannot be had.
+        // Not SIGABRT: a handler of the program's could run, and a system call that waits for a page is ended by this alone.
         let program = self.descriptors.program.load(Acquire);
-        sys::signal_process(program, libc::SIGABRT);
-        sys::wait_for_end(program, Duration::from_secs(1));
         sys::signal_process(program, libc::SIGKILL);
         // Where it may not be ended, who waits for the page goes on waiting.
         loop {

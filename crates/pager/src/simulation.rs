@@ -200,6 +200,7 @@ impl Kernel {
         pager.mappings_max.store(1 << 16, Relaxed);
         // Some kernels watch writes.
         pager.watches.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
+        pager.companion.is_simulated();
         pager.set_mode(Mode::Active);
         for region in 0..REGIONS {
             pager.manage(base + region * REGION, USED * PAGE, true);

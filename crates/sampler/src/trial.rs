@@ -161,7 +161,6 @@ fn judge_clock() -> u8 {
             return COUNTS;
         }
         if interrupts >= INTERRUPTS_MOST || running >= RUNNING_MOST {
-            eprintln!("DBG interrupts {interrupts} seen {seen} running {running:?} elapsed {:?}", begun.elapsed());
             break;
         }
     }
