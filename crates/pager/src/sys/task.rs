@@ -8,8 +8,9 @@ use syscalls::{Sysno, syscall};
 
 /// The program's process id: see [`program_id`].
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// The companion's process id, and a descriptor of the program's process in its table.
-static COMPANION: AtomicI32 = AtomicI32::new(0);
+/// Companions of this memory, by process id; 0 where there is none. There is one, but in tests with several pagers.
+static COMPANIONS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+/// A descriptor of the program's process, in the companion's table.
 pub(super) static PROGRAM_DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The directory /proc, in the companion's table.
 static PROC: AtomicI32 = AtomicI32::new(-1);
@@ -26,7 +27,8 @@ pub fn program_id() -> i32 {
 pub fn watch_program() -> Result<Fd> {
     let program = process_descriptor(program_id())?;
     PROGRAM_DESCRIPTOR.store(program, Relaxed);
-    COMPANION.store(process_id(), Relaxed);
+    let free = |place: &&AtomicI32| place.compare_exchange(0, process_id(), Relaxed, Relaxed).is_ok();
+    let _ = COMPANIONS.iter().find(free);
     PROC.store(open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0).unwrap_or(-1), Relaxed);
     OWN_SIZE.store(open_size(process_id()).unwrap_or(-1), Relaxed);
     PROGRAM_SIZE.store(open_size(program_id()).unwrap_or(-1), Relaxed);
@@ -37,6 +39,10 @@ pub fn watch_program() -> Result<Fd> {
 /// The calling process is the program from now on.
 pub fn become_program() {
     PROGRAM_DESCRIPTOR.store(-1, Relaxed);
+    if !is_program() {
+        // A forked child: its parent's companions are not its own.
+        COMPANIONS.iter().for_each(|companion| companion.store(0, Relaxed));
+    }
     PROGRAM.store(process_id(), Relaxed);
 }
 
@@ -231,9 +237,13 @@ pub fn leave_working_directory() {
     let _ = unsafe { syscall!(Sysno::chdir, c"/".as_ptr()) };
 }
 
+fn is_companion_of_this(process: i32) -> bool {
+    COMPANIONS.iter().any(|companion| companion.load(Relaxed) == process)
+}
+
 /// Whether the calling process is the companion of the program.
 pub(super) fn is_companion() -> bool {
-    process_id() == COMPANION.load(Relaxed)
+    is_companion_of_this(process_id())
 }
 
 /// Blocks every signal for the calling thread.
@@ -368,7 +378,8 @@ pub fn others_share_memory() -> bool {
                 let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'))?;
                 n?.checked_mul(10)?.checked_add(digit)
             });
-            if let Some(process) = process.filter(|process| ![0, own, program].contains(process)) {
+            let other = |process: &i32| ![0, own, program].contains(process) && !is_companion_of_this(*process);
+            if let Some(process) = process.filter(other) {
                 const KCMP_VM: usize = 1;
                 // SAFETY: no memory is involved.
                 found = unsafe { syscall!(Sysno::kcmp, own, process, KCMP_VM, 0, 0) } == Ok(0);
