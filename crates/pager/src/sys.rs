@@ -672,8 +672,11 @@ extern "C" fn on_timer(_signal: i32, info: *mut libc::siginfo_t, context: *mut l
 extern "C" fn on_timer(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
 /// Makes a thread of the program that nobody waits for; false where there can be none.
-pub fn detached_thread(main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
-    // SAFETY: plain POSIX; the attributes are initialised before they are used.
+///
+/// # Safety
+/// `main` may be called with `argument` in another thread.
+pub unsafe fn detached_thread(main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
+    // SAFETY: plain POSIX; the attributes are initialised before they are used; the rest is the caller's promise.
     unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);

@@ -75,7 +75,9 @@ impl Pager {
         }
         (self.host.enter_internal)();
         let signals = sys::block_signals();
-        if !sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast()) {
+        // SAFETY: the pager lives for ever, and is shared by threads.
+        let made = unsafe { sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast()) };
+        if !made {
             self.timers.over.store(true, Relaxed);
             self.timers.running.store(false, Release);
         }

@@ -374,9 +374,10 @@ pub fn others_share_memory() -> bool {
         while !found && at + 19 < len {
             let entry_len = usize::from(u16::from_ne_bytes([entries[at + 16], entries[at + 17]]));
             let name = entries[at + 19..(at + entry_len).min(len)].iter().take_while(|byte| **byte != 0);
-            let process = name.fold(Some(0i32), |n, byte| {
+            let mut name = name;
+            let process = name.try_fold(0i32, |n, byte| {
                 let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'))?;
-                n?.checked_mul(10)?.checked_add(digit)
+                n.checked_mul(10)?.checked_add(digit)
             });
             let other = |process: &i32| ![0, own, program].contains(process) && !is_companion_of_this(*process);
             if let Some(process) = process.filter(other) {
