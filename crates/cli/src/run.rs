@@ -197,11 +197,11 @@ impl Looks {
             self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
         }
         if due(&self.forget) {
-            if self.forget.is_some() {
-                if let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0) {
-                    sys::forget_own_code(pagemap);
-                    sys::close(pagemap);
-                }
+            if self.forget.is_some()
+                && let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
+            {
+                sys::forget_own_code(pagemap);
+                sys::close(pagemap);
             }
             self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
             self.forget = later(self.forget_after);
