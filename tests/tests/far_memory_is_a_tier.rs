@@ -17,7 +17,7 @@ const STEPS: &[(&str, &str)] = &[
     (
         "seen from outside",
         "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
-         sleep 5; for pid in $(pgrep -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
+         sleep 5; for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
     ),
     (
         "a jump",
@@ -49,7 +49,7 @@ const STEPS: &[(&str, &str)] = &[
         "huge pages",
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled; \
          TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
-         sleep 5; for pid in $(pgrep -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
+         sleep 5; for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
          echo madvise >/sys/kernel/mm/transparent_hugepage/enabled; exit $status",
     ),
     (

@@ -1381,12 +1381,11 @@ pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
 /// Advice to make huge pages now (Linux 6.1).
 pub const MADV_COLLAPSE: i32 = 25;
 
-/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not say.
+/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not say. In the companion.
 pub fn failed_splits() -> Option<u64> {
-    let fd = open("/proc/vmstat\0", libc::O_RDONLY, 0).ok()?;
+    let fd = VMSTAT.load(Relaxed);
     let mut text = [0u8; 16 << 10];
     let len = read_at(fd, &mut text, 0);
-    close(fd);
     let text = std::str::from_utf8(&text[..len.ok()?]).ok()?;
     text.lines().find_map(|line| line.strip_prefix("thp_split_page_failed "))?.parse().ok()
 }

@@ -12,6 +12,8 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 static COMPANIONS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 /// A descriptor of the program's process, in the companion's table.
 pub(super) static PROGRAM_DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+/// /proc/vmstat, in the companion's table.
+pub(super) static VMSTAT: AtomicI32 = AtomicI32::new(-1);
 /// The directory /proc, in the companion's table.
 static PROC: AtomicI32 = AtomicI32::new(-1);
 
@@ -30,6 +32,7 @@ pub fn watch_program() -> Result<Fd> {
     let free = |place: &&AtomicI32| place.compare_exchange(0, process_id(), Relaxed, Relaxed).is_ok();
     let _ = COMPANIONS.iter().find(free);
     PROC.store(open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0).unwrap_or(-1), Relaxed);
+    VMSTAT.store(open("/proc/vmstat\0", libc::O_RDONLY, 0).unwrap_or(-1), Relaxed);
     OWN_SIZE.store(open_size(process_id()).unwrap_or(-1), Relaxed);
     PROGRAM_SIZE.store(open_size(program_id()).unwrap_or(-1), Relaxed);
     PROC_IS_OURS.store(shares_memory() == Some(true), Relaxed);
