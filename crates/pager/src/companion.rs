@@ -64,8 +64,6 @@ pub(crate) struct Companion {
     main_tid: AtomicUsize,
     /// The companion's process id.
     pid: AtomicI32,
-    /// A page that holds our userfaultfds open while they are mapped there: see [`Companion::hold`].
-    holder: usize,
     holds: AtomicBool,
     may_hold: AtomicBool,
     /// Why the companion could not start.
@@ -96,7 +94,6 @@ impl Companion {
             tid_offset: AtomicUsize::new(0),
             main_tid: AtomicUsize::new(sys::tid_address().unwrap_or(0)),
             pid: AtomicI32::new(0),
-            holder: sys::reserve_without_access(PAGE)?,
             holds: AtomicBool::new(false),
             may_hold: AtomicBool::new(false),
             failure: Lock::new(String::new()),
@@ -128,16 +125,12 @@ impl Companion {
         self.pid.store(0, Relaxed);
         self.holds.store(false, Relaxed);
         self.main_tid.store(sys::tid_address().unwrap_or(0), Relaxed);
-        // SAFETY: the parent's page is not mapped here, and nothing has been mapped since the fork.
-        unsafe { sys::reserve_again(self.holder, false) };
     }
 
     /// Holds descriptors open for as long as this memory lives. If the companion is killed, its userfaultfds stay open, and who
     /// touches an evicted page waits: a closed userfaultfd would let it read zeros.
     pub fn hold(&self, descriptors: &[i32]) {
-        // SAFETY: the page is reserved for this.
-        let held = unsafe { sys::hold_open(descriptors, self.holder) }.is_ok();
-        self.holds.store(held, Release);
+        self.holds.store(sys::hold_open(descriptors).is_ok(), Release);
     }
 
     /// Whether [`Companion::hold`] succeeded.
@@ -154,13 +147,6 @@ impl Companion {
     /// See [`Companion::may_hold`].
     pub fn set_may_hold(&self, may: bool) {
         self.may_hold.store(may, Relaxed);
-    }
-
-    /// Lets go of what [`Companion::hold`] holds; nothing is evicted any more.
-    pub fn let_go(&self) {
-        // SAFETY: the page is this struct's.
-        unsafe { sys::reserve_again(self.holder, true) };
-        self.holds.store(false, Release);
     }
 
     /// There is no companion, and what it would do is simulated.
@@ -317,6 +303,9 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
         companion.fails(note);
         pager.fail(note);
         sys::end_process();
+    }
+    if companion.may_hold() {
+        companion.hold(&pager.descriptors.all_userfaultfds());
     }
     pager.become_keeper("");
     pager.confine_thread();

@@ -6,14 +6,18 @@
 
 use crate::sys;
 use std::fs;
+use std::time::Duration;
+
+/// The threads of a program that ends leave within this time of each other.
+const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
 /// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table, which is not the calling thread's.
 pub fn sign() -> Option<&'static str> {
     let process = sys::program_id();
     let descriptors = fs::read_dir(format!("/proc/{process}/task/{process}/fd")).ok()?;
-    // Its main thread left: the descriptors are where this look does not go.
+    // Its main thread left: the descriptors are where this look does not go. Or all threads are about to.
     if sys::thread_state(process) == Some('Z') {
-        return Some("descriptors that cannot be seen");
+        return (!sys::program_ends(ENDS_WITHIN)).then_some("descriptors that cannot be seen");
     }
     descriptors.flatten().find_map(|descriptor| {
         let target = fs::read_link(descriptor.path()).ok()?;

@@ -279,10 +279,6 @@ impl Pager {
     /// there, and nobody but this thread can touch a page before it is in place.
     fn restore_alone(&self) {
         self.fork.noted.store(0, Release);
-        if self.companion.holds() {
-            // A companion that had begun: nobody answers for what it registered.
-            self.companion.let_go();
-        }
         let mut tools = Tools::new();
         for number in 0..self.table.len() {
             let entry = self.table.by_number(number);

@@ -394,7 +394,6 @@ impl Pager {
         self.end_threads();
         // No process needs to ask any more which one it is.
         self.events.set_told(false);
-        self.companion.let_go();
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);

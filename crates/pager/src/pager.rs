@@ -148,6 +148,14 @@ pub(crate) struct Descriptors {
     pub statm: AtomicI32,
 }
 
+impl Descriptors {
+    /// Those that pages depend on.
+    pub fn all_userfaultfds(&self) -> Vec<Fd> {
+        let shards = &self.uffds[..self.shards.load(Acquire)];
+        shards.iter().chain([&self.staging]).map(|fd| fd.load(Relaxed)).filter(|fd| *fd >= 0).collect()
+    }
+}
+
 /// How others reach the mover.
 #[derive(Default)]
 pub(crate) struct MoverLine {
@@ -808,10 +816,6 @@ impl Pager {
         self.events.set_told(watches && events != 0);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
-        if self.companion.may_hold() {
-            let all: Vec<Fd> = table.uffds[..shards].iter().chain([&table.staging]).map(|fd| fd.load(Relaxed)).collect();
-            self.companion.hold(&all);
-        }
         Ok(())
     }
 

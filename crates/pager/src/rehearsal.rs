@@ -32,9 +32,8 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
 /// Whether the calls may be made that hold our userfaultfds open and confine the companion. Both are done without otherwise.
 pub fn rehearse_confinement() -> bool {
     let calls = || {
-        let (Ok(page), Ok(file)) = (sys::reserve(PAGE), sys::open("/dev/null\0", libc::O_RDONLY, 0)) else { return };
-        // SAFETY: a page of our own that nobody knows.
-        let _ = unsafe { sys::hold_open(&[file], page) };
+        let Ok(file) = sys::open("/dev/null\0", libc::O_RDONLY, 0) else { return };
+        let _ = sys::hold_open(&[file]);
         let _ = sys::confine_thread(-1, -1);
     };
     !sys::is_filtered() || sys::survives(calls) == Ok(true)

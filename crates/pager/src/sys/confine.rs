@@ -3,7 +3,7 @@
 //! pages, and keeps privileges out of reach that the program has given up: nothing opens, executes, traces or signals anybody
 //! but the program.
 
-use super::{Errno, Fd, Result, UFFDIO_COPY, UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT};
+use super::{Fd, Result, UFFDIO_COPY, UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT};
 use super::{PAGEMAP_SCAN, UFFDIO_ZEROPAGE, process_id};
 use syscalls::{Sysno, syscall};
 
@@ -136,21 +136,17 @@ fn filter(rules: &[Restricted]) -> Vec<libc::sock_filter> {
     steps
 }
 
-/// Keeps open files open for as long as `at`, a page reserved for it, stays mapped in this memory, whoever closes them and
-/// whichever process ends: an io_uring has them, which is mapped there. In a forked child the page is not mapped.
-///
-/// # Safety
-/// The page at `at` is the caller's.
-pub unsafe fn hold_open(files: &[Fd], at: usize) -> Result<()> {
+/// Keeps open files open for as long as this memory lives, whoever closes them and whichever process ends: an io_uring has them,
+/// which is mapped here. It is not mapped in forked children. Where it lies is the kernel's choice, which it insists on; a
+/// program that maps over it loses this and nothing else.
+pub fn hold_open(files: &[Fd]) -> Result<()> {
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u32; 30];
-    // SAFETY: the kernel writes `struct io_uring_params`, 120 bytes, and reads the descriptors; the mapping is the caller's
-    // promise.
+    // SAFETY: the kernel writes `struct io_uring_params`, 120 bytes, and reads the descriptors; the mapping is new.
     unsafe {
         let ring = syscall!(Sysno::io_uring_setup, 1, parameters.as_mut_ptr())?;
         let held = syscall!(Sysno::io_uring_register, ring, REGISTER_FILES, files.as_ptr(), files.len()).and_then(|_| {
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            syscall!(Sysno::mmap, at, super::PAGE, libc::PROT_READ, flags, ring, 0)?;
+            let at = syscall!(Sysno::mmap, 0, super::PAGE, libc::PROT_READ, libc::MAP_SHARED, ring, 0)?;
             syscall!(Sysno::madvise, at, super::PAGE, libc::MADV_DONTFORK)
         });
         super::close(ring as Fd);
@@ -158,21 +154,9 @@ pub unsafe fn hold_open(files: &[Fd], at: usize) -> Result<()> {
     }
 }
 
-/// Undoes [`hold_open`], or makes its page ours again in a forked child. False if somebody else has mapped something there.
-///
-/// # Safety
-/// As for [`hold_open`]; `replace` tells that the page is the caller's still.
-pub unsafe fn reserve_again(at: usize, replace: bool) -> bool {
-    let fixed = if replace { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: the caller's promise.
-    let mapped = unsafe { syscall!(Sysno::mmap, at, super::PAGE, libc::PROT_NONE, flags, -1isize, 0) };
-    matches!(mapped, Ok(found) if found == at) || mapped == Err(Errno::EEXIST)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{open, survives};
+    use super::super::{Errno, open, survives};
     use super::*;
 
     #[test]

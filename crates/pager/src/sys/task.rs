@@ -277,6 +277,12 @@ pub fn wait_for_end(process: Fd, at_most: Duration) -> bool {
     count == Ok(1) && polled.revents & libc::POLLIN != 0
 }
 
+/// In the companion: whether the program ends within a time.
+pub fn program_ends(within: Duration) -> bool {
+    let program = PROGRAM_DESCRIPTOR.load(Relaxed);
+    program >= 0 && wait_for_end(program, within)
+}
+
 /// Sends a signal to the process behind a descriptor; false where that is refused.
 pub fn signal_process(process: Fd, signal: i32) -> bool {
     // SAFETY: no memory is involved.
