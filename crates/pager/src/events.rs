@@ -53,31 +53,35 @@ struct Queue {
     messages: Lock<VecDeque<Message>>,
 }
 
-/// Ranges on which threads of the program make memory calls now that keep page states themselves.
-struct Announced([(AtomicUsize, AtomicUsize); ANNOUNCED]);
+/// Ranges on which threads of the program make memory calls that keep page states themselves.
+struct Announced([Slot; ANNOUNCED]);
+
+/// One of them. What it held last stays readable until it is used again.
+#[derive(Default)]
+struct Slot {
+    busy: AtomicBool,
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
 
 impl Default for Announced {
     fn default() -> Self {
-        Announced(std::array::from_fn(|_| Default::default()))
+        Announced(std::array::from_fn(|_| Slot::default()))
     }
 }
 
 /// A range is announced while this lives.
-pub(crate) struct Announcement<'a>(&'a (AtomicUsize, AtomicUsize));
+pub(crate) struct Announcement<'a>(&'a Slot);
 
 impl Drop for Announcement<'_> {
     fn drop(&mut self) {
-        self.0.1.store(0, Release);
-        self.0.0.store(0, Release);
+        self.0.busy.store(false, Release);
     }
 }
 
-impl Announced {
-    fn find(&self, holds: impl Fn(usize, usize) -> bool) -> bool {
-        self.0.iter().any(|(start, end)| {
-            let start = start.load(Acquire);
-            start != 0 && holds(start, end.load(Acquire))
-        })
+impl Slot {
+    fn holds(&self, start: usize, end: usize) -> bool {
+        self.start.load(Acquire) <= start && end <= self.end.load(Acquire)
     }
 }
 
@@ -105,10 +109,7 @@ impl Events {
             self.unmapped.reset_after_fork();
         }
         self.queues.iter().for_each(|queue| queue.messages.lock().clear());
-        for (start, end) in &self.announced.0 {
-            end.store(0, Relaxed);
-            start.store(0, Relaxed);
-        }
+        self.announced.0.iter().for_each(|slot| slot.busy.store(false, Relaxed));
     }
 
     /// The kernel tells of memory calls from now on, or not.
@@ -133,8 +134,11 @@ impl Pager {
     pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
         loop {
             for slot in &self.events.announced.0 {
-                if slot.0.compare_exchange(0, start.max(1), AcqRel, Relaxed).is_ok() {
-                    slot.1.store(end, Release);
+                if slot.busy.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
+                    // Never a range of both, half changed: of nothing meanwhile.
+                    slot.end.store(0, Release);
+                    slot.start.store(start, Release);
+                    slot.end.store(end, Release);
                     return Announcement(slot);
                 }
             }
@@ -143,7 +147,13 @@ impl Pager {
     }
 
     fn is_announced(&self, start: usize, end: usize) -> bool {
-        self.events.announced.find(|from, to| from <= start.max(1) && end <= to)
+        self.events.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
+    }
+
+    /// Whether a range was announced of late. A call may be over, and no longer announced, before its event is served: that does no
+    /// harm, as whatever came into the range since came by a fault, which is served after the event.
+    fn was_announced(&self, start: usize, end: usize) -> bool {
+        self.events.announced.0.iter().any(|slot| slot.holds(start, end))
     }
 
     fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
@@ -234,7 +244,9 @@ impl Pager {
         if self.is_announced(start, end) {
             return;
         }
-        self.events.past_us.store(true, Relaxed);
+        if !self.was_announced(start, end) {
+            self.events.past_us.store(true, Relaxed);
+        }
         match event {
             Event::Removed { .. } => self.give_up_pages(uffd, start, end),
             Event::Moved { to, .. } => {
@@ -331,7 +343,7 @@ impl Pager {
         };
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         for (start, end) in unmapped {
-            self.forget_where(start, end - start, || sys::is_registered_nowhere(pagemap, start, end));
+            self.forget_where(start, end - start, false, || sys::is_registered_nowhere(pagemap, start, end));
         }
     }
 }

@@ -300,19 +300,26 @@ impl Pager {
     /// Something is mapped in a range that is not to be managed. What was managed there has gone past
     /// us, and nothing of it is kept.
     pub fn forget(&self, start: usize, len: usize) {
-        self.forget_where(start, len, || true);
+        self.forget_where(start, len, true, || true);
     }
 
-    /// The same, if `is_gone` says so once nobody can manage anything there anew.
-    pub(crate) fn forget_where(&self, start: usize, len: usize, is_gone: impl FnOnce() -> bool) {
+    /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of what was registered.
+    pub(crate) fn forget_where(&self, start: usize, len: usize, all: bool, is_gone: impl FnOnce() -> bool) {
         let end = start + len;
         self.with_regions(start, len, |entries| {
             if is_gone() {
-                let pieces = self.ranges.lock().remove(start, end);
-                self.drop_pages(entries, start, end);
-                forget_huge(entries, start, end);
-                self.forget_swapped(entries, start, end);
-                self.uncount(&pieces);
+                // What was never registered since it was mapped has come there later.
+                let mut ranges = self.ranges.lock();
+                let stale: Vec<Range> =
+                    ranges.overlapping(start, end).into_iter().filter(|range| range.attributes.registered || all).collect();
+                stale.iter().for_each(|range| drop(ranges.remove(range.start, range.end)));
+                drop(ranges);
+                for range in &stale {
+                    self.drop_pages(entries, range.start, range.end);
+                    forget_huge(entries, range.start, range.end);
+                    self.forget_swapped(entries, range.start, range.end);
+                }
+                self.uncount(&stale);
             }
         });
     }
