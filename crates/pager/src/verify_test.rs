@@ -98,14 +98,14 @@ fn a_page_that_does_not_read_back_stays_and_was_the_last() {
 /// Set in a process that a test made of itself, to end there.
 const OWN_PROCESS: &str = "TERRACE_TEST_OWN_PROCESS";
 
-/// Runs a test of this file again, in a process of its own, where it must be ended by SIGABRT with these words.
+/// Runs a test of this file again, in a process of its own, where it must be ended by SIGKILL with these words.
 #[track_caller]
 fn ends_a_process(test: &str, told: &str, words: &str) {
     let itself = std::env::current_exe().unwrap();
     let arguments = ["--exact", &format!("verify_test::{test}"), "--nocapture"];
     let output = std::process::Command::new(itself).args(arguments).env(OWN_PROCESS, told).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{told}: {said}");
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{told}: {said}");
     assert!(said.contains(words) && said.contains("Ending the program rather than giving it wrong data"), "{told}: {said}");
 }
 
