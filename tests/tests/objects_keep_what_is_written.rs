@@ -34,8 +34,9 @@ fn by_context() {
     objects_keep_their_bytes("context", 1000);
 }
 
-/// Only what is placed, and blocks of a MiB and more, are managed.
+/// Only what is placed, and blocks of a MiB and more, are managed. The C library unmaps blocks past the library, and what it maps in
+/// their place is known not to be managed: less can leave than where all mappings are followed.
 #[test]
 fn by_the_programs_own_allocator() {
-    objects_keep_their_bytes("system", 1000);
+    objects_keep_their_bytes("system", 200);
 }
