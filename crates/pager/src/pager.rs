@@ -321,6 +321,7 @@ impl Pager {
             restores_only: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
+        pager.expect_timers();
         pager.open_stats(false);
         // Two that move the same pages would undo each other's moves. (A filter may end who asks for that: then so be it.)
         if pager.far().is_some() && pager.moves() && !sys::is_filtered() {

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// How often it is looked at which threads there are.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the thread waits for timers to be wanted, ns.
+const UNWANTED_NS: u64 = 3_000_000_000;
 /// Threads that are interrupted, at most: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
 /// How often it is looked at which threads block the signal, ns.
@@ -34,6 +36,10 @@ pub(crate) struct TimerThread {
     running: AtomicBool,
     /// It gave up, or could not be made.
     over: AtomicBool,
+    /// The parent of this forked child had one.
+    inherited: AtomicBool,
+    /// `terrace run` may want timers at any time: the thread is made with the companion and stays.
+    expected: AtomicBool,
 }
 
 impl TimerThread {
@@ -44,11 +50,24 @@ impl TimerThread {
 
     /// In a fork's child, where there is none.
     pub fn reset_after_fork(&self) {
-        self.running.store(false, Release);
+        self.inherited.store(self.running.swap(false, AcqRel), Release);
     }
 }
 
 impl Pager {
+    /// Whether timers may be wanted at any time, by `--sampler timer`.
+    pub(crate) fn expect_timers(&self) {
+        self.timers.expected.store(std::env::var_os("TERRACE_TIMERS").is_some(), Relaxed);
+    }
+
+    /// In a forked child in which the C library can make threads: makes the thread if the parent had one. The child may not
+    /// allocate for long, and nothing else would ask for it.
+    pub fn start_inherited_timers(&'static self) {
+        if self.timers.inherited.swap(false, AcqRel) && !self.is_retired() && !self.timers.running.swap(true, AcqRel) {
+            self.make_timer_thread();
+        }
+    }
+
     /// Whether timers are wanted, and how often they are to interrupt: 0 if not.
     fn wanted_period_ns(&self, now_ns: u64) -> u64 {
         // Nobody reads any more if nobody has said so of late.
@@ -57,8 +76,9 @@ impl Pager {
     }
 
     fn lacks_timers(&self, now_ns: u64) -> bool {
-        let TimerThread { running, over } = &self.timers;
-        !running.load(Relaxed) && !over.load(Relaxed) && !self.is_retired() && self.wanted_period_ns(now_ns) > 0
+        let TimerThread { running, over, .. } = &self.timers;
+        let wanted = self.timers.expected.load(Relaxed) || self.wanted_period_ns(now_ns) > 0;
+        !running.load(Relaxed) && !over.load(Relaxed) && !self.is_retired() && wanted
     }
 
     /// In the mover: has a thread of the program call [`Pager::start_timers`] soon where timers are wanted.
@@ -73,6 +93,10 @@ impl Pager {
         if !self.lacks_timers(sys::now_ns()) || self.timers.running.swap(true, AcqRel) {
             return;
         }
+        self.make_timer_thread();
+    }
+
+    fn make_timer_thread(&'static self) {
         (self.host.enter_internal)();
         let signals = sys::block_signals();
         // SAFETY: the pager lives for ever, and is shared by threads.
@@ -92,13 +116,15 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     (pager.host.enter_internal)();
     sys::name_thread(c"terrace-timer");
     let mut timers = Timers::default();
+    let begun_ns = sys::now_ns();
     // The last thread but this one would have ended the process.
     while !timers.given_up && !pager.is_retired() && sys::thread_state(sys::program_id()) != Some('Z') {
         let now_ns = sys::now_ns();
-        if pager.wanted_period_ns(now_ns) == 0 {
-            break;
+        match pager.wanted_period_ns(now_ns) {
+            0 if now_ns - begun_ns > UNWANTED_NS && !pager.timers.expected.load(Relaxed) => break,
+            0 => {}
+            _ => timers.tick(pager, now_ns),
         }
-        timers.tick(pager, now_ns);
         sys::sleep(LOOK_EVERY);
     }
     timers.end();

@@ -295,6 +295,9 @@ fn unlock_after_any_fork() {
 extern "C" fn after_fork_in_child() {
     in_child();
     grouped_in_child();
+    if let Some(pager) = pager() {
+        pager.start_inherited_timers();
+    }
 }
 
 /// The rest of what [`before_fork`] took, and what it blocked.
