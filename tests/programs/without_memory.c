@@ -4,6 +4,15 @@
 #include "cold.h"
 #include <sys/resource.h>
 
+/* A limit of this process, and of Terrace's process beside it, which has limits of its own. */
+static int limit_both(int resource, const struct rlimit *limit) {
+    pid_t companion = companion_of_this();
+    if (companion > 0)
+        MUST(syscall(SYS_prlimit64, companion, resource, limit, NULL) == 0);
+    return setrlimit(resource, limit);
+}
+
+
 enum { AREA_MIB = 96, CHANGES = 8 };
 
 static size_t kib_of(const char *name) {
@@ -23,7 +32,7 @@ static void limit(int resource, size_t bytes) {
     struct rlimit limits;
     MUST(getrlimit(resource, &limits) == 0);
     limits.rlim_cur = bytes;
-    MUST(setrlimit(resource, &limits) == 0);
+    MUST(limit_both(resource, &limits) == 0);
 }
 
 /* Goes through everything again and again while pages leave and come back, in a forked child too. */
@@ -96,13 +105,15 @@ static void no_data_for_the_table(void) {
     size_t before = kib_of("VmData:");
     while (kib_of("VmData:") < before + 1024) {
         MUST(next < wide + (size_t)(MOST - BEFORE - BEYOND) * REGION);
-        MUST(madvise(next, REGION, MADV_DONTNEED) == 0);
+        *next = 1;
+        MUST(madvise(next, REGION, MADV_PAGEOUT) == 0);
         next += REGION;
     }
     for (int n = 0; n < BEFORE + BEYOND; n++, next += REGION) {
         if (n == BEFORE)
             limit(RLIMIT_DATA, (kib_of("VmData:") + 512) * KIB);
-        MUST(madvise(next, REGION, MADV_DONTNEED) == 0);
+        *next = 1;
+        MUST(madvise(next, REGION, MADV_PAGEOUT) == 0);
     }
     char *last = next - REGION;
     fill(last, REGION, 1);
