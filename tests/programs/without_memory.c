@@ -2,6 +2,7 @@
  * The program may have no more memory: its own calls say ENOMEM, as they would alone, and what it has stays as it is.
  */
 #include "cold.h"
+#include <dlfcn.h>
 #include <sys/resource.h>
 
 /* A limit of this process, and of Terrace's process beside it, which has limits of its own. */
@@ -98,22 +99,27 @@ static void no_data_for_more_extents(void) {
     }
 }
 
-/* The table of pages grows by 256 regions of 2 MiB, for which it needs more than 1 MiB; a region is in it once its mapping is worked on. */
+/* Has the region recorded in the table of pages, and nothing stored of it. */
+static void expect_use(char *region, size_t bytes) {
+    enum { NORMAL = 0 };
+    int (*advise)(const void *, size_t, int) = (int (*)(const void *, size_t, int))dlsym(RTLD_DEFAULT, "terrace_advise");
+    MUST(!advise || advise(region, bytes, NORMAL) == 0);
+}
+
+/* The table of pages grows by 256 regions of 2 MiB, for which it needs more than 1 MiB; a region is in it once something is said of it. */
 static void no_data_for_the_table(void) {
     enum { REGION = 2 << 20, MOST = 600, BEFORE = 200, BEYOND = 100 };
     char *little = cold_mapping(4 * MIB, 2), *wide = (char *)mapping((size_t)MOST * REGION), *next = wide;
     size_t before = kib_of("VmData:");
     while (kib_of("VmData:") < before + 1024) {
         MUST(next < wide + (size_t)(MOST - BEFORE - BEYOND) * REGION);
-        *next = 1;
-        MUST(madvise(next, REGION, MADV_PAGEOUT) == 0);
+        expect_use(next, REGION);
         next += REGION;
     }
     for (int n = 0; n < BEFORE + BEYOND; n++, next += REGION) {
         if (n == BEFORE)
             limit(RLIMIT_DATA, (kib_of("VmData:") + 512) * KIB);
-        *next = 1;
-        MUST(madvise(next, REGION, MADV_PAGEOUT) == 0);
+        expect_use(next, REGION);
     }
     char *last = next - REGION;
     fill(last, REGION, 1);

@@ -105,11 +105,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         settings.run_pid = Some(std::process::id());
         settings.moves = moves.is_some();
         settings.sites = settings.allocator == Allocator::Context && sampling.is_some();
+        settings.timers = sampler == Choice::Timer;
         prepare(&mut command, &settings, &library);
-        if sampler == Choice::Timer {
-            // Only the program's own threads can make such timers.
-            command.env("TERRACE_TIMERS", "1");
-        }
     }
     let mut looks = Looks::default();
     let meanwhile = |moment| match moment {

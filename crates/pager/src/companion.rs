@@ -288,7 +288,6 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
         sys::leave_working_directory();
     }
     if let Err(note) = pager.open_descriptors().and_then(|()| pager.register_inherited()) {
-        pager.companion.fails(&note);
         pager.fail(&note);
         sys::end_process();
     }
@@ -300,7 +299,6 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
         && (pager.restores_only.load(Acquire) || companion.thread(pager, slot::MOVER, mover_main));
     if !made {
         let note = "cannot make threads: is there a limit on threads (ulimit -u, pids.max)? All memory stays in DRAM";
-        companion.fails(note);
         pager.fail(note);
         sys::end_process();
     }
@@ -315,8 +313,7 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
 
 /// Ends the companion when nobody else uses the memory. Allocates nothing and takes no lock.
 fn watcher(pager: &'static Pager, _slot: usize) -> ! {
-    sys::block_signals();
-    sys::name_thread(c"terrace-watch");
+    crate::pager::thread_begins(pager, c"terrace-watch");
     let main_tid = pager.companion.main_tid.load(Relaxed);
     // SAFETY: the C library's description of the program's main thread, which is never unmapped.
     let main_tid = unsafe { (main_tid as *const AtomicU32).as_ref() };

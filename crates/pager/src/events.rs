@@ -335,12 +335,7 @@ impl Pager {
         if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
             return;
         }
-        let unmapped: Vec<_> = {
-            let mut noted = self.events.unmapped.lock();
-            let copy = noted.clone();
-            noted.clear();
-            copy
-        };
+        let unmapped: Vec<_> = self.events.unmapped.lock().drain(..).collect();
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         for (start, end) in unmapped {
             self.forget_where(start, end - start, false, || sys::is_registered_nowhere(pagemap, start, end));

@@ -388,7 +388,6 @@ impl Mover {
             self.scan();
         }
         self.measure.tick(pager, now_ns);
-        pager.wish_for_timers(now_ns);
         self.pace(now_ns);
         if now_ns - self.gave_back_ns > GIVE_BACK_EVERY_NS {
             self.gave_back_ns = now_ns;

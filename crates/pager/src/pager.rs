@@ -321,7 +321,6 @@ impl Pager {
             restores_only: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
-        pager.expect_timers();
         pager.open_stats(false);
         // Two that move the same pages would undo each other's moves. (A filter may end who asks for that: then so be it.)
         if pager.far().is_some() && pager.moves() && !sys::is_filtered() {
@@ -379,7 +378,6 @@ impl Pager {
     /// Makes the companion, unless that was done. Called by a thread of the program, which must hold no lock that an
     /// allocation needs. Returns when everything runs or it is known that it cannot.
     pub fn start(&'static self) {
-        self.start_timers();
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
         if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
@@ -412,9 +410,11 @@ impl Pager {
 
     pub(crate) fn fail(&self, note: &str) {
         self.say(State::Unmanaged, note);
-        // What stopped the companion is said by the thread of the program that waits for it.
+        // What stops the companion is said by the thread of the program that waits for it.
         if sys::is_program() {
             sys::complain(note);
+        } else {
+            self.companion.fails(note);
         }
         self.set_mode(Mode::Failed);
         sys::futex_wake(&self.mode, u32::MAX >> 1);
@@ -922,7 +922,7 @@ impl Pager {
             || self.settings.sites;
         if self.companion.may_hold() && !opens_files {
             // Where the kernel has no filters the companion works as well without.
-            let _ = sys::confine_thread(self.descriptors.program.load(Relaxed), -1);
+            let _ = sys::confine_thread(self.descriptors.program.load(Relaxed));
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn rehearse_confinement() -> bool {
     let calls = || {
         let Ok(file) = sys::open("/dev/null\0", libc::O_RDONLY, 0) else { return };
         let _ = sys::hold_open(&[file]);
-        let _ = sys::confine_thread(-1, -1);
+        let _ = sys::confine_thread(-1);
     };
     !sys::is_filtered() || sys::survives(calls) == Ok(true)
 }

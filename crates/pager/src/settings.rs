@@ -365,6 +365,8 @@ pub struct Settings {
     pub context_depth: ContextDepth,
     /// Whether it is told which callers' objects are where and how hot: `TERRACE_SITES=1`, which `terrace run` sets where objects go by context and samples are taken.
     pub sites: bool,
+    /// Threads of the program are interrupted by timers while `terrace run` wants that (`--sampler timer`).
+    pub timers: bool,
     /// Whether each move is told of (`moves.rs`): `TERRACE_MOVES=1`, which `terrace run --moves` sets.
     pub moves: bool,
     /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
@@ -397,6 +399,7 @@ impl Default for Settings {
             zones: Zones::default(),
             context_depth: ContextDepth::default(),
             sites: false,
+            timers: false,
             moves: false,
             verify: false,
             children: true,
@@ -443,6 +446,7 @@ impl Settings {
             settings.context_depth = text.parse()?;
         }
         settings.sites = flag("TERRACE_SITES", get("TERRACE_SITES"))?;
+        settings.timers = flag("TERRACE_TIMERS", get("TERRACE_TIMERS"))?;
         settings.moves = flag("TERRACE_MOVES", get("TERRACE_MOVES"))?;
         settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
         if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
@@ -478,6 +482,7 @@ impl Settings {
             ("TERRACE_ZONES", self.zones.to_string()),
             ("TERRACE_CONTEXT_DEPTH", self.context_depth.to_string()),
             ("TERRACE_SITES", u8::from(self.sites).to_string()),
+            ("TERRACE_TIMERS", u8::from(self.timers).to_string()),
             ("TERRACE_MOVES", u8::from(self.moves).to_string()),
             ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
             ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
@@ -531,6 +536,7 @@ mod tests {
             zones: Zones(7),
             context_depth: ContextDepth(0),
             sites: true,
+            timers: true,
             moves: true,
             verify: true,
             children: false,

@@ -10,7 +10,7 @@
 //! What it may cost a program is why it must be asked for by name: a thread that is about to wait in the kernel when its time is up comes back with EINTR (of
 //! calls that SA_RESTART does not cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB with AVX-512.
 
-use crate::pager::Pager;
+use crate::pager::{Mode, Pager};
 use crate::stats::{INTERRUPT_WORDS, InterruptRing};
 use crate::sys::{self, PAGE};
 use std::collections::HashMap;
@@ -20,8 +20,6 @@ use std::time::Duration;
 
 /// How often it is looked at which threads there are.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the thread waits for timers to be wanted, ns.
-const UNWANTED_NS: u64 = 3_000_000_000;
 /// Threads that are interrupted, at most: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
 /// How often it is looked at which threads block the signal, ns.
@@ -30,16 +28,12 @@ const MASKS_EVERY_NS: u64 = 1_000_000_000;
 /// Where handlers write; null while they are not to.
 static RING: AtomicPtr<InterruptRing> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Whether the thread that makes timers is there, or to be.
+/// Whether the thread that makes timers is there.
 #[derive(Default)]
 pub(crate) struct TimerThread {
     running: AtomicBool,
     /// It gave up, or could not be made.
     over: AtomicBool,
-    /// The parent of this forked child had one.
-    inherited: AtomicBool,
-    /// `terrace run` may want timers at any time: the thread is made with the companion and stays.
-    expected: AtomicBool,
 }
 
 impl TimerThread {
@@ -50,24 +44,11 @@ impl TimerThread {
 
     /// In a fork's child, where there is none.
     pub fn reset_after_fork(&self) {
-        self.inherited.store(self.running.swap(false, AcqRel), Release);
+        self.running.store(false, Release);
     }
 }
 
 impl Pager {
-    /// Whether timers may be wanted at any time, by `--sampler timer`.
-    pub(crate) fn expect_timers(&self) {
-        self.timers.expected.store(std::env::var_os("TERRACE_TIMERS").is_some(), Relaxed);
-    }
-
-    /// In a forked child in which the C library can make threads: makes the thread if the parent had one. The child may not
-    /// allocate for long, and nothing else would ask for it.
-    pub fn start_inherited_timers(&'static self) {
-        if self.timers.inherited.swap(false, AcqRel) && !self.is_retired() && !self.timers.running.swap(true, AcqRel) {
-            self.make_timer_thread();
-        }
-    }
-
     /// Whether timers are wanted, and how often they are to interrupt: 0 if not.
     fn wanted_period_ns(&self, now_ns: u64) -> u64 {
         // Nobody reads any more if nobody has said so of late.
@@ -75,35 +56,21 @@ impl Pager {
         wanted.map_or(0, |ring| ring.period_ns.load(Relaxed))
     }
 
-    fn lacks_timers(&self, now_ns: u64) -> bool {
-        let TimerThread { running, over, .. } = &self.timers;
-        let wanted = self.timers.expected.load(Relaxed) || self.wanted_period_ns(now_ns) > 0;
-        !running.load(Relaxed) && !over.load(Relaxed) && !self.is_retired() && wanted
-    }
-
-    /// In the mover: has a thread of the program call [`Pager::start_timers`] soon where timers are wanted.
-    pub(crate) fn wish_for_timers(&self, now_ns: u64) {
-        if self.lacks_timers(now_ns) {
-            (self.host.start_soon)();
-        }
-    }
-
-    /// Makes the thread that makes timers, if they are wanted. On a thread of the program.
-    pub(crate) fn start_timers(&'static self) {
-        if !self.lacks_timers(sys::now_ns()) || self.timers.running.swap(true, AcqRel) {
+    /// Makes the thread that makes timers, where `terrace run` may want some and the companion runs. On a thread of the program,
+    /// where the C library can make threads.
+    pub fn start_timers(&'static self) {
+        let TimerThread { running, over } = &self.timers;
+        let runs = matches!(self.mode(), Mode::Active | Mode::Observing);
+        if !self.settings.timers || !runs || over.load(Relaxed) || running.swap(true, AcqRel) {
             return;
         }
-        self.make_timer_thread();
-    }
-
-    fn make_timer_thread(&'static self) {
         (self.host.enter_internal)();
         let signals = sys::block_signals();
         // SAFETY: the pager lives for ever, and is shared by threads.
         let made = unsafe { sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast()) };
         if !made {
-            self.timers.over.store(true, Relaxed);
-            self.timers.running.store(false, Release);
+            over.store(true, Relaxed);
+            running.store(false, Release);
         }
         sys::restore_signals(signals);
         (self.host.leave_internal)();
@@ -116,14 +83,13 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     (pager.host.enter_internal)();
     sys::name_thread(c"terrace-timer");
     let mut timers = Timers::default();
-    let begun_ns = sys::now_ns();
     // The last thread but this one would have ended the process.
     while !timers.given_up && !pager.is_retired() && sys::thread_state(sys::program_id()) != Some('Z') {
         let now_ns = sys::now_ns();
-        match pager.wanted_period_ns(now_ns) {
-            0 if now_ns - begun_ns > UNWANTED_NS && !pager.timers.expected.load(Relaxed) => break,
-            0 => {}
-            _ => timers.tick(pager, now_ns),
+        if pager.wanted_period_ns(now_ns) > 0 {
+            timers.tick(pager, now_ns);
+        } else {
+            timers.stop();
         }
         sys::sleep(LOOK_EVERY);
     }

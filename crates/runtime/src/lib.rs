@@ -115,6 +115,7 @@ fn set_up() -> Result<(), String> {
     }
     if strict {
         pager.start();
+        pager.start_timers();
         if pager.mode() == Mode::Failed {
             // --strict: better not at all than unmanaged. Before main nothing can be lost.
             processes::exit_now(125);
@@ -155,5 +156,6 @@ fn start() {
         && let Some(pager) = pager()
     {
         pager.start();
+        pager.start_timers();
     }
 }

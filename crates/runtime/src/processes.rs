@@ -296,7 +296,7 @@ extern "C" fn after_fork_in_child() {
     in_child();
     grouped_in_child();
     if let Some(pager) = pager() {
-        pager.start_inherited_timers();
+        pager.start_timers();
     }
 }
 

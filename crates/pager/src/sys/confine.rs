@@ -56,9 +56,9 @@ struct Restricted {
 }
 
 /// Confines the calling thread for good, but for its CAP_SYS_NICE (23) and CAP_SYS_PTRACE (19), which only the calls below
-/// can use. `program` and `own` are descriptors of the program's process and of this one.
+/// can use. `program` is a descriptor of the program's process.
 /// `Err` where the kernel has no such filters.
-pub fn confine_thread(program: Fd, own: Fd) -> Result<()> {
+pub fn confine_thread(program: Fd) -> Result<()> {
     const CAP_KEPT: [u32; 2] = [19, 23];
     let restricted =
         |number, argument, values: &[u64]| Restricted { number, argument, values: values.iter().map(|value| *value as u32).collect() };
@@ -68,7 +68,6 @@ pub fn confine_thread(program: Fd, own: Fd) -> Result<()> {
     let rules = [
         restricted(libc::SYS_ioctl, 1, &ioctls),
         restricted(libc::SYS_process_vm_readv, 0, &[process]),
-        restricted(libc::SYS_process_madvise, 0, &[own as u64]),
         restricted(libc::SYS_move_pages, 0, &[0]),
         restricted(libc::SYS_setpriority, 1, &[0]),
         restricted(libc::SYS_sched_setattr, 0, &[0]),
@@ -163,7 +162,7 @@ mod tests {
     fn a_confined_thread_opens_executes_and_traces_nothing() {
         let test = process_id();
         let refused = || {
-            if confine_thread(-1, -1).is_err() {
+            if confine_thread(-1).is_err() {
                 return;
             }
             let path = c"/bin/true".as_ptr();

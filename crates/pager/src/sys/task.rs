@@ -382,8 +382,7 @@ pub fn others_share_memory() -> bool {
         // struct linux_dirent64: inode, offset, length of the entry (2 bytes), type, name.
         while !found && at + 19 < len {
             let entry_len = usize::from(u16::from_ne_bytes([entries[at + 16], entries[at + 17]]));
-            let name = entries[at + 19..(at + entry_len).min(len)].iter().take_while(|byte| **byte != 0);
-            let mut name = name;
+            let mut name = entries[at + 19..(at + entry_len).min(len)].iter().take_while(|byte| **byte != 0);
             let process = name.try_fold(0i32, |n, byte| {
                 let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'))?;
                 n.checked_mul(10)?.checked_add(digit)
