@@ -562,7 +562,7 @@ mod tests {
 
         /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 19)) {
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 20)) {
             let names = [
                 "TERRACE_DRAM",
                 "TERRACE_TIERS",
@@ -575,6 +575,7 @@ mod tests {
                 "TERRACE_ZONES",
                 "TERRACE_CONTEXT_DEPTH",
                 "TERRACE_SITES",
+                "TERRACE_TIMERS",
                 "TERRACE_VERIFY",
                 "TERRACE_CHILDREN",
                 "TERRACE_RUN_PID",
