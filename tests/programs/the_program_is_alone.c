@@ -392,6 +392,31 @@ static void moved_by_instruction(void) {
     check_pages(map, from + pages, PAGES, SEED);
 }
 
+/* What was evicted of the mapping that was there before is nobody's: a page of zeros that moves there stays one. */
+static void moved_over_evicted_memory(void) {
+    needs_events();
+    make_cold();
+    size_t at = 512, pages = 2048;
+    char *source = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(source != MAP_FAILED);
+    for (size_t p = 0; p < pages; p += 2)
+        for (size_t w = 0; w < 512; w++)
+            ((uint64_t *)source)[p * 512 + w] = word_of(SEED + 1, p, w);
+    evict(source, pages * PAGE);
+    evict(map + at * PAGE, pages * PAGE);
+    char *target = map + at * PAGE;
+    long moved = by_instruction(SYS_mremap, (long)source, (long)(pages * PAGE), (long)(pages * PAGE),
+                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target);
+    if (moved == -EFAULT || moved == -EINVAL)
+        cannot_check("the kernel does not move several mappings at once");
+    MUST(moved == (long)target);
+    for (size_t p = 0; p < pages; p++)
+        for (size_t w = 0; w < 512; w += 73)
+            MUST(((volatile uint64_t *)target)[p * 512 + w] == (p % 2 ? 0 : word_of(SEED + 1, p, w)));
+    check_pages(map, 0, at, SEED);
+    check_pages(map, at + pages, PAGES, SEED);
+}
+
 static void unmapped_by_instruction(void) {
     needs_events();
     make_cold();
@@ -459,6 +484,7 @@ int main(int count, char **words) {
         CASE(who_is_traced_from_the_start_goes_on),
         CASE(discarded_by_instruction),
         CASE(moved_by_instruction),
+        CASE(moved_over_evicted_memory),
         CASE(unmapped_by_instruction),
         CASE(threads_discard_by_instruction),
     };

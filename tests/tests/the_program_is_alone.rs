@@ -23,6 +23,7 @@ cases! { PROGRAM.hold:
     who_is_traced_from_the_start_goes_on
     discarded_by_instruction
     moved_by_instruction
+    moved_over_evicted_memory
     unmapped_by_instruction
     threads_discard_by_instruction
 }

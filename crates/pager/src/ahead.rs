@@ -354,6 +354,9 @@ impl Pager {
         cause: Cause,
         uffd: impl FnOnce(&Pager, usize) -> Option<Fd>,
     ) -> usize {
+        if self.events.past_us() {
+            return 0;
+        }
         let Some(_inside) = self.gate.try_worker() else { return 0 };
         let Some(tools) = self.ahead.borrow_tools(self) else { return 0 };
         let shards = self.descriptors.shards.load(Acquire).max(1);

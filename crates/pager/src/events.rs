@@ -12,7 +12,8 @@
 //!
 //! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is pending, the kernel refuses
 //! to fill pages of that userfaultfd (EAGAIN), for everybody. So wherever the reader waits it goes on reading, into a queue, and
-//! looks there whether the page that it is about to fill has been discarded or moved meanwhile.
+//! looks there whether the page that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that in
+//! time: once a program makes such calls, whoever else wants a page back touches it.
 
 use crate::handler::{MESSAGES, Tools};
 use crate::lock::{Entry as GateEntry, Lock};
@@ -23,6 +24,7 @@ use crate::table::{Entry, REGION};
 use crate::word::{Snapshot, State};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+use terrace_tiers::Location;
 
 /// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A reader must not allocate:
 /// while the program forks, the allocator's lock is taken.
@@ -209,14 +211,11 @@ impl Pager {
         sys::yield_now();
     }
 
-    /// The kernel refuses to fill a page because memory is being changed: waits a moment, and says what is known to have
-    /// happened to the page.
-    pub(crate) fn while_changing(&self, uffd: Fd, address: usize) -> Change {
-        self.wait_a_moment(uffd);
-        let Some(queue) = self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id()) else {
-            return Change::None;
-        };
+    /// What is known to happen to a page that is about to be filled: events that were read wait to be served. Who made the
+    /// memory call goes on as soon as its event is read, so what the page held before must not come back after it.
+    pub(crate) fn pending_change(&self, uffd: Fd, address: usize) -> Change {
         let (mut at, mut change) = (address, Change::None);
+        let Some(queue) = self.queue_of(uffd) else { return change };
         for message in &*queue.messages.lock() {
             let within = |start: usize, end: usize| start <= at && at < end;
             match message.event() {
@@ -277,25 +276,57 @@ impl Pager {
 
     /// The kernel has moved `start..end` to `to`.
     fn bring_to_new_address(&self, uffd: Fd, (start, end): (usize, usize), to: usize, tools: &mut Tools) {
-        self.settled_pages(uffd, start, end, |entry, address, found| {
-            let source = match found.state() {
-                Some(State::Evicted) => match self.decode_frozen(entry, found, tools) {
-                    Ok(()) => tools.page.0.as_ptr() as usize,
-                    Err(e) => self.end_program(&format!("page {address:#x} cannot be restored: {e}")),
-                },
-                Some(State::Staged) => self.staging.address(found.payload() as usize),
-                Some(State::Kept) => {
-                    self.drop_copy(entry, address, found.off_probation());
-                    return true;
-                }
-                _ => return true,
-            };
-            self.fill(uffd, address - start + to, source);
-            match found.state() {
-                Some(State::Evicted) => self.drop_evicted(entry, address),
-                _ => entry.word(address).transition(found, Snapshot(0)).is_ok(),
+        // What a mapping that was there before has left.
+        self.settled_pages(uffd, to, to + (end - start), |entry, address, found| match found.state() {
+            Some(State::Evicted) => self.drop_evicted(entry, address),
+            Some(State::Staged) => entry.word(address).transition(found, Snapshot(0)).is_ok(),
+            Some(State::Kept) => {
+                self.drop_copy(entry, address, found.off_probation());
+                false
             }
+            _ => true,
         });
+        self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
+            Some(State::Evicted) => self.bring_evicted(uffd, entry, address, address - start + to, tools),
+            Some(State::Staged) => {
+                let claim = found.with(State::Restoring, found.payload());
+                // Claimed, the mover leaves the slot as it is until the page has its copy.
+                if entry.word(address).transition(found, claim).is_err() {
+                    return false;
+                }
+                self.fill(uffd, address - start + to, self.staging.address(found.payload() as usize));
+                self.settle(entry, address, claim, Snapshot(0));
+                true
+            }
+            Some(State::Kept) => {
+                self.drop_copy(entry, address, found.off_probation());
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// Puts the evicted page of `address` in place at `to`. False if it is not evicted any more.
+    fn bring_evicted(&self, uffd: Fd, entry: &Entry, address: usize, to: usize, tools: &mut Tools) -> bool {
+        // Claimed under the store's lock, so that its bytes stay where they are until they are read.
+        let store = entry.region.store.lock();
+        let found = entry.word(address).load();
+        let claim = found.with(State::Restoring, found.payload());
+        if !found.is(State::Evicted) || entry.word(address).transition(found, claim).is_err() {
+            return false;
+        }
+        let location = Location::from_bits(found.payload());
+        let decoded = self.decode(&store, location, &mut tools.page.0, (&mut tools.scratch, &mut tools.stored));
+        drop(store);
+        if let Err(e) = decoded {
+            self.lost(address, &e);
+        }
+        self.fill(uffd, to, tools.page.0.as_ptr() as usize);
+        let removed = entry.region.store.lock().remove(&self.tiers, location);
+        self.check(removed.is_ok(), "a moved page's bytes were in its store");
+        entry.region.evicted.fetch_sub(1, Relaxed);
+        self.settle(entry, address, claim, Snapshot(0));
+        true
     }
 
     /// Calls `each` for every page of a range, again as long as it says false, and only while nobody else has claimed the page.

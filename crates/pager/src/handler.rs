@@ -189,6 +189,7 @@ impl Pager {
     /// Restores one page without a fault; for the keeper and the mover.
     pub(crate) fn restore_now(&self, address: usize, tools: &mut Tools) {
         let start_ns = sys::now_ns();
+        let mut touched = false;
         loop {
             let (entry, inside) = self.gate.handler();
             if entry == GateEntry::CopyOnly {
@@ -200,6 +201,13 @@ impl Pager {
             let Some(region) = self.table.get(address) else { return };
             if region.word(address).load().is_present() {
                 return;
+            }
+            if self.events.past_us() && !std::mem::replace(&mut touched, true) {
+                // The program may discard the page at this moment, which only its handler knows in time: let that bring it. What is
+                // out all the same then is in place, in a forked child whose parent noted it.
+                drop(inside);
+                sys::peek(address, &mut [0]);
+                continue;
             }
             let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
             drop(inside);
@@ -364,7 +372,7 @@ impl Pager {
         }
     }
 
-    fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {
+    pub(crate) fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {
         let settled = entry.word(address).transition(claim, to);
         self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
     }
@@ -395,28 +403,30 @@ impl Pager {
     }
 
     /// A page's bytes cannot be had.
-    fn lost(&self, address: usize, why: &str) -> ! {
+    pub(crate) fn lost(&self, address: usize, why: &str) -> ! {
         self.end_program(&format!("page {address:#x} cannot be restored: {why}"))
     }
 
     /// Puts one page in place. Returns only when the page is there or its mapping is gone.
     pub(crate) fn fill(&self, uffd: Fd, mut address: usize, mut source: usize) -> Fill {
         loop {
+            match self.pending_change(uffd, address) {
+                Change::None => {}
+                Change::Discarded => source = ZEROS.0.as_ptr() as usize,
+                Change::Unmapped => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    return Fill::Gone;
+                }
+                Change::Moved(to) => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    address = to;
+                }
+            }
             // SAFETY: the caller holds the page's claim; `source` is a page of our own.
             match unsafe { sys::uffd_copy(uffd, address, source) } {
                 Ok(()) => return Fill::Present,
-                Err(Errno::EAGAIN) => match self.while_changing(uffd, address) {
-                    Change::None => {}
-                    Change::Discarded => source = ZEROS.0.as_ptr() as usize,
-                    Change::Unmapped => {
-                        sys::uffd_wake(uffd, address, PAGE);
-                        return Fill::Gone;
-                    }
-                    Change::Moved(to) => {
-                        sys::uffd_wake(uffd, address, PAGE);
-                        address = to;
-                    }
-                },
+                // Memory is being changed.
+                Err(Errno::EAGAIN) => self.wait_a_moment(uffd),
                 // There already, and who waits for what was mapped here before is not told of that.
                 Err(Errno::EEXIST) => {
                     sys::uffd_wake(uffd, address, PAGE);
@@ -508,7 +518,7 @@ impl Pager {
     /// it first.
     pub(crate) fn put_back(&self, entry: &Entry, address: usize, staged: Snapshot, to: Snapshot) -> bool {
         if self.events.past_us() {
-            // The program may discard the page at this moment, which only its handler knows in time: let that put it back.
+            // As in `restore_now`.
             sys::peek(address, &mut [0]);
             return entry.word(address).load() != staged;
         }

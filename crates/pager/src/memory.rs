@@ -21,6 +21,12 @@ const ADVISED_BYTES: usize = 1 << 30;
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 1 << 20;
 
+/// Whether the kernel tells of the memory call that is to be made (see [`crate::events`]).
+enum Told {
+    Yes,
+    No,
+}
+
 impl Pager {
     /// Takes a new private anonymous mapping under management. `evictable`: readable and writable.
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
@@ -64,7 +70,7 @@ impl Pager {
             Expectation::Cold => 0,
         });
         self.make_records(start, end);
-        self.with_regions_as_they_are(start, end - start, |entries| {
+        self.with_regions_as_they_are(start, end - start, Told::No, |entries| {
             for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
                 for address in pages_within(entry, start, end) {
                     let found = entry.word(address).load();
@@ -100,7 +106,7 @@ impl Pager {
     /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any more. Of what is not managed nothing is known.
     pub fn pin(&self, start: usize, len: usize, pinned: bool) {
         let (start, end) = whole_pages(start, len);
-        self.with_regions(start, end - start, |entries| {
+        self.with_regions(start, end - start, Told::No, |entries| {
             if pinned && entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
@@ -132,7 +138,7 @@ impl Pager {
     /// first, as a handler claims them, and faults on them wait.
     pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn(usize, usize) -> Result<R, Errno>) -> Result<R, Errno> {
         let Some(end) = start.checked_add(len) else { return act(start, len) };
-        self.with_regions(start, len, |entries| {
+        self.with_regions(start, len, Told::Yes, |entries| {
             self.restore_staged(entries, start, end);
             let result = self.discard_in_parts(entries, start, end, &act);
             if is_done(&result) {
@@ -280,7 +286,7 @@ impl Pager {
     /// nothing of it is kept.
     pub fn unmap<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
         let end = start + len;
-        self.with_regions(start, len, |entries| {
+        self.with_regions(start, len, Told::Yes, |entries| {
             // Out of the ranges first: as soon as the kernel is done, another thread may be given these addresses.
             let pieces = self.ranges.lock().remove(start, end);
             let result = act();
@@ -306,7 +312,7 @@ impl Pager {
     /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of what was registered.
     pub(crate) fn forget_where(&self, start: usize, len: usize, all: bool, is_gone: impl FnOnce() -> bool) {
         let end = start + len;
-        self.with_regions(start, len, |entries| {
+        self.with_regions(start, len, Told::No, |entries| {
             if is_gone() {
                 // What was never registered since it was mapped has come there later.
                 let mut ranges = self.ranges.lock();
@@ -329,7 +335,7 @@ impl Pager {
     /// manage what came of it.
     pub fn restore_then<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<(R, Vec<Range>), Errno> {
         let end = start + len;
-        self.with_regions(start, len, |entries| {
+        self.with_regions(start, len, Told::Yes, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
@@ -431,7 +437,7 @@ impl Pager {
 
     /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.
     pub fn protect<R>(&self, start: usize, len: usize, evictable: bool, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
-        self.with_regions(start, len, |_| {
+        self.with_regions(start, len, Told::No, |_| {
             let result = act();
             if result.is_ok() {
                 self.set_evictable(start, start + len, evictable);
@@ -444,7 +450,7 @@ impl Pager {
     /// changes at moments when it does not wait for a handler. The kernel's mappings stay as they are.
     pub fn keep(&self, start: usize, len: usize) {
         let (start, end) = whole_pages(start, len);
-        self.with_regions(start, end - start, |entries| {
+        self.with_regions(start, end - start, Told::No, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
@@ -475,8 +481,8 @@ impl Pager {
     /// Runs `f` with the locks of the range's regions that have a record, in address order, and keeps
     /// the mover out of the others too ([`crate::table`] says how). Before [`crate::Mode::Starting`] there
     /// is no mover (see `Pager::start`).
-    fn with_regions<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
-        self.with_regions_as_they_are(start, len, |entries| {
+    fn with_regions<R>(&self, start: usize, len: usize, told: Told, f: impl FnOnce(&[Entry]) -> R) -> R {
+        self.with_regions_as_they_are(start, len, told, |entries| {
             // Cut, a huge page is harder to split.
             self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
             f(entries)
@@ -484,9 +490,9 @@ impl Pager {
     }
 
     /// The same for what changes no mapping.
-    fn with_regions_as_they_are<R>(&self, start: usize, len: usize, f: impl FnOnce(&[Entry]) -> R) -> R {
+    fn with_regions_as_they_are<R>(&self, start: usize, len: usize, told: Told, f: impl FnOnce(&[Entry]) -> R) -> R {
         let _signals = SignalsBlocked::new();
-        let _announced = self.announce(start, start + len);
+        let _announced = matches!(told, Told::Yes).then(|| self.announce(start, start + len));
         let _inside = self.gate.worker();
         if self.mode() == crate::pager::Mode::Off {
             return f(&[]);

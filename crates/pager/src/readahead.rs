@@ -186,8 +186,10 @@ impl Pager {
         let mut done = 0;
         while done < pages {
             let (to, from) = (address + done * PAGE, source + done * PAGE);
-            // SAFETY: the pages are claimed; `source` is as many pages of our own.
-            done += unsafe { sys::uffd_copy_run(uffd, to, from, (pages - done) * PAGE) } / PAGE;
+            if !self.has_messages(uffd) {
+                // SAFETY: the pages are claimed; `source` is as many pages of our own.
+                done += unsafe { sys::uffd_copy_run(uffd, to, from, (pages - done) * PAGE) } / PAGE;
+            }
             if done < pages {
                 self.fill(uffd, address + done * PAGE, source + done * PAGE);
                 done += 1;

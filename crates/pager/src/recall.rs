@@ -64,7 +64,7 @@ impl Recall {
         let all_has_room = pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
         let until = if all_has_room { until } else { until.min(budget - budget / 8) };
         let mut room = || {
-            let goes_on = !pager.pause_asked() && !pager.is_retired() && !pager.events.past_us();
+            let goes_on = !pager.pause_asked() && !pager.is_retired();
             goes_on && pager.physical_bytes() + ((PAGES_AT_ONCE * PAGE) as u64) < until
         };
         let mut brought = 0;
