@@ -22,6 +22,7 @@ mod picture;
 mod place;
 mod policies;
 mod probe;
+mod programs;
 mod results;
 mod sampled;
 mod servers;
@@ -94,6 +95,8 @@ enum What {
     },
     /// memcached and redis-server at equal memory, against a control group over zram or zswap (as root)
     ZramServers(Box<servers::Options>),
+    /// Whole programs at a share of their memory, on all CPUs, against a control group over zram (as root)
+    Programs(programs::Options),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
     /// What sampling costs a program whose memory stays where it is
@@ -202,6 +205,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Threads { repeats }) => threads::run(repeats),
         Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
         Some(What::ZramServers(options)) => servers::run(&options),
+        Some(What::Programs(options)) => programs::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),

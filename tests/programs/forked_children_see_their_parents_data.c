@@ -988,7 +988,8 @@ static void signal_handlers_fork(void) {
         signal(SIGUSR1, SIG_IGN);
         while (getppid() == parent) {
             kill(parent, SIGUSR1);
-            usleep(3000);
+            /* Longer than a fork takes: the handler must not be all that runs. */
+            usleep(20000);
         }
         _exit(0);
     }

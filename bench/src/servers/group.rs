@@ -79,6 +79,11 @@ impl Group {
         }
     }
 
+    /// Sets its limit, if the kernel can reclaim so much now.
+    pub fn limit(&self, bytes: u64) {
+        let _ = fs::write(self.path.join(self.limit), bytes.to_string());
+    }
+
     /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any more.
     pub fn lower_to(&self, bytes: u64, mut alive: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let begun = Instant::now();

@@ -226,6 +226,9 @@ impl Companion {
                 .into());
         }
         self.make_thread_storage()?;
+        if let Some(address) = sys::tid_address() {
+            pager.threads.learn(address, self.main_tid.load(Relaxed));
+        }
         let adopts = sys::process_id() == 1 || sys::is_subreaper();
         if adopts {
             return self.task(COMPANION, pager, slot::KEEPER, keeper).map(drop).map_err(|_| NO_TASK.into());

@@ -5,6 +5,7 @@
 //! frees the compressed bytes only after the page is in place.
 
 use crate::events::Change;
+use crate::following::Follower;
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
 use crate::patience::Patience;
@@ -87,9 +88,10 @@ impl Pager {
         let mut tools = Tools::new();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
+        let mut follower = Follower::new();
         self.become_reader(shard);
         self.confine_thread();
-        while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience))) {}
+        while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience, &mut follower))) {}
     }
 
     /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False if this thread is to end.
@@ -98,7 +100,7 @@ impl Pager {
         uffd: Fd,
         messages: &mut [Message],
         tools: &mut Tools,
-        mut of_handler: Option<(&mut ReadAhead, &mut Patience)>,
+        mut of_handler: Option<(&mut ReadAhead, &mut Patience, &mut Follower)>,
     ) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {
@@ -106,11 +108,14 @@ impl Pager {
                 self.queue_messages(uffd, &messages[..count]);
                 // More may be read while pages are filled.
                 while self.has_messages(uffd) {
-                    let mut gathered = 0;
+                    let (mut gathered, mut faults, mut last) = (0, 0, 0);
                     tools.served.clear();
                     while let Some(message) = self.next_message(uffd) {
                         let (address, write) = match message.event() {
-                            Event::Fault { address, write } => (address & !(PAGE - 1), write),
+                            Event::Fault { address, write, thread } => {
+                                (faults, last) = (faults + 1, thread);
+                                (address & !(PAGE - 1), write)
+                            }
                             event => {
                                 self.handle_event(uffd, event, tools);
                                 tools.served.clear();
@@ -130,12 +135,13 @@ impl Pager {
                         if tools.served.len() < tools.served.capacity() {
                             tools.served.push(address);
                         }
-                        let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, _)| self.note_fault(address, ahead));
+                        let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
                         gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, tools);
                     }
-                    if let Some((ahead, patience)) = &mut of_handler {
+                    if let Some((ahead, patience, follower)) = &mut of_handler {
                         patience.read(gathered);
+                        follower.served(&self.threads, faults, last);
                         let count = self.read_ahead(uffd, messages, tools, ahead);
                         self.queue_messages(uffd, &messages[..count]);
                     }

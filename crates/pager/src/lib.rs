@@ -15,6 +15,7 @@ mod dma;
 mod events;
 mod evict;
 mod far;
+mod following;
 pub mod fork;
 mod handler;
 mod huge;

@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::ahead::Ahead;
 use crate::companion::{Companion, slot};
 use crate::events::Events;
+use crate::following::Threads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
 use crate::moves::MOVE_WORDS;
@@ -90,6 +91,7 @@ pub struct Pager {
     pub(crate) companion: Companion,
     pub(crate) timers: TimerThread,
     pub(crate) events: Events,
+    pub(crate) threads: Threads,
     pub(crate) staging: Staging,
     pub(crate) stats: AtomicPtr<StatsFile>,
     pub(crate) descriptors: Descriptors,
@@ -288,6 +290,7 @@ impl Pager {
             companion: Companion::new().map_err(space)?,
             timers: TimerThread::default(),
             events: Events::default(),
+            threads: Threads::default(),
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),

@@ -777,15 +777,39 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), op, count) };
 }
 
-/// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no file.
-pub fn cpu_count() -> usize {
+/// A set of CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuMask([u64; 16]);
+
+impl CpuMask {
+    /// CPUs from this on are never in one.
+    pub const CPUS: u32 = 16 * 64;
+
+    /// The set of one CPU, less than [`CpuMask::CPUS`].
+    pub fn of(cpu: u32) -> CpuMask {
+        let mut mask = [0; 16];
+        mask[cpu as usize / 64] = 1 << (cpu % 64);
+        CpuMask(mask)
+    }
+}
+
+/// The CPUs that the calling thread may run on; `None` if the kernel does not say, or has more than a set can hold.
+pub fn own_cpus() -> Option<CpuMask> {
     let mut mask = [0u64; 16];
     // SAFETY: the kernel writes at most the mask's 128 bytes.
     let bytes = unsafe { syscall!(Sysno::sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
-    if bytes.is_err() {
-        return 1;
-    }
-    mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+    bytes.is_ok().then_some(CpuMask(mask))
+}
+
+/// Has the calling thread run on these CPUs only. False if it may not.
+pub fn set_own_cpus(cpus: &CpuMask) -> bool {
+    // SAFETY: the kernel reads the mask.
+    unsafe { syscall!(Sysno::sched_setaffinity, 0, size_of_val(&cpus.0), cpus.0.as_ptr()) }.is_ok()
+}
+
+/// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no file.
+pub fn cpu_count() -> usize {
+    own_cpus().map_or(1, |CpuMask(mask)| mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1))
 }
 
 /// Sleeps so long.
@@ -1034,10 +1058,12 @@ pub fn abort() -> ! {
 
 // ---- userfaultfd ----
 
-/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7).
-pub const FEATURE_WRITE_PROTECT: u64 = 1;
-/// UFFDIO_MOVE is there (Linux 6.8).
-pub const FEATURE_MOVE: u64 = 1 << 16;
+/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). With the id of the thread that faults.
+pub const FEATURE_WRITE_PROTECT: u64 = 1 | FEATURE_THREAD_ID;
+/// Faults tell whose they are (Linux 4.14).
+const FEATURE_THREAD_ID: u64 = 1 << 8;
+/// UFFDIO_MOVE is there (Linux 6.8). With the id of the thread that faults.
+pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;
 /// Who writes to a write-protected page does not wait: the kernel takes the protection off by itself (Linux 6.7).
 pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
 /// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until that was read (Linux 4.11).
@@ -1260,8 +1286,8 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Reason: addresses and lengths in bytes, as their names say.
 pub enum Event {
-    /// A thread waits for a page, to write to it or only to read.
-    Fault { address: usize, write: bool },
+    /// A thread waits for a page, to write to it or only to read. Its id, as its own PID namespace has it, or 0.
+    Fault { address: usize, write: bool, thread: i32 },
     /// A range is about to be discarded.
     Removed { start: usize, end: usize },
     /// A range has been unmapped.
@@ -1279,7 +1305,7 @@ impl Message {
         // Three words, whose names are those of a fault's.
         let (first, second, third) = (self.flags as usize, self.address as usize, self.third as usize);
         match self.event {
-            0x12 => Event::Fault { address: second, write: self.flags & FLAG_WRITE != 0 },
+            0x12 => Event::Fault { address: second, write: self.flags & FLAG_WRITE != 0, thread: third as i32 },
             0x14 => Event::Moved { from: first, to: second, len: third },
             0x15 => Event::Removed { start: first, end: second },
             0x16 => Event::Unmapped { start: first, end: second },

@@ -193,7 +193,14 @@ extern "C" fn pthread_create(
         let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
         kept::keep(top - len, len);
     }
-    real(thread, attributes, main, argument)
+    let error = real(thread, attributes, main, argument);
+    if error == 0
+        && let Some(pager) = pager()
+    {
+        // SAFETY: the C library has written the new thread's identity there.
+        pager.knows_thread(unsafe { *thread });
+    }
+    error
 }
 
 /// How long a thread's stack is to be, if that is said.

@@ -165,6 +165,17 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
+/// Where a thread's rseq area is, from its thread pointer; `None` where the C library registers none (glibc 2.35, and as
+/// long as `glibc.pthread.rseq` does not say otherwise).
+pub fn rseq_offset() -> Option<isize> {
+    // SAFETY: NUL-terminated names; glibc's are an unsigned int and a ptrdiff_t that never change.
+    unsafe {
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref()?;
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?;
+        (*size > 0).then_some(*offset)
+    }
+}
+
 /// Where the kernel writes 0 when the calling thread ends (its id, as the C library knows it). `None` where the kernel does
 /// not say (without CONFIG_CHECKPOINT_RESTORE).
 pub fn tid_address() -> Option<usize> {
