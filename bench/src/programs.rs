@@ -88,7 +88,9 @@ fn xz(directory: &Path) -> anyhow::Result<Vec<String>> {
 fn gxx(directory: &Path) -> anyhow::Result<Vec<String>> {
     let source = directory.join("unit.cc");
     if !source.exists() {
-        let mut text = String::from("#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n");
+        let mut text = String::from(
+            "#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n",
+        );
         for n in 0..60 {
             text.push_str(&format!(
                 "struct T{n} {{ int a; bool operator<(const T{n} &o) const {{ return a < o.a; }} }};\n\

@@ -1,6 +1,6 @@
 //! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this program.
 
-use crate::handler::FAULT_OVERHEAD_NS;
+use crate::fault_cost::FAULT_OVERHEAD_NS;
 use crate::pager::Pager;
 use crate::sys::{self, PAGE};
 use terrace_tiers::{Page, Scratch, Tier};

@@ -5,6 +5,7 @@
 //! frees the compressed bytes only after the page is in place.
 
 use crate::events::Change;
+use crate::fault_cost::Timing;
 use crate::following::Follower;
 use crate::lock::Entry as GateEntry;
 use crate::pager::{Pager, SHARDS_MAX};
@@ -31,6 +32,7 @@ pub(crate) struct Tools {
     pub laps: Laps,
     /// Pages served since the last look for messages.
     served: Vec<usize>,
+    timing: Timing,
 }
 
 impl Tools {
@@ -44,6 +46,7 @@ impl Tools {
             stored: ReadBuffer::new(),
             laps: Laps::default(),
             served: Vec::with_capacity(MESSAGES),
+            timing: Timing::new(),
         }
     }
 }
@@ -58,10 +61,6 @@ const BUSY_TRIES: u32 = 100;
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// Between attempts to restore a page for which there is no memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(2);
-/// Exception, wake-up and switches around a fault that a handler does not see, ns (`facts/end-to-end.md` §2: about 3 µs, more
-/// across CPUs). Only for the estimate of time lost.
-pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;
-
 /// How an attempt to restore a page ended.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -137,7 +136,7 @@ impl Pager {
                         }
                         let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
                         gathered += usize::from(!is_of_stream);
-                        self.fault(uffd, address, write, tools);
+                        self.fault(uffd, address, write, last, tools);
                     }
                     if let Some((ahead, patience, follower)) = &mut of_handler {
                         patience.read(gathered);
@@ -161,8 +160,9 @@ impl Pager {
         stays
     }
 
-    fn fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) {
+    fn fault(&self, uffd: Fd, address: usize, write: bool, thread: i32, tools: &mut Tools) {
         let start_ns = sys::now_ns();
+        tools.timing.begin(&self.fault_cost, thread, start_ns, self.threads.is_one());
         if self.trace.is_on() {
             tools.laps.begin(start_ns);
         }
@@ -180,7 +180,9 @@ impl Pager {
             sys::yield_now();
         }
         tools.laps = Laps::default();
-        self.account.stall_ns.fetch_add(sys::now_ns() - start_ns + FAULT_OVERHEAD_NS, Relaxed);
+        let end_ns = sys::now_ns();
+        tools.timing.end(thread, end_ns);
+        self.account.stall_ns.fetch_add(end_ns - start_ns + self.fault_cost.overhead_ns(), Relaxed);
     }
 
     /// One attempt at a fault that was taken at `start_ns`.

@@ -15,6 +15,7 @@ mod dma;
 mod events;
 mod evict;
 mod far;
+mod fault_cost;
 mod following;
 pub mod fork;
 mod handler;

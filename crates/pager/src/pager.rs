@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::ahead::Ahead;
 use crate::companion::{Companion, slot};
 use crate::events::Events;
+use crate::fault_cost::FaultCost;
 use crate::following::Threads;
 use crate::fork::ForkState;
 use crate::lock::{Gate, Lock};
@@ -92,6 +93,7 @@ pub struct Pager {
     pub(crate) timers: TimerThread,
     pub(crate) events: Events,
     pub(crate) threads: Threads,
+    pub(crate) fault_cost: FaultCost,
     pub(crate) staging: Staging,
     pub(crate) stats: AtomicPtr<StatsFile>,
     pub(crate) descriptors: Descriptors,
@@ -291,6 +293,7 @@ impl Pager {
             timers: TimerThread::default(),
             events: Events::default(),
             threads: Threads::default(),
+            fault_cost: FaultCost::default(),
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),
