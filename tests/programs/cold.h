@@ -39,6 +39,13 @@ enum { PAGE = 4096, CANNOT_CHECK = 77 };
         }                                                                                                                 \
     } while (0)
 
+/* How many times longer than usual things take where this runs. */
+__attribute__((unused)) static unsigned slowness(void) {
+    const char *told = getenv("TERRACE_TEST_SLOW");
+    return told && atoi(told) > 1 ? (unsigned)atoi(told) : 1;
+}
+#define alarm(seconds) (alarm)((seconds) * slowness())
+
 __attribute__((unused)) static void cannot_check(const char *reason) {
     dprintf(2, "cannot check: %s\n", reason);
     _exit(CANNOT_CHECK);

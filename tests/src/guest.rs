@@ -49,8 +49,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Steps by their names. In each `TERRACE` stands for the path of that command, and other words for those of `programs`. A report is to be
-    /// written to `report.json` in the working directory.
+    /// Steps by their names. In each `TERRACE` stands for the path of that command, `SLOW` for how many times longer than on a machine that does
+    /// nothing else things take, and other words for the paths of `programs`. A report is to be written to `report.json` in the working directory.
     pub fn new(
         guest: Guest,
         steps: &'static [(&'static str, &'static str)],
@@ -73,9 +73,10 @@ impl Steps {
 }
 
 fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathBuf)]) -> Outcomes {
-    let mut script = String::from("cd /tmp\n");
+    let slow = times_slower();
+    let mut script = format!("cd /tmp\nexport TERRACE_TEST_SLOW={slow}\n");
     for (_, command) in steps {
-        let mut command = command.replace("TERRACE ", &format!("{} ", quoted(&terrace_command())));
+        let mut command = command.replace("TERRACE ", &format!("{} ", quoted(&terrace_command()))).replace("SLOW", &slow.to_string());
         for (word, path) in programs {
             command = command.replace(word, &quoted(path));
         }
@@ -88,6 +89,7 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
         .env("TERRACE_GUEST_DIR", target_directory().join("guest"))
         .env("TERRACE_GUEST_KERNEL", guest.kernel)
         .env("TERRACE_GUEST_MEMORY", guest.memory)
+        .env("TERRACE_GUEST_SECONDS", (600 * slow).to_string())
         .output()
         .map_err(|e| format!("guest.sh cannot be started: {e}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -97,6 +99,14 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
         Some(NO_GUEST) => Err(said),
         _ => panic!("the guest's script failed: {said}\n{}", String::from_utf8_lossy(&output.stdout)),
     }
+}
+
+/// How many times longer than alone something takes beside what else this machine does: the guest has one thread.
+fn times_slower() -> u64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running: f64 = load.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0);
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    ((running / cpus as f64) as u64).clamp(1, 8)
 }
 
 /// A path as one word of the shell.

@@ -12,30 +12,30 @@ const STEPS: &[(&str, &str)] = &[
     ("doctor", "TERRACE doctor --json"),
     (
         "cold goes",
-        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds 12 --check-all --json",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds $((12 * SLOW)) --check-all --json",
     ),
     (
         "seen from outside",
-        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
-         sleep 5; for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
+        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((6 * SLOW)) --check-all --json & \
+         sleep $((5 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
     ),
     (
         "a jump",
         "TERRACE run --dram 50% --tiers dram,node:1 --sampler-cost 10% --report report.json --moves moves.jsonl -- \
-         TERRACE load memory jump --size 128M --seconds 9 --change-every 4 --check-all --json; status=$?; cat moves.jsonl >&2; exit $status",
+         TERRACE load memory jump --size 128M --seconds $((9 * SLOW)) --change-every $((4 * SLOW)) --check-all --json; status=$?; cat moves.jsonl >&2; exit $status",
     ),
     (
         "jenga",
-        "TERRACE run --dram 50% --tiers dram,node:1 --policy jenga --report report.json -- TERRACE load memory zipf --size 96M --seconds 8 --check-all --json",
+        "TERRACE run --dram 50% --tiers dram,node:1 --policy jenga --report report.json -- TERRACE load memory zipf --size 96M --seconds $((8 * SLOW)) --check-all --json",
     ),
     (
         "without samples",
-        "TERRACE run --dram 50% --tiers dram,node:1 --sampler none --report report.json -- TERRACE load memory zipf --size 96M --seconds 8 --check-all --json",
+        "TERRACE run --dram 50% --tiers dram,node:1 --sampler none --report report.json -- TERRACE load memory zipf --size 96M --seconds $((8 * SLOW)) --check-all --json",
     ),
     (
         "tossed about",
         "TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
-         TERRACE load memory scattered --size 96M --seconds 5 --threads 2 --check-all --json",
+         TERRACE load memory scattered --size 96M --seconds $((5 * SLOW)) --threads 2 --check-all --json",
     ),
     ("placed cold", "TERRACE run --dram 1G --tiers dram,node:1 -- FIRST_TIER"),
     ("forks", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,lz4 -- FORKS several_children_at_a_time"),
@@ -43,29 +43,29 @@ const STEPS: &[(&str, &str)] = &[
     (
         "failing calls",
         "TERRACE_INJECT=7:100 TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
-         TERRACE load memory zipf --size 96M --seconds 8 --check-all --json",
+         TERRACE load memory zipf --size 96M --seconds $((8 * SLOW)) --check-all --json",
     ),
     (
         "huge pages",
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled; \
-         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds 6 --check-all --json & \
-         sleep 5; for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
+         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((6 * SLOW)) --check-all --json & \
+         sleep $((5 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
          echo madvise >/sys/kernel/mm/transparent_hugepage/enabled; exit $status",
     ),
     (
         "almost full and compressed below",
         "echo 8192 >/proc/sys/vm/min_free_kbytes; mkdir far; mount -t tmpfs -o mpol=bind:1,size=1G far far; \
          free() { awk '/MemFree/ { print $4 }' /sys/devices/system/node/node1/meminfo; }; head -c $(($(free) - 60000))K /dev/zero >far/most; \
-         TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 160 4",
+         TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 160 $((4 * SLOW))",
     ),
     (
         "full",
         "n=0; while [ $(awk '/MemFree/ { print $4 }' /sys/devices/system/node/node1/meminfo) -gt 16000 ]; do n=$((n + 1)); head -c 4M /dev/zero >far/$n; done; \
-         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- SKEWED 120 2",
+         TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- SKEWED 120 $((2 * SLOW))",
     ),
     (
         "full and compressed below",
-        "TERRACE run --dram 80M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 4; status=$?; umount far; exit $status",
+        "TERRACE run --dram 80M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 $((4 * SLOW)); status=$?; umount far; exit $status",
     ),
     (
         "forbidden",
@@ -76,8 +76,8 @@ const STEPS: &[(&str, &str)] = &[
         "forbidden meanwhile",
         "mkdir /sys/fs/cgroup/both; echo 0-1 >/sys/fs/cgroup/both/cpuset.mems; \
          (echo 0 >/sys/fs/cgroup/both/cgroup.procs; \
-          exec TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 8) & \
-         sleep 4; echo 0 >/sys/fs/cgroup/both/cpuset.mems; wait $!",
+          exec TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- SKEWED 120 $((8 * SLOW))) & \
+         sleep $((4 * SLOW)); echo 0 >/sys/fs/cgroup/both/cpuset.mems; wait $!",
     ),
 ];
 
@@ -97,7 +97,7 @@ static GUEST: LazyLock<Steps> = LazyLock::new(|| Steps::new(Guest { kernel: "6.1
 static CXL: LazyLock<Steps> = LazyLock::new(|| {
     const STEPS: &[(&str, &str)] = &[(
         "cold goes",
-        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory jump --size 80M --seconds 6 --change-every 2 --check-all --json",
+        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory jump --size 80M --seconds $((6 * SLOW)) --change-every $((2 * SLOW)) --check-all --json",
     )];
     Steps::new(Guest { kernel: "6.12", memory: "cxl" }, STEPS, programs)
 });
