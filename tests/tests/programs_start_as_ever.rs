@@ -1,0 +1,140 @@
+//! What a program starts, and what starts it, find it as it would be alone: children that a preload
+//! cannot come into, service managers, and whoever sends signals.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use terrace_tests::{Finished, Program, Terrace, compiled, skip};
+
+/// A C program of `programs/`, compiled with further options.
+fn built(directory: &Path, compiler: &str, source: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
+    let program = directory.join(name);
+    let output = Command::new(compiler).arg("-o").args([&program, &source]).args(options).output().ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+/// Programs that a preload cannot come into, and one that it can.
+fn children(directory: &Path) -> Vec<PathBuf> {
+    let told = |name, options: &[&str]| built(directory, "cc", "told.c", name, options);
+    let mut all = vec![
+        told("plain", &[]),
+        told("asan", &["-fsanitize=address"]),
+        told("asan-linked-in", &["-fsanitize=address", "-static-libasan"]),
+        told("tsan", &["-fsanitize=thread"]),
+        told("lsan", &["-fsanitize=leak"]),
+        told("static", &["-static"]),
+    ];
+    if cfg!(target_arch = "x86_64") {
+        let options = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector", "-fno-pic", "-no-pie"];
+        all.push(built(directory, "cc", "told32.c", "bits32", &options));
+    }
+    match built(directory, "musl-gcc", "told.c", "musl", &[]) {
+        None => skip("a program linked to musl", "no musl-gcc; on Debian: apt-get install musl-tools"),
+        musl => all.push(musl),
+    }
+    let mut all: Vec<PathBuf> = all.into_iter().flatten().collect();
+    let script = directory.join("script");
+    fs::write(&script, format!("#!{}\n", directory.join("asan").display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    all.push(script);
+    all
+}
+
+/// What the program itself wrote to standard error.
+fn own_stderr(finished: &Finished) -> &str {
+    &finished.stderr[..finished.stderr.find("terrace: ").unwrap_or(finished.stderr.len())]
+}
+
+fn executing(directory: &Path, children: &[PathBuf]) -> Program {
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
+    Program::new(compiled("executes.c", &[])).args(children).env("PATH", path)
+}
+
+#[test]
+fn children_that_a_preload_cannot_come_into() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (plain, children) = children(scratch.path()).split_first().map(|(plain, rest)| (plain.clone(), rest.to_vec())).unwrap();
+    let start = || executing(scratch.path(), &children);
+    let alone = start().succeed();
+    let expected = String::from_utf8_lossy(&alone.stdout).into_owned();
+    assert!(expected.matches("one two preload=none\n").count() >= 18 * (children.len() - 1), "{}", alone.account("is not as expected"));
+    for terrace in [Terrace::within("4G"), Terrace::stressed(), Terrace::within("4G").and("--no-children")] {
+        let under = start().under(terrace).succeed();
+        assert_eq!((String::from_utf8_lossy(&under.stdout), own_stderr(&under)), (expected.as_str().into(), own_stderr(&alone)));
+        let told: Vec<&str> = under.stderr.lines().filter(|line| line.starts_with("  out of reach: ")).collect();
+        assert_eq!(told.len(), 1, "{}", under.stderr);
+        let listed = under.report().at("/out_of_reach").as_array().unwrap();
+        for (name, cause) in
+            [("asan", "AddressSanitizer"), ("tsan", "ThreadSanitizer"), ("static", "static"), ("script", "AddressSanitizer")]
+        {
+            let is =
+                |entry: &&serde_json::Value| entry["program"] == scratch.path().join(name).to_str().unwrap() && entry["cause"] == cause;
+            assert_eq!(listed.iter().filter(is).count(), 1, "{name}: {}", under.report());
+        }
+    }
+    // Others have it as ever.
+    let under = executing(scratch.path(), &[plain]).under(Terrace::within("4G")).succeed();
+    let stdout = String::from_utf8_lossy(&under.stdout).into_owned();
+    assert_eq!((stdout.matches("libterrace.so\n").count(), stdout.matches("preload=none").count()), (18, 0), "{stdout}");
+    assert_eq!(under.report().at("/out_of_reach").as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn preloads_of_the_users_stay() {
+    let scratch = tempfile::tempdir().unwrap();
+    let child = built(scratch.path(), "cc", "told.c", "static", &["-static"]).unwrap();
+    let theirs = built(scratch.path(), "cc", "another_preload.c", "theirs.so", &["-shared", "-fPIC"]).unwrap();
+    let start = || executing(scratch.path(), std::slice::from_ref(&child)).env("LD_PRELOAD", &theirs);
+    let alone = start().succeed();
+    let under = start().under(Terrace::within("4G")).succeed();
+    assert_eq!(String::from_utf8_lossy(&under.stdout), String::from_utf8_lossy(&alone.stdout));
+    assert!(String::from_utf8_lossy(&under.stdout).contains("theirs.so"));
+}
+
+#[test]
+fn a_project_checks_itself_with_sanitizers() {
+    let scratch = tempfile::tempdir().unwrap();
+    children(scratch.path());
+    let rules = "check: asan-test tsan-test\n\
+                 asan-test:\n\t./asan; test $$? = 7\n\
+                 tsan-test:\n\t@for test in ./tsan ./lsan ./static; do $$test a b; test $$? = 7 || exit 1; done\n\
+                 \t! ./asan c\n";
+    fs::write(scratch.path().join("Makefile"), rules).unwrap();
+    let start = || Program::new("make").args(["-s", "-j2", "--output-sync", "check"]).current_dir(scratch.path());
+    let alone = start().succeed();
+    let under = start().under(Terrace::within("4G")).succeed();
+    let sorted = |finished: &Finished| {
+        let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!((sorted(&under), own_stderr(&under)), (sorted(&alone), own_stderr(&alone)));
+    assert!(under.stderr.contains("./asan (AddressSanitizer)"), "{}", under.stderr);
+}
+
+/// `env`, shells and wrappers execute the program in their place: it is the one that the report is
+/// about.
+#[test]
+fn the_program_is_what_was_executed_last() {
+    let scratch = tempfile::tempdir().unwrap();
+    let plain = built(scratch.path(), "cc", "told.c", "plain", &[]).unwrap();
+    let asan = built(scratch.path(), "cc", "told.c", "asan", &["-fsanitize=address"]).unwrap();
+    let named = |finished: &Finished, name: &str| {
+        assert_eq!(finished.report().at("/program"), name, "{}", finished.report());
+        assert!(finished.stderr.contains(&format!("terrace: {name}  ")), "{}", finished.stderr);
+    };
+    for wrapper in [vec!["env"], vec!["sh", "-c", "exec \"$@\"", "sh"], vec!["nice", "env"]] {
+        let wrapped = |child: &Path| Program::new(wrapper[0]).args(&wrapper[1..]).arg(child).under(Terrace::within("4G")).run();
+        named(&wrapped(&plain), "plain");
+        let instrumented = wrapped(&asan);
+        assert_eq!(instrumented.status.code(), Some(7), "{}", instrumented.account("failed"));
+        named(&instrumented, "asan");
+        assert_eq!(instrumented.report().at("/managed"), false);
+        assert!(instrumented.report().at("/note").as_str().unwrap().contains("AddressSanitizer"), "{}", instrumented.report());
+    }
+    named(&Program::new("sh").args(["-c", &format!("{}; true", plain.display())]).under(Terrace::within("4G")).run(), "sh");
+}
