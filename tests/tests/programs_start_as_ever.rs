@@ -138,3 +138,64 @@ fn the_program_is_what_was_executed_last() {
     }
     named(&Program::new("sh").args(["-c", &format!("{}; true", plain.display())]).under(Terrace::within("4G")).run(), "sh");
 }
+
+/// What a service manager says to the process that it starts, which `terrace run` is, is about the
+/// program.
+#[test]
+fn a_service_manager_means_the_program() {
+    const VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+    let tell = VARIABLES.map(|name| format!("test \"${name}\" = $$ && echo {name} names me || echo {name} is \"${name}\"")).join("; ");
+    let set = VARIABLES.map(|name| format!("{name}=$$")).join(" ");
+    let start = |set: &str| {
+        let launcher = ["sh".to_owned(), "-c".into(), format!("{set} exec \"$@\""), "sh".into()];
+        Program::new("sh").args(["-c", &tell]).launched_by(launcher).under(Terrace::within("4G")).succeed()
+    };
+    let stdout = |finished: Finished| String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert_eq!(stdout(start(&set)), VARIABLES.map(|name| format!("{name} names me\n")).concat());
+    // Other processes are meant as ever.
+    let others = VARIABLES.map(|name| format!("{name}=1")).join(" ");
+    assert_eq!(stdout(start(&others)), VARIABLES.map(|name| format!("{name} is 1\n")).concat());
+}
+
+/// By the number of its file in pidfs, too.
+#[test]
+fn a_listener_is_named_by_its_file() {
+    let own = "import os\nnumber = lambda: str(os.fstat(os.pidfd_open(os.getpid())).st_ino)\n";
+    let says = format!("{own}print('named', os.environ['LISTEN_PIDFDID'] == number(), os.environ['LISTEN_PID'] == str(os.getpid()))");
+    let starts = format!(
+        "{own}import sys\nos.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_PIDFDID=number())\nos.execvp(sys.argv[1], sys.argv[1:])"
+    );
+    let program = || Program::new("python3").args(["-c", &says]).launched_by(["python3", "-c", &starts]);
+    assert_eq!(program().succeed().stdout, b"named True True\n");
+    assert_eq!(program().under(Terrace::within("4G")).succeed().stdout, b"named True True\n");
+}
+
+/// A manager that listens to the main process alone hears the program, and nobody else becomes the
+/// main process.
+#[test]
+fn notifications_are_the_main_processs() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let says = "import os, socket\n\
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n\
+                print(os.getpid(), os.getppid())";
+    let heard = |set: &str| {
+        let launcher = ["sh".to_owned(), "-c".into(), format!("{set} exec \"$@\""), "sh".into()];
+        let program = Program::new("python3").args(["-c", says]).env("NOTIFY_SOCKET", &path).launched_by(launcher);
+        let finished = program.under(Terrace::within("4G")).succeed();
+        let mut messages = Vec::new();
+        let mut message = [0; 100];
+        while let Ok(len) = socket.recv(&mut message) {
+            messages.push(String::from_utf8_lossy(&message[..len]).into_owned());
+        }
+        (messages, String::from_utf8_lossy(&finished.stdout).trim().to_owned())
+    };
+    let (messages, numbers) = heard("SYSTEMD_EXEC_PID=$$");
+    let (program, terrace) = numbers.split_once(' ').unwrap();
+    assert_eq!(messages, [format!("MAINPID={program}"), "READY=1".into(), format!("MAINPID={terrace}")]);
+    // `terrace run` within a service is not what was started.
+    assert_eq!(heard("SYSTEMD_EXEC_PID=1").0, ["READY=1"]);
+    assert_eq!(heard("").0, ["READY=1"]);
+}

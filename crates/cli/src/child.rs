@@ -4,9 +4,12 @@
 //! went to the whole foreground group and so reached the program already; those of a process came to us only, and are
 //! passed on. The program starts with the signal mask and dispositions that we were started with.
 
+use crate::service::Manager;
 use crate::{OUR_FAULT, disposition};
-use std::io;
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,12 +103,48 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
         });
     }
     adopt_orphans();
+    let manager = Manager::of_environment();
     let started = Instant::now();
-    let pid = command.spawn()?.id();
+    let pid = start(command, &manager)?;
     let_go_of_pipes();
-    let end = supervise(pid as libc::pid_t, &signals, meanwhile);
+    let end = supervise(pid, &signals, meanwhile);
+    let elapsed = started.elapsed();
+    // Who takes our word learns from our end how the program ended.
+    manager.tell_main(std::process::id());
     await_companions();
-    Ok(Ended { pid, end, elapsed: started.elapsed() })
+    Ok(Ended { pid: pid as u32, end, elapsed })
+}
+
+/// Starts the program, once whoever manages us as a service knows of it. (Not by `Command::spawn`:
+/// the child is to know its own number, and to wait.)
+fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
+    // Closed by exec.
+    let (mut ours, mut childs) = UnixStream::pair()?;
+    // SAFETY: this process has one thread, so the child may do whatever its parent may.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        drop(ours);
+        manager.name(&mut command, std::process::id());
+        let _ = childs.read(&mut [0]);
+        let error = command.exec();
+        let _ = childs.write_all(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
+        // SAFETY: no destructor of ours matters.
+        unsafe { libc::_exit(127) };
+    }
+    drop(childs);
+    manager.tell_main(pid as u32);
+    let _ = ours.shutdown(Shutdown::Write);
+    let mut error = [0; 4];
+    if ours.read_exact(&mut error).is_err() {
+        return Ok(pid);
+    }
+    manager.tell_main(std::process::id());
+    // SAFETY: the child is ours and not waited for yet; its status is not asked for.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
 }
 
 /// Orphans among the program's descendants become children of this process, which reaps them: the processes in which the

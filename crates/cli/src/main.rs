@@ -30,6 +30,7 @@ mod reproduce;
 mod run;
 mod run_dir;
 mod sampling;
+mod service;
 mod shares;
 mod sim;
 mod sites;
