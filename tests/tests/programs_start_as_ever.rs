@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use terrace_tests::{Finished, Program, Terrace, compiled, skip};
+use terrace_tests::{Finished, Program, Terrace, compiled, skip, terrace_command};
 
 /// A C program of `programs/`, compiled with further options.
 fn built(directory: &Path, compiler: &str, source: &str, name: &str, options: &[&str]) -> Option<PathBuf> {
@@ -198,4 +198,80 @@ fn notifications_are_the_main_processs() {
     // `terrace run` within a service is not what was started.
     assert_eq!(heard("SYSTEMD_EXEC_PID=1").0, ["READY=1"]);
     assert_eq!(heard("").0, ["READY=1"]);
+}
+
+fn send(to: i32, signal: i32) {
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::kill(to, signal) }, 0);
+}
+
+/// Each signal once, whether it is sent to `terrace run`, to the process group, or (as `timeout`
+/// does) to both.
+#[test]
+fn signals_arrive_once() {
+    let sent = [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGQUIT, "QUIT"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGWINCH, "WINCH"),
+        (libc::SIGTSTP, "TSTP"),
+        (libc::SIGCONT, "CONT"),
+        (libc::SIGRTMIN(), "RT0"),
+    ];
+    let count = |terrace: Option<Terrace>, to: fn(i32) -> i32| {
+        let running = Program::new(compiled("counts_signals.c", &[])).under(terrace).start();
+        let until = |what: &str, times: usize| {
+            while running.stdout_so_far().lines().filter(|line| line.starts_with(what)).count() < times {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        };
+        until("ready", 1);
+        // Once that was passed on, signals are.
+        send(running.pid(), libc::SIGUSR2);
+        until("USR2", 1);
+        for round in 1..=3 {
+            for (signal, name) in sent {
+                send(to(running.pid()), signal);
+                until(name, round);
+            }
+        }
+        // The highest number is taken last.
+        send(running.pid(), libc::SIGRTMAX());
+        let finished = running.wait();
+        assert!(finished.status.success(), "{}", finished.account("failed"));
+        String::from_utf8_lossy(&finished.stdout).lines().last().unwrap_or_default().to_owned()
+    };
+    let alone = count(None, |pid| -pid);
+    assert_eq!(alone, "TERM=3 INT=3 HUP=3 QUIT=3 USR1=3 USR2=1 WINCH=3 CONT=3 TSTP=3 RT0=3 RT30=1 all");
+    assert_eq!(count(Some(Terrace::within("4G")), |pid| -pid), alone, "sent to the group");
+    assert_eq!(count(Some(Terrace::within("4G")), |pid| pid), alone, "sent to terrace run");
+}
+
+/// What a program that has left the group would not get, it gets from `terrace run`.
+#[test]
+fn signals_arrive_outside_the_group() {
+    let program = Program::new("setsid").args(["sleep", "100"]).launched_by(["timeout", "-s", "TERM", "1"]);
+    let finished = program.under(Terrace::within("4G")).run();
+    assert_eq!(finished.status.code(), Some(124), "{}", finished.account("was not ended by timeout"));
+    assert!(finished.stderr.contains("killed by signal 15"), "{}", finished.stderr);
+}
+
+/// ^C, ^Z and `fg`.
+#[test]
+fn the_terminals_signals_arrive_once() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/terminal.py");
+    let program = compiled("counts_signals.c", &[]);
+    let said = |words: Vec<PathBuf>| {
+        let finished = Program::new("python3").arg(&script).args(words).succeed();
+        let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+        let told = |line: &&str| line.contains('=') || line.starts_with("stopped") || line.starts_with("ended");
+        text.lines().filter(told).filter(|line| !line.starts_with("  ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let job = |before: Vec<PathBuf>| said(before.into_iter().chain([program.clone(), "stopped".into()]).collect());
+    let alone = job(vec![]);
+    assert_eq!(alone, ["stopped", "INT=1 CONT=1 RT30=1 all", "ended 0"]);
+    let terrace = vec![terrace_command(), "run".into(), "--dram".into(), "4G".into(), "--".into()];
+    assert_eq!(job(terrace), alone);
 }

@@ -36,6 +36,7 @@ mod sim;
 mod sites;
 mod tree;
 mod wake;
+mod witness;
 
 use clap::Parser;
 use std::io::Write;
