@@ -66,6 +66,8 @@ case $job in test | bench | ci)
 esac
 case $job in test | ci)
     has g++ || missing g++ 'a C++ compiler (g++)'
+    # Programs that a preloaded library cannot come into.
+    has musl-gcc || missing musl-tools 'a C compiler for musl (musl-gcc)'
     # For guests with an older kernel, and with far memory.
     if [ "$(uname -m)" = x86_64 ]; then
         has qemu-system-x86_64 || missing qemu-system-x86 'QEMU for x86_64 (qemu-system-x86)'

@@ -247,11 +247,12 @@ impl Running {
         }
     }
 
-    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself and those
-    /// in which Terrace moves pages, whose memory is the program's.
+    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself, its witness
+    /// of signals, and those in which Terrace moves pages, whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
-        all.retain(|process| fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name != "terrace-pager\n"));
+        let is_ours = |name: String| ["terrace-pager\n", "signal-witness\n"].contains(&name.as_str());
+        all.retain(|process| fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| !is_ours(name)));
         all.retain(|process| !self.under_terrace || *process != self.pid());
         all
     }

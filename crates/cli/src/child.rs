@@ -1,12 +1,19 @@
 //! Starts the program and stays its parent: passes signals on, follows it when the terminal stops it, waits for its end.
 //!
-//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the kernel (the terminal's ^C)
-//! went to the whole foreground group and so reached the program already; those of a process came to us only, and are
-//! passed on. The program starts with the signal mask and dispositions that we were started with.
+//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the kernel
+//! (the terminal's ^C) went to the whole foreground group and so reached the program already; those
+//! of a process are passed on, unless they were sent to the group too, or to each process of the
+//! service ([`Witness`]).
+//!
+//! The program starts with the signal mask and dispositions that we were started with.
 
+use crate::service::Manager;
+use crate::witness::Witness;
 use crate::{OUR_FAULT, disposition};
-use std::io;
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,12 +107,50 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
         });
     }
     adopt_orphans();
+    let manager = Manager::of_environment();
     let started = Instant::now();
-    let pid = command.spawn()?.id();
+    let pid = start(command, &manager)?;
     let_go_of_pipes();
-    let end = supervise(pid as libc::pid_t, &signals, meanwhile);
+    // After the program, which so is the first child of this process.
+    let witness = Witness::start();
+    let end = supervise(pid, &signals, witness, meanwhile);
+    let elapsed = started.elapsed();
+    // Who takes our word learns from our end how the program ended.
+    manager.tell_main(std::process::id());
     await_companions();
-    Ok(Ended { pid, end, elapsed: started.elapsed() })
+    Ok(Ended { pid: pid as u32, end, elapsed })
+}
+
+/// Starts the program, once whoever manages us as a service knows of it. (Not by `Command::spawn`:
+/// the child is to know its own number, and to wait.)
+fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
+    // Closed by exec.
+    let (mut ours, mut childs) = UnixStream::pair()?;
+    // SAFETY: this process has one thread, so the child may do whatever its parent may.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        drop(ours);
+        manager.name(&mut command, std::process::id());
+        let _ = childs.read(&mut [0]);
+        let error = command.exec();
+        let _ = childs.write_all(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
+        // SAFETY: no destructor of ours matters.
+        unsafe { libc::_exit(127) };
+    }
+    drop(childs);
+    manager.tell_main(pid as u32);
+    let _ = ours.shutdown(Shutdown::Write);
+    let mut error = [0; 4];
+    if ours.read_exact(&mut error).is_err() {
+        return Ok(pid);
+    }
+    manager.tell_main(std::process::id());
+    // SAFETY: the child is ours and not waited for yet; its status is not asked for.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
 }
 
 /// Orphans among the program's descendants become children of this process, which reaps them: the processes in which the
@@ -144,7 +189,12 @@ fn let_go_of_pipes() {
     }
 }
 
-fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl FnMut(Moment) -> Duration) -> End {
+fn supervise(
+    child: libc::pid_t,
+    signals: &libc::sigset_t,
+    mut witness: Option<Witness>,
+    mut meanwhile: impl FnMut(Moment) -> Duration,
+) -> End {
     let mut called = Instant::now();
     let mut again = Duration::ZERO;
     loop {
@@ -162,7 +212,8 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl F
             again = meanwhile(Moment::Running);
             called = Instant::now();
         }
-        let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT);
+        let rest = witness.as_mut().map_or(LONGEST_WAIT, Witness::rest);
+        let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT).min(rest);
         let wait = libc::timespec { tv_sec: wait.as_secs() as libc::time_t, tv_nsec: wait.subsec_nanos().into() };
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
         // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
@@ -174,8 +225,12 @@ fn supervise(child: libc::pid_t, signals: &libc::sigset_t, mut meanwhile: impl F
             let info = info.assume_init();
             (signal, info.si_code, info.si_pid())
         };
+        if signal == libc::SIGCHLD {
+            continue;
+        }
         // A positive code is the kernel's. What the program sent to its own process group, it has got.
-        if signal != libc::SIGCHLD && code <= 0 && sender != child {
+        let came_to_it = code > 0 || sender == child;
+        if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it)) && !came_to_it {
             // SAFETY: no memory is involved. The child has not been waited for, so the number is still its own.
             unsafe { libc::kill(child, signal) };
         }
@@ -260,7 +315,8 @@ fn forwarded_and_child() -> libc::sigset_t {
     set_of(&all)
 }
 
-fn set_of(signals: &[i32]) -> libc::sigset_t {
+/// A set of signals.
+pub fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set before anything reads it.
     unsafe {

@@ -14,6 +14,7 @@ use terrace_pager::moves::{MOVE_WORDS, Moved};
 use terrace_pager::stats::{
     self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage,
 };
+use terrace_pager::unreached::{self, Unreached};
 use terrace_policy::victims::Reason;
 
 /// One tier's part of [`Figures`].
@@ -141,7 +142,8 @@ impl Figures {
         self.updated_ns.saturating_sub(self.started_ns) as f64 / 1e9
     }
 
-    fn has_seen_nothing(&self) -> bool {
+    /// Whether it never had memory to manage.
+    pub fn has_seen_nothing(&self) -> bool {
         self.state == stats::State::Idle && self.mean_logical_bytes == 0 && self.peak_logical_bytes == 0
     }
 }
@@ -176,6 +178,20 @@ pub fn read_all(run_dir: &Path) -> Pages {
     pages.good.sort_by_key(|figures| (figures.started_ns, figures.pid));
     pages.damaged.sort();
     pages
+}
+
+/// What the processes of a run executed without the library.
+pub fn read_unreached(run_dir: &Path) -> Vec<Unreached> {
+    let mut all: Vec<Unreached> = Vec::new();
+    let Ok(file) = open_page(&run_dir.join(unreached::FILE_NAME), false) else { return all };
+    let mut entry = [0; unreached::ENTRY_BYTES];
+    for number in 0..unreached::MOST_ENTRIES {
+        if file.read_exact_at(&mut entry, (number * unreached::ENTRY_BYTES) as u64).is_err() {
+            break;
+        }
+        all.push(Unreached::read(&entry));
+    }
+    all
 }
 
 /// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A chain of execs leaves

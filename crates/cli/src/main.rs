@@ -30,11 +30,13 @@ mod reproduce;
 mod run;
 mod run_dir;
 mod sampling;
+mod service;
 mod shares;
 mod sim;
 mod sites;
 mod tree;
 mod wake;
+mod witness;
 
 use clap::Parser;
 use std::io::Write;

@@ -9,9 +9,11 @@ use crate::sites::Sites;
 use crate::tree::Together;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
 use terrace_pager::stats::State;
+use terrace_pager::unreached::Unreached;
 use terrace_policy::victims::Reason;
 
 /// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named otherwise. The figures
@@ -22,6 +24,8 @@ pub struct Report {
     pub version: &'static str,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// The program's name: of the last one that its process executed, where there were several (`env`, a wrapper).
+    pub program: String,
     /// The program's exit status; 128 + N if signal N killed it.
     pub exit_status: i32,
     /// The signal that killed it.
@@ -84,8 +88,19 @@ pub struct Report {
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
+    /// Programs that were executed without Terrace, because a preloaded library cannot come into them.
+    pub out_of_reach: Vec<OutOfReach>,
     /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
     pub sites: Vec<Sites>,
+}
+
+/// A file that was executed without Terrace, as was what it started.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutOfReach {
+    /// As it was named; the end of a very long name.
+    pub program: String,
+    /// Why: `AddressSanitizer`, `static`, `musl`, `32-bit`, ...
+    pub cause: String,
 }
 
 /// All processes together. Pages that they share count once.
@@ -204,6 +219,8 @@ pub struct Run<'a> {
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
     pub unusable_page: Option<String>,
+    /// What its processes executed without the library.
+    pub unreached: Vec<Unreached>,
     /// What processes told of their allocation sites.
     pub sites: Vec<Sites>,
 }
@@ -216,6 +233,8 @@ impl Report {
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
         let main_page = figures::of_process(pages, run.pid);
         let main = main_page.map(|index| &pages[index]);
+        // It has become a program without the library. What it was before counts where it had memory to manage.
+        let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| main.is_none_or(Figures::has_seen_nothing));
         // One process knows better how it kept its budget than who looks at it now and then.
         let several = run.together.filter(|together| together.processes > 1);
         let elapsed_s = run.elapsed.as_secs_f64();
@@ -231,12 +250,14 @@ impl Report {
         Report {
             version: env!("CARGO_PKG_VERSION"),
             command: run.command.clone(),
+            program: left.map_or_else(|| program(run, pages), |file| file_name(&file.program).into()),
             exit_status: run.end.exit_status(),
             signal,
             elapsed_s,
-            managed: main.is_some_and(|page| page.state != State::Unmanaged),
-            state: state_name(main.map_or(State::Unmanaged, |page| page.state)),
+            managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
+            state: state_name(main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state)),
             note: match main {
+                _ if left.is_some() => left.map(became),
                 Some(page) => note(page),
                 None => Some(match (&run.out_of_reach, &run.unusable_page) {
                     (Some(cause), _) => cause.clone(),
@@ -280,9 +301,41 @@ impl Report {
             }),
             policy: run.settings.policy.name(),
             processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
+            out_of_reach: out_of_reach(&run.unreached),
             sites: run.sites.clone(),
         }
     }
+}
+
+/// What the program's process was last.
+fn program(run: &Run<'_>, pages: &[Figures]) -> String {
+    let named = run.command.first().map_or("", |name| file_name(name));
+    let mut images = pages.iter().filter(|page| page.pid == run.pid);
+    let (first, last) = (images.next(), images.next_back());
+    match (first, last) {
+        (Some(first), Some(last)) if last.program != first.program => last.program.clone(),
+        _ => named.into(),
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
+}
+
+/// Each once.
+fn out_of_reach(files: &[Unreached]) -> Vec<OutOfReach> {
+    let mut all = Vec::new();
+    for file in files {
+        let entry = OutOfReach { program: file.program.clone(), cause: file.cause.clone() };
+        if !all.contains(&entry) {
+            all.push(entry);
+        }
+    }
+    all
+}
+
+fn became(file: &Unreached) -> String {
+    format!("it executed {} ({}), which a preloaded library cannot come into", file.program, file.cause)
 }
 
 fn process(page: &Figures, main: bool) -> Process {
@@ -367,6 +420,7 @@ pub mod samples {
             wakeful: None,
             out_of_reach: None,
             unusable_page: None,
+            unreached: Vec::new(),
             sites: Vec::new(),
         }
     }
@@ -417,6 +471,27 @@ mod tests {
         assert_eq!((report.logical_bytes, report.saved_bytes, report.budget_bytes), (None, None, Some(1 << 30)));
         run.out_of_reach = Some("is statically linked".into());
         assert_eq!(Report::new(&run, &[]).note.as_deref(), Some("is statically linked"));
+    }
+
+    #[test]
+    fn a_wrapper_is_not_the_program() {
+        let settings = Settings::default();
+        let mut run = samples::run(&settings);
+        run.command = vec!["/usr/bin/env".into(), "redis-server".into()];
+        let env = Figures { program: "env".into(), state: State::Idle, mean_logical_bytes: 0, peak_logical_bytes: 0, ..active(7) };
+        let server = Figures { started_ns: env.started_ns + 1, ..active(7) };
+        assert_eq!(Report::new(&run, std::slice::from_ref(&env)).program, "env");
+        assert_eq!(Report::new(&run, &[env.clone(), active(8), server.clone()]).program, "redis-server");
+        let entry = |process| Unreached { program: "./t/asan".into(), cause: "AddressSanitizer".into(), process };
+        run.unreached = vec![entry(0), entry(8)];
+        let report = Report::new(&run, std::slice::from_ref(&env));
+        assert_eq!((report.program.as_str(), report.state, report.out_of_reach.len()), ("env", "idle", 1));
+        run.unreached = vec![entry(7)];
+        let report = Report::new(&run, std::slice::from_ref(&env));
+        assert_eq!((report.program.as_str(), report.managed, report.state), ("asan", false, "unmanaged"));
+        assert!(report.note.unwrap().contains("./t/asan (AddressSanitizer)"));
+        let report = Report::new(&run, &[env, server]);
+        assert_eq!((report.program.as_str(), report.managed), ("redis-server", true));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
-use std::path::Path;
 use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
 
 /// Most child processes listed; the JSON report has all.
 const PROCESSES_SHOWN: usize = 8;
+/// Most programs out of reach that are named; likewise.
+const OUT_OF_REACH_SHOWN: usize = 4;
 
 /// The whole text, each line ended.
 pub fn text(report: &Report, settings: &Settings) -> String {
@@ -37,16 +38,16 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         lines.extend(report.together.and_then(|_| budget(report)));
     }
     lines.extend(children(report));
+    lines.extend(out_of_reach(report));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn headline(report: &Report) -> String {
-    let program = report.command.first().map_or("", |name| Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or(name));
     let end = match report.signal {
         Some(signal) => format!("killed by signal {signal}"),
         None => format!("exit {}", report.exit_status),
     };
-    format!("terrace: {program}  {:.1}s  {end}", report.elapsed_s)
+    format!("terrace: {}  {:.1}s  {end}", report.program, report.elapsed_s)
 }
 
 fn table(report: &Report) -> Vec<String> {
@@ -138,6 +139,16 @@ fn children(report: &Report) -> Vec<String> {
     lines
 }
 
+fn out_of_reach(report: &Report) -> Option<String> {
+    let named: Vec<String> = report.out_of_reach.iter().map(|file| format!("{} ({})", file.program, file.cause)).collect();
+    let shown = named.iter().take(OUT_OF_REACH_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match named.len() {
+        0 => None,
+        all if all > OUT_OF_REACH_SHOWN => Some(format!("  out of reach: {shown} and {} more", all - OUT_OF_REACH_SHOWN)),
+        _ => Some(format!("  out of reach: {shown}")),
+    }
+}
+
 fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
     let met = if process.budget_met { "" } else { ", its share of the budget NOT KEPT" };
@@ -158,6 +169,7 @@ mod tests {
     use crate::figures::{Figures, samples::active};
     use crate::report::{Run, samples};
     use terrace_pager::stats::State;
+    use terrace_pager::unreached::Unreached;
 
     fn told(change: impl Fn(&mut Run<'_>), pages: &[Figures]) -> String {
         let settings = Settings::default();
@@ -204,6 +216,16 @@ terrace: redis-server  61.2s  exit 0
         assert_eq!(told(|_| {}, &[idle]), "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n");
         let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
         assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average\n"));
+    }
+
+    #[test]
+    fn what_is_out_of_reach_is_one_line() {
+        let file = |number: usize| Unreached { program: format!("./t{number}"), cause: "static".into(), process: 0 };
+        let shell = Figures { state: State::Idle, ..active(7) };
+        let lines = told(|run| run.unreached = vec![file(1), file(2)], std::slice::from_ref(&shell));
+        assert_eq!(lines.lines().nth(1), Some("  out of reach: ./t1 (static), ./t2 (static)"));
+        let many = told(|run| run.unreached = (1..=9).map(file).collect(), std::slice::from_ref(&shell));
+        assert!(many.ends_with("  out of reach: ./t1 (static), ./t2 (static), ./t3 (static), ./t4 (static) and 5 more\n"), "{many}");
     }
 
     #[test]

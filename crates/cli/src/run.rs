@@ -137,6 +137,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
+        unreached: figures::read_unreached(run_dir.path()),
         sites: sites::read_all(run_dir.path()),
         unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
     };

@@ -50,6 +50,7 @@ pub mod sys;
 pub mod table;
 mod timers;
 pub mod trace;
+pub mod unreached;
 #[cfg(test)]
 mod verify_test;
 pub mod word;

@@ -197,6 +197,14 @@ pub fn lock_limit() -> u64 {
     if asked.is_ok() { limit.rlim_cur } else { 0 }
 }
 
+/// How long a file may become (RLIMIT_FSIZE); 0 if that is unknown.
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the limit.
+    let asked = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    if asked.is_ok() { limit.rlim_cur } else { 0 }
+}
+
 /// Whether all of a range is mapped.
 pub fn is_mapping(start: usize, len: usize) -> bool {
     let mut told = [0u8; 64];

@@ -21,6 +21,7 @@ macro_rules! jumps {
         }
     )*};
 }
+pub(crate) use jumps;
 
 /// `malloc`: what is small, on a thread that groups nothing and has nothing else to do, is jemalloc's at once; else as those below.
 // SAFETY: reads the thread's state and a flag; a tail jump passes the argument on as it is, and three more after two that do not count.

@@ -2,9 +2,11 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
 //! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
-//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
+//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed,
+//! [`executed`] what the program executes. Nothing here aborts the program or prints more than a line.
 
 mod entry;
+mod executed;
 mod kept;
 mod linked;
 mod mappings;
@@ -33,6 +35,7 @@ fn pager() -> Option<&'static Pager> {
 extern "C" fn begin() {
     terrace_alloc::enter_internal();
     processes::register_fork_handlers();
+    executed::learn();
     PROCESS.store(sys::process_id(), Relaxed);
     sys::learn_standard_error();
     // Not to whatever has number 2 by then.

@@ -8,7 +8,7 @@
 //! evicted (glibc 2.36, `fork` and `reclaim_stacks`): the locks of open streams, which we touch before the fork; the list of fork handlers, tables
 //! of thread-specific values, and the descriptions of threads on stacks of the program, which we see to it are never evicted.
 
-use crate::{PROCESS, kept, mappings, pager};
+use crate::{PROCESS, executed, kept, mappings, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
@@ -68,7 +68,8 @@ impl Drop for Internal {
     }
 }
 
-fn no_such_call<T>(value: T) -> T {
+/// What a call answers that the C library does not have.
+pub(crate) fn no_such_call<T>(value: T) -> T {
     // SAFETY: the C library's thread-local errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     value
@@ -634,7 +635,8 @@ fn retire_before_filter() {
     }
 }
 
-fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
+/// A system call's result as the C library has it.
+pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
     match result {
         Ok(value) => value as libc::c_long,
         Err(errno) => {
@@ -672,6 +674,7 @@ extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usi
             Some(arguments) => cloning(arguments, forward),
             None => forward(),
         },
+        libc::SYS_execve | libc::SYS_execveat => executed::by_number(number, [a, b, c, d, e, f]),
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mremap
