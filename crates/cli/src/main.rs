@@ -13,6 +13,7 @@ mod data;
 mod disposition;
 mod doctor;
 mod effective;
+mod ended;
 mod figures;
 mod heatmap;
 mod library;
