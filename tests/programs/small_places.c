@@ -1,6 +1,11 @@
-/* What a program meets in small places: `small_places CASE`: see cold.h. Whatever Terrace misses there, data are kept, nobody is ended, and pages leave. */
+/* What a program meets in small places, and with few rights: `small_places CASE [WAY]`. See cold.h for CASE. WAY is what it gives up before
+ * anything else. Whatever Terrace misses there, data are kept, nobody is ended, and pages leave. */
 #include "cold.h"
 #include <dirent.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 static const size_t BYTES = 8 * MIB;
@@ -98,10 +103,40 @@ static void no_descriptors_are_left(void) {
     check(memory, BYTES, 1);
 }
 
+static void give_up(const char *what) {
+    enum { NOBODY = 65534 };
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    if (geteuid() != 0)
+        cannot_check("only root has rights to give up");
+    if (strcmp(what, "setuid") == 0)
+        MUST(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+    else if (strcmp(what, "setresuid") == 0)
+        MUST(setresuid(NOBODY, NOBODY, NOBODY) == 0);
+    else if (strcmp(what, "seteuid") == 0)
+        MUST(seteuid(NOBODY) == 0);
+    else if (strcmp(what, "number") == 0)
+        MUST(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
+    else if (strcmp(what, "capset") == 0)
+        MUST(syscall(SYS_capset, &header, none) == 0 && setresuid(0, 0, 0) == 0);
+    else if (strcmp(what, "chroot") == 0)
+        MUST(chroot("/var") == 0 && chdir("/") == 0);
+    else if (strcmp(what, "unshare") == 0)
+        MUST(unshare(CLONE_NEWUSER) == 0 || errno == EPERM || errno == ENOSPC);
+    else if (strcmp(what, "namespaces") == 0)
+        MUST(unshare(CLONE_NEWPID | CLONE_NEWNS) == 0);
+    else if (strcmp(what, "dumps") == 0)
+        MUST(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0);
+    else
+        cannot_check("no such way");
+}
+
 int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(pages_leave),           CASE(children_too),       CASE(pages_are_truncated),
         CASE(pages_are_removed),     CASE(no_files_may_grow),  CASE(no_descriptors_are_left),
     };
+    if (count > 2)
+        give_up(words[2]);
     return run_case(count, words, cases, COUNT(cases));
 }

@@ -1,4 +1,4 @@
-//! No lack of room and no limit ends a program under Terrace, or keeps its pages in DRAM where they need not stay.
+//! No lack of room, no limit and no early loss of rights ends a program under Terrace, or keeps its pages in DRAM where they need not stay.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -118,4 +118,28 @@ fn nobody_reads_what_is_said() {
 #[test]
 fn no_descriptors_are_left() {
     hold(&["no_descriptors_are_left"], "");
+}
+
+/// One test for each way of giving up rights before anything else.
+macro_rules! gives_up {
+    ($($name:ident: $way:literal)*) => {$(
+        #[test]
+        fn $name() {
+            if let Some(finished) = hold(&["pages_leave", $way], "") {
+                finished.report().expect_moves(2_000, 2_000);
+            }
+        }
+    )*};
+}
+
+gives_up! {
+    user_and_groups_are_given_up: "setuid"
+    all_user_ids_are_given_up: "setresuid"
+    the_effective_user_is_given_up: "seteuid"
+    the_user_is_given_up_by_number: "number"
+    capabilities_are_given_up: "capset"
+    the_root_directory_is_given_up: "chroot"
+    a_user_namespace_is_entered: "unshare"
+    other_namespaces_are_entered: "namespaces"
+    dumps_are_given_up: "dumps"
 }

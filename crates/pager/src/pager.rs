@@ -402,6 +402,13 @@ impl Pager {
         (self.host.leave_internal)();
     }
 
+    /// Before the program gives up rights: what is opened now stays open. Called as [`Pager::start`] is.
+    pub fn start_before_rights_go(&'static self) {
+        if self.mode() == Mode::Off && self.has_purpose() && !self.is_retired() && !self.restores_only.load(Relaxed) {
+            self.start();
+        }
+    }
+
     /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
     fn wait_for_start(&self) {
         while self.mode() == Mode::Starting {
@@ -835,8 +842,13 @@ impl Pager {
     }
 
     fn open_pagemap(&self) -> Result<Fd, String> {
-        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
-            .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
+        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0).map_err(|e| match e {
+            Errno::EACCES | Errno::EPERM => "no permission for /proc/self/pagemap: this process gave up its user id, or its parent did \
+                before the fork. All memory stays in DRAM. To change that: fork first, or start as that user, with access to \
+                /dev/userfaultfd"
+                .to_string(),
+            e => format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"),
+        })?;
         let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
         // A kernel short of memory is asked again.
         (0..10)

@@ -2,12 +2,14 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
 //! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
-//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed. Nothing here aborts the program or prints more than a line.
+//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed, [`privileges`]
+//! the calls before which everything must be open. Nothing here aborts the program or prints more than a line.
 
 mod entry;
 mod kept;
 mod linked;
 mod mappings;
+mod privileges;
 mod processes;
 
 use processes::Next;
