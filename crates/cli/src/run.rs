@@ -15,7 +15,7 @@ use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
-use crate::{command_path, disposition, library, report_text, say, sites};
+use crate::{budget, command_path, disposition, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -61,6 +61,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
+        if let Some(remark) = budget::remark(settings.dram).filter(|_| !settings.observe) {
+            say(&remark);
+        }
         if settings.allocator != Allocator::Context && (arguments.zones.is_some() || arguments.context_depth.is_some()) {
             let why = "--zones and --context-depth have no effect without --allocator context";
             if settings.strict {

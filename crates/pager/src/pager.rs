@@ -56,7 +56,7 @@ pub const SHARDS_MAX: usize = 8;
 pub(crate) const SHARD_SHIFT: u32 = 26;
 
 /// Less than this is not worth our threads, however small the process's share of the budget.
-const START_MIN_BYTES: usize = 8 << 20;
+pub const START_MIN_BYTES: usize = 8 << 20;
 
 /// So much of the pool's range is reserved from the start: see [`crate::space`].
 const POOL_RESERVED: usize = 128 << 20;
