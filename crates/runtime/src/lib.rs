@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicI32, Ordering::*};
 use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{placement, unmanaged, zone};
 use terrace_pager::settings::{Allocator, Settings};
-use terrace_pager::stats::State;
 use terrace_pager::{Host, Mode, Pager, sys};
 
 #[global_allocator]
@@ -110,7 +109,6 @@ fn set_up() -> Result<(), String> {
         look_at_sites: grouped::look_at_sites,
     };
     let pager = Pager::create(settings, host)?;
-    pager.say(State::Idle, "");
     zone::attach(pager);
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
         pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
