@@ -316,7 +316,10 @@ fn publish(pager: &Pager, text: &str) {
     let Some(path) = pager.sites_path() else { return };
     let new = format!("{path}.{}\0", NUMBER.fetch_add(1, Relaxed));
     let Ok(file) = sys::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
-    let written = sys::write_all(file, text.as_bytes());
+    let written = sys::without_write_signals(|| {
+        let written = sys::write_all(file, text.as_bytes());
+        (written, written.err())
+    });
     sys::close(file);
     let done = written.and_then(|()| sys::rename(&new, &format!("{path}\0")));
     if done.is_err() {

@@ -88,11 +88,12 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
     let mask_before = block(&signals);
     let child_ignored = disposition::is_ignored(libc::SIGCHLD);
     let pipe_ignored = disposition::sigpipe_was_ignored();
+    let size_limit_ignored = disposition::ignores_size_limit();
     if child_ignored {
         // Otherwise the kernel would drop the program's exit status.
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
     }
-    // SAFETY: between fork and exec the closure makes two system calls that are async-signal-safe, allocates nothing and
+    // SAFETY: between fork and exec the closure makes a few system calls that are async-signal-safe, allocates nothing and
     // takes no lock; what it reads was copied into it.
     unsafe {
         command.pre_exec(move || {
@@ -101,6 +102,9 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
             }
             if pipe_ignored {
                 set_disposition(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            if size_limit_ignored {
+                set_disposition(libc::SIGXFSZ, libc::SIG_DFL);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, &mask_before, std::ptr::null_mut());
             Ok(())

@@ -1,5 +1,5 @@
-//! What the caller did with SIGPIPE. Rust's runtime ignores that signal before `main` and sets it to default in every
-//! child; the program should find it as the caller left it, as it would without us.
+//! What the caller did with signals that are ignored here. Rust's runtime ignores SIGPIPE before `main` and sets it to default in
+//! every child, and `terrace run` ignores SIGXFSZ; the program should find both as the caller left them, as it would without us.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -8,6 +8,20 @@ static IGNORED: AtomicBool = AtomicBool::new(false);
 /// Whether SIGPIPE was ignored when this process started.
 pub fn sigpipe_was_ignored() -> bool {
     IGNORED.load(Relaxed)
+}
+
+static SIZE_LIMIT_IGNORED: AtomicBool = AtomicBool::new(true);
+
+/// From now on a file that would become longer than RLIMIT_FSIZE allows is an error, and no signal that ends this process.
+pub fn ignore_size_limit() {
+    SIZE_LIMIT_IGNORED.store(is_ignored(libc::SIGXFSZ), Relaxed);
+    // SAFETY: runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Whether SIGXFSZ is ignored by this process's own choice only.
+pub fn ignores_size_limit() -> bool {
+    !SIZE_LIMIT_IGNORED.load(Relaxed)
 }
 
 extern "C" fn remember() {

@@ -22,6 +22,9 @@ use serde_json::json;
 use std::io::Write;
 use std::path::Path;
 
+pub use cgroup::lowest_limit as lowest_group_limit;
+pub use memory::total as machine_memory;
+
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -142,9 +142,14 @@ impl Figures {
         self.updated_ns.saturating_sub(self.started_ns) as f64 / 1e9
     }
 
+    /// Whether it had too little to be managed, for all that it told.
+    pub fn is_idle(&self) -> bool {
+        self.state == stats::State::Idle
+    }
+
     /// Whether it never had memory to manage.
     pub fn has_seen_nothing(&self) -> bool {
-        self.state == stats::State::Idle && self.mean_logical_bytes == 0 && self.peak_logical_bytes == 0
+        self.is_idle() && self.mean_logical_bytes == 0 && self.peak_logical_bytes == 0
     }
 }
 
@@ -194,6 +199,11 @@ pub fn read_unreached(run_dir: &Path) -> Vec<Unreached> {
     all
 }
 
+/// One page; `None` if it cannot be used.
+pub fn read_one(file: &PageFile) -> Option<Figures> {
+    read_page(&file.path, file.pid, figures_of).ok()
+}
+
 /// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A chain of execs leaves
 /// several: the image started last counts, unless it has seen nothing at all and one before it has.
 pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
@@ -205,6 +215,7 @@ pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Image {
     pub pid: u32,
+    pub pid_namespace: u64,
     pub start_ticks: u64,
     pub started_ns: u64,
     pub updated_ns: u64,
@@ -234,6 +245,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
     let bytes = |field: &AtomicU64| field.load(Relaxed).min(1 << 50);
     let take = |page: &StatsPage| Image {
         pid: page.pid.load(Relaxed),
+        pid_namespace: page.pid_namespace.load(Relaxed),
         start_ticks: page.start_ticks.load(Relaxed),
         started_ns: page.started_ns.load(Relaxed),
         updated_ns: page.updated_ns.load(Relaxed),
@@ -469,7 +481,8 @@ fn read_page<T>(file: &Path, pid: u32, take: impl FnOnce(&StatsPage) -> T) -> Re
     const FILE_BYTES: usize = size_of::<StatsFile>();
     let opened = open_page(file, false).map_err(|e| e.to_string())?;
     let len = opened.metadata().map_err(|e| e.to_string())?.len();
-    if len != FILE_BYTES as u64 {
+    // Where the size of files is limited there are no rings behind it.
+    if len != FILE_BYTES as u64 && len != BYTES as u64 {
         return Err(format!("it has {len} bytes instead of {FILE_BYTES}"));
     }
     let mut content = vec![0; BYTES];
@@ -588,6 +601,20 @@ fn steps_of(page: &StatsPage) -> Option<Steps> {
 #[cfg(test)]
 pub mod samples {
     use super::*;
+
+    /// The file of an idle process's page.
+    pub fn page_of(pid: u32, started_ns: u64, start_ticks: u64, pid_namespace: u64) -> Vec<u8> {
+        let words = vec![0u64; size_of::<StatsFile>() / 8];
+        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector is not used meanwhile.
+        let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
+        page.magic.store(MAGIC, Relaxed);
+        page.pid.store(pid, Relaxed);
+        page.pid_namespace.store(pid_namespace, Relaxed);
+        page.start_ticks.store(start_ticks, Relaxed);
+        page.started_ns.store(started_ns, Relaxed);
+        page.updated_ns.store(started_ns, Relaxed);
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
 
     /// A process in the middle of a good day: 3.3 GiB in 1.9 GiB.
     pub fn active(pid: u32) -> Figures {

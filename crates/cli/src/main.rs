@@ -5,6 +5,7 @@
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
 
 mod args;
+mod budget;
 mod child;
 mod command_path;
 mod config_command;
@@ -13,6 +14,7 @@ mod data;
 mod disposition;
 mod doctor;
 mod effective;
+mod ended;
 mod figures;
 mod heatmap;
 mod library;

@@ -6,6 +6,7 @@
 use crate::args::RunArguments;
 use crate::child::{self, Moment};
 use crate::effective::Effective;
+use crate::ended::Ended;
 use crate::moves::MoveList;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
@@ -14,7 +15,7 @@ use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
-use crate::{command_path, figures, library, report_text, say, sites};
+use crate::{budget, command_path, disposition, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -24,6 +25,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
+use terrace_pager::stats::NO_PLACE;
 use terrace_pager::sys;
 use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
@@ -32,6 +34,7 @@ const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
 
 /// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
 pub fn run(arguments: &RunArguments) -> Result<u8> {
+    disposition::ignore_size_limit();
     if std::env::var_os(RUN_DIR_VARIABLE).is_some_and(|directory| !directory.is_empty()) {
         bail!(
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
@@ -58,6 +61,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
+        if let Some(remark) = budget::remark(settings.dram).filter(|_| !settings.observe) {
+            say(&remark);
+        }
         if settings.allocator != Allocator::Context && (arguments.zones.is_some() || arguments.context_depth.is_some()) {
             let why = "--zones and --context-depth have no effect without --allocator context";
             if settings.strict {
@@ -76,8 +82,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let run_dir = RunDir::create()?;
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let budget = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
-    let mut tree = Tree::new(run_dir.path(), budget);
+    let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
+    let mut tree = Tree::new(run_dir.path(), dram);
+    let mut ended_processes = Ended::new(run_dir.path());
     // Inherited by what is started next.
     let mut sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -110,7 +117,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
     let mut looks = Looks::default();
     let meanwhile = |moment| match moment {
-        Moment::Running => looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
+        Moment::Running => looks.next(&mut tree, &mut ended_processes, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
         Moment::Stopping => {
             if let Some(wakefulness) = &mut wakefulness {
                 wakefulness.rest();
@@ -126,7 +133,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if let Some(moves) = moves {
         moves.end();
     }
-    let pages = figures::read_all(run_dir.path());
+    let pages = ended_processes.all();
+    let unusable = pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone());
+    let no_place = run_dir.path().join(NO_PLACE).exists().then(|| "there was no place for it".to_string());
     let known = Run {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         settings: &settings,
@@ -139,7 +148,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
         unreached: figures::read_unreached(run_dir.path()),
         sites: sites::read_all(run_dir.path()),
-        unusable_page: pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone()),
+        unusable_page: unusable.or(no_place),
     };
     for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid) {
         say(&format!("the statistics page of process {} cannot be used ({}): it is not in the report", damaged.pid, damaged.why));
@@ -165,6 +174,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Looks {
     tree: Option<Instant>,
+    ended: Option<Instant>,
     sampling: Option<Instant>,
     wakefulness: Option<Instant>,
     moves: Option<Instant>,
@@ -178,6 +188,7 @@ impl Looks {
     fn next(
         &mut self,
         tree: &mut Tree,
+        ended: &mut Ended,
         sampling: Option<&mut Sampling>,
         wakefulness: Option<&mut Wakefulness>,
         moves: Option<&mut MoveList>,
@@ -188,6 +199,10 @@ impl Looks {
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
         if due(&self.tree) {
             self.tree = later(tree.look());
+        }
+        // Not before the tree had its look at them.
+        if due(&self.ended) {
+            self.ended = later(ended.look());
         }
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
@@ -208,7 +223,8 @@ impl Looks {
             self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
             self.forget = later(self.forget_after);
         }
-        let next = self.tree.into_iter().chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
+        let next =
+            self.tree.into_iter().chain(self.ended).chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())
     }
 }

@@ -175,8 +175,12 @@ impl Tree {
         // What is made within the same tick of the clock as the last change leaves the time as it is.
         let settled = |changed: &SystemTime| changed.elapsed().is_ok_and(|since| since > CLOCK_TICK);
         self.taken_in = changed.filter(settled);
+        let files: Vec<figures::PageFile> = figures::page_files(&self.run_dir).collect();
+        // Of those that ended and were taken out (`ended.rs`) nothing is needed any more.
+        let there: HashSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
+        self.members.retain(|name, member| !member.gone || there.contains(name.as_str()));
         let before = self.members.len();
-        for file in figures::page_files(&self.run_dir) {
+        for file in files {
             self.members.entry(file.name.clone()).or_insert_with(|| Member {
                 file,
                 gone: false,

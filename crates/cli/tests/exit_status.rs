@@ -74,6 +74,21 @@ fn what_is_wrong_with_us_is_125_and_starts_nothing() {
 }
 
 #[test]
+fn a_budget_that_cannot_be_meant_is_remarked_on_and_the_run_goes_on() {
+    let Some(scratch) = Scratch::new() else { return };
+    let run = |dram: &str| scratch.terrace(&["run", "--dram", dram, "--", "sh", "-c", "exit 7"]).output().unwrap();
+    let remarks = |text: &str| text.lines().filter(|line| line.starts_with("terrace: --dram ")).count();
+    for (dram, remark) in [("1M", "cannot be kept"), ("60", "did you mean 60% or 60M?"), ("20T", "is more than this m")] {
+        let output = run(dram);
+        assert_eq!(output.status.code(), Some(7));
+        assert!(stderr(&output).contains(remark) && remarks(&stderr(&output)) == 1, "{dram}: {}", stderr(&output));
+    }
+    for dram in ["64M", "60%", "unlimited"] {
+        assert_eq!(remarks(&stderr(&run(dram))), 0, "{dram}");
+    }
+}
+
+#[test]
 fn a_program_killed_by_a_signal_takes_us_with_it_after_the_report() {
     let Some(scratch) = Scratch::new() else { return };
     for (name, signal) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)] {

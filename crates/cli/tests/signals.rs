@@ -47,6 +47,26 @@ fn a_signal_that_kills_the_program_kills_us() {
 }
 
 #[test]
+fn what_a_killed_run_leaves_is_removed_by_the_next() {
+    let Some(scratch) = Scratch::new() else { return };
+    let mut lives = scratch.shell("echo ready; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(line(&mut lives), "ready\n");
+    let others = scratch.run_directories();
+    let mut killed = scratch.shell("echo $$; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let program: i32 = line(&mut killed).trim().parse().unwrap();
+    send(&killed, libc::SIGKILL);
+    killed.wait().unwrap();
+    assert_eq!(scratch.run_directories().len(), 2);
+    assert_eq!(scratch.shell("true").status().unwrap().code(), Some(0));
+    assert_eq!(scratch.run_directories(), others, "of a run that lives, and no other");
+    // SAFETY: no memory is involved; it sleeps for longer than this test runs.
+    unsafe { libc::kill(program, libc::SIGKILL) };
+    send(&lives, libc::SIGTERM);
+    lives.wait().unwrap();
+    assert_eq!(scratch.run_directories(), [""; 0]);
+}
+
+#[test]
 fn what_the_program_sends_to_its_own_group_comes_once() {
     let Some(scratch) = Scratch::new() else { return };
     // The group is the test's own child's, so that the test program is not in it.

@@ -493,12 +493,14 @@ impl Measure {
         pager.tell_counts();
         pager.trace.publish(page);
         page.updated_ns.store(now_ns, Release);
+        pager.publish_stats();
     }
 }
 
 impl Pager {
     /// Writes into the statistics page what is counted and needs no measuring. As the program ends, too: one that lives for less than the time
-    /// between two publications has moved pages all the same. Nothing but stores, because a filter may forbid system calls by then.
+    /// between two publications has moved pages all the same. Nothing but stores, because a filter may forbid system calls by then: the
+    /// companion puts it into the file.
     pub fn tell_counts(&self) {
         let Some(page) = self.stats() else { return };
         let account = &self.account;

@@ -314,7 +314,7 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
     companion.end_when_alone()
 }
 
-/// Ends the companion when nobody else uses the memory. Allocates nothing and takes no lock.
+/// Ends the companion when nobody else uses the memory. Allocates nothing and waits for no lock.
 fn watcher(pager: &'static Pager, _slot: usize) -> ! {
     crate::pager::thread_begins(pager, c"terrace-watch");
     let main_tid = pager.companion.main_tid.load(Relaxed);
@@ -343,6 +343,7 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
             while sys::others_share_memory() {
                 sys::sleep_raw(WATCH_CLOSELY);
             }
+            pager.publish_last();
             sys::end_process();
         }
     }

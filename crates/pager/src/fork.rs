@@ -230,11 +230,12 @@ impl Pager {
             self.account.reset_after_fork();
             self.ahead.reset_after_fork();
             self.events.reset_after_fork();
+            self.stats.reset_after_fork();
         }
         self.timers.reset_after_fork();
         if self.is_retired() {
             // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.
-            self.stats.store(std::ptr::null_mut(), Release);
+            self.stats.forget();
             return;
         }
         let was = self.mode();

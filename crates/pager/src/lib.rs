@@ -44,6 +44,7 @@ mod simulation;
 pub mod space;
 mod staging;
 pub mod stats;
+mod stats_file;
 mod streams;
 mod swapping;
 pub mod sys;

@@ -404,6 +404,7 @@ impl Pager {
             // Unregisters too: first touches must not need our threads any more either.
             self.unmanage(range.start, range.end - range.start);
         }
+        self.publish_last();
         self.end_threads();
         // No process needs to ask any more which one it is.
         self.events.set_told(false);

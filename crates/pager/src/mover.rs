@@ -53,6 +53,8 @@ const AT_ONCE_WAITED_FOR: usize = 24;
 const TELL_EVERY_NS: u64 = 200_000_000;
 /// And so often of samples, ns.
 const SAMPLES_EVERY_NS: u64 = 100_000_000;
+/// How often what `terrace run` reads and writes behind the statistics page is copied.
+const EXCHANGE_EVERY_NS: u64 = 20_000_000;
 const SAMPLES_WITH_ROOM: f32 = 0.1;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
@@ -127,6 +129,7 @@ struct Mover {
     /// Samples that it has been told of, and when.
     samples_taken: u64,
     sampled_ns: u64,
+    exchanged_ns: u64,
     pressure: u32,
     eased_ns: u64,
     order: Vec<Choice>,
@@ -171,6 +174,7 @@ struct Mover {
 pub(crate) fn run(pager: &'static Pager) {
     sys::set_thread_background();
     let now_ns = sys::now_ns();
+    pager.fetch_share();
     let mut mover = Mover {
         pager,
         evictor: Evictor::new(pager),
@@ -180,6 +184,7 @@ pub(crate) fn run(pager: &'static Pager) {
         huge: Huge::new(pager),
         samples_taken: 0,
         sampled_ns: now_ns,
+        exchanged_ns: 0,
         pressure: 0,
         eased_ns: now_ns,
         order: Vec::new(),
@@ -386,6 +391,10 @@ impl Mover {
         let due = if tight || self.measure.has_shrunk(pager) { self.measure.scan_due(now_ns) } else { self.measure.idle_scan_due(now_ns) };
         if due {
             self.scan();
+        }
+        if now_ns - self.exchanged_ns > EXCHANGE_EVERY_NS {
+            self.exchanged_ns = now_ns;
+            pager.exchange();
         }
         self.measure.tick(pager, now_ns);
         self.pace(now_ns);

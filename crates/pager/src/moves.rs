@@ -105,13 +105,13 @@ impl Pager {
         ring.write(&Moved { at_ns: sys::now_ns(), address, pages, from: from.map(|tier| tier as u8), to: to as u8, why }.to_words());
     }
 
-    /// Before the first of them: a full file system must be met here, not in a store.
+    /// Before the first of them: the lack of memory is met here, not in a store.
     pub(crate) fn prepare_move_ring(&self) {
         let Some(ring) = self.move_ring().filter(|_| self.settings.moves) else { return };
         let (start, len) = (std::ptr::from_ref(ring) as usize, size_of_val(ring));
         let from = start / PAGE * PAGE;
         if sys::populate_for_writing(from, (start + len).next_multiple_of(PAGE) - from).is_err() {
-            self.say_once(&self.said.no_moves, "moves are not listed: there is no room for them where Terrace's statistics are");
+            self.say_once(&self.said.no_moves, "moves are not listed: there is no memory for them");
         }
     }
 }

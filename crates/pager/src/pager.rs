@@ -21,12 +21,13 @@ use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::space::Span;
 use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
+use crate::stats_file::StatsLine;
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
-use crate::timers::{self, TimerThread};
+use crate::timers::TimerThread;
 use crate::trace::Trace;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_tiers::{DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, PoolError, Tier, TierKind, TierSpec, parse_tiers};
 
@@ -57,7 +58,7 @@ pub const SHARDS_MAX: usize = 8;
 pub(crate) const SHARD_SHIFT: u32 = 26;
 
 /// Less than this is not worth our threads, however small the process's share of the budget.
-const START_MIN_BYTES: usize = 8 << 20;
+pub const START_MIN_BYTES: usize = 8 << 20;
 
 /// So much of the pool's range is reserved from the start: see [`crate::space`].
 const POOL_RESERVED: usize = 128 << 20;
@@ -95,7 +96,7 @@ pub struct Pager {
     pub(crate) threads: Threads,
     pub(crate) fault_cost: FaultCost,
     pub(crate) staging: Staging,
-    pub(crate) stats: AtomicPtr<StatsFile>,
+    pub(crate) stats: StatsLine,
     pub(crate) descriptors: Descriptors,
     pub(crate) mover: MoverLine,
     pub(crate) probation: Probation,
@@ -303,7 +304,7 @@ impl Pager {
             table,
             ranges: Lock::new(Ranges::default()),
             gate: Gate::default(),
-            stats: AtomicPtr::new(std::ptr::null_mut()),
+            stats: StatsLine::default(),
             descriptors: Descriptors {
                 uffds: std::array::from_fn(|_| AtomicI32::new(-1)),
                 shards: AtomicUsize::new(0),
@@ -357,7 +358,7 @@ impl Pager {
         }
         let mut start_at = self.start_at;
         if let Some(page) = self.stats() {
-            page.committed_bytes.store((committed as isize).max(0) as u64, Relaxed);
+            self.tell_committed(page, (committed as isize).max(0) as u64);
             // Where memory is tight, a process is worth managing sooner.
             let share = page.share_bytes.load(Relaxed) as usize;
             if share > 0 {
@@ -367,6 +368,16 @@ impl Pager {
         if committed as isize >= start_at as isize && self.has_purpose() && !self.restores_only.load(Relaxed) {
             (self.host.start_soon)();
         }
+    }
+
+    /// Bytes under management, touched or not.
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        (self.committed.load(Relaxed) as isize).max(0) as u64
+    }
+
+    /// Whether what a seccomp filter allows is known.
+    pub(crate) fn is_rehearsed(&self) -> bool {
+        self.rehearsed.load(Acquire)
     }
 
     fn has_purpose(&self) -> bool {
@@ -395,6 +406,13 @@ impl Pager {
             Ok(()) => self.wait_for_start(),
         }
         (self.host.leave_internal)();
+    }
+
+    /// Before the program gives up rights: what is opened now stays open. Called as [`Pager::start`] is.
+    pub fn start_before_rights_go(&'static self) {
+        if self.mode() == Mode::Off && self.has_purpose() && !self.is_retired() && !self.restores_only.load(Relaxed) {
+            self.start();
+        }
     }
 
     /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
@@ -431,6 +449,7 @@ impl Pager {
         if let Some(page) = self.stats() {
             stats::set_text(&page.note, note);
             page.state.store(state as u32, Release);
+            self.publish_stats();
         }
     }
 
@@ -438,6 +457,7 @@ impl Pager {
     pub(crate) fn remark(&self, note: &str) {
         if let Some(page) = self.stats().filter(|page| stats::get_text(&page.note).is_empty()) {
             stats::set_text(&page.note, note);
+            self.publish_stats();
         }
     }
 
@@ -462,8 +482,8 @@ impl Pager {
     }
 
     fn stats_file(&self) -> Option<&StatsFile> {
-        // SAFETY: null, or a mapping of a whole page file that is never unmapped while in use (see `open_stats`).
-        unsafe { self.stats.load(Acquire).as_ref() }
+        // SAFETY: null, or private memory of this size that is never unmapped while in use (see `open_stats`).
+        unsafe { self.stats.own.load(Acquire).as_ref() }
     }
 
     /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us our system calls.
@@ -484,6 +504,7 @@ impl Pager {
             && !self.is_frozen()
         {
             stats::set_text(&page.note, text);
+            self.publish_stats();
         }
     }
 
@@ -749,7 +770,7 @@ impl Pager {
             let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
             rehearse(&directories, self.far().is_some())?;
             self.companion.set_may_hold(rehearse_confinement());
-            self.rehearsed.store(true, Relaxed);
+            self.rehearsed.store(true, Release);
         }
         sys::leave_descriptor_table(self.inherited_descriptors())
             .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
@@ -827,8 +848,13 @@ impl Pager {
     }
 
     fn open_pagemap(&self) -> Result<Fd, String> {
-        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
-            .map_err(|e| format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"))?;
+        let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0).map_err(|e| match e {
+            Errno::EACCES | Errno::EPERM => "no permission for /proc/self/pagemap: this process gave up its user id, or its parent did \
+                before the fork. All memory stays in DRAM. To change that: fork first, or start as that user, with access to \
+                /dev/userfaultfd"
+                .to_string(),
+            e => format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"),
+        })?;
         let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
         // A kernel short of memory is asked again.
         (0..10)
@@ -950,47 +976,6 @@ pub(crate) fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
 }
 
 impl Pager {
-    /// In a fork's child: the page is its parent's.
-    pub(crate) fn let_go_of_stats(&self) {
-        timers::forget_ring();
-        let inherited = self.stats.swap(std::ptr::null_mut(), AcqRel);
-        if !inherited.is_null() {
-            // SAFETY: a mapping of this size made in `open_stats`; the pointer is gone, and a child has no other thread that may hold it.
-            unsafe { sys::unmap(inherited as usize, size_of::<StatsFile>()) };
-        }
-    }
-
-    /// Makes this process's statistics page, if there is a run directory. Failure costs the report and a share of the budget that is made
-    /// for this process, nothing else.
-    pub(crate) fn open_stats(&self, forked: bool) {
-        self.let_go_of_stats();
-        let Some(dir) = &self.settings.run_dir else { return };
-        let started_ns = sys::now_ns();
-        let path = format!("{dir}/{}-{started_ns}.stats\0", sys::process_id());
-        let Ok(fd) = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
-        let size = size_of::<StatsFile>();
-        let mapping = sys::truncate(fd, size).and_then(|()| sys::map_shared(fd, size));
-        sys::close(fd);
-        let Ok(mapping) = mapping else { return };
-        self.stats.store(mapping as *mut StatsFile, Release);
-        let Some(page) = self.stats() else { return };
-        page.pid.store(sys::process_id() as u32, Relaxed);
-        page.started_ns.store(started_ns, Relaxed);
-        page.updated_ns.store(started_ns, Relaxed);
-        page.start_ticks.store(start_ticks().unwrap_or(0), Relaxed);
-        page.forked.store(u32::from(forked), Relaxed);
-        page.committed_bytes.store((self.committed.load(Relaxed) as isize).max(0) as u64, Relaxed);
-        page.budget_bytes.store(u64::MAX, Relaxed);
-        page.budget_met.store(1, Relaxed);
-        page.tier_count.store(self.tiers.len() as u32, Relaxed);
-        for (field, tier) in page.tiers.iter().zip(&self.tiers) {
-            stats::set_text(&field.name, &tier.spec.name);
-            field.file_bytes.store(if tier.files().is_some() { 0 } else { u64::MAX }, Relaxed);
-        }
-        stats::set_text(&page.program, &program_name());
-        page.magic.store(stats::MAGIC, Release);
-    }
-
     /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM, and so is what is not managed. Pages in another node count as
     /// in DRAM.
     pub fn tier_of(&self, address: usize) -> usize {
@@ -1039,7 +1024,7 @@ impl Pager {
 }
 
 /// When this process started, in the kernel's clock ticks: field 22 of its stat.
-fn start_ticks() -> Option<u64> {
+pub(crate) fn start_ticks() -> Option<u64> {
     let fd = sys::open("/proc/self/stat\0", libc::O_RDONLY, 0).ok()?;
     let mut text = [0u8; 1024];
     let len = sys::read_at(fd, &mut text, 0);
@@ -1051,7 +1036,7 @@ fn start_ticks() -> Option<u64> {
 }
 
 /// The last part of the program's file name, from /proc/self/comm (15 characters at most).
-fn program_name() -> String {
+pub(crate) fn program_name() -> String {
     let Ok(fd) = sys::open("/proc/self/comm\0", libc::O_RDONLY, 0) else { return String::new() };
     let mut text = [0u8; 32];
     let len = sys::read_at(fd, &mut text, 0).unwrap_or(0);

@@ -13,19 +13,26 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
             Ok(false) => {
                 return Err(
                     "a seccomp filter ends processes that make Terrace's system calls: all memory stays in DRAM. To change that: allow \
-                    userfaultfd, ioctl, preadv2, process_vm_readv, close_range, pidfd_getfd, and for tiers in files fallocate and cachestat (docs/privileges.md)"
+                    userfaultfd, ioctl, preadv2, process_vm_*, close_range, pidfd_getfd, and for tiers in files fallocate and cachestat (docs/privileges.md)"
                         .into(),
                 );
             }
             Err(e) => return Err(format!("cannot make a child that tries what a seccomp filter allows ({e}): all memory stays in DRAM")),
         }
     }
-    // With it we look at what the program tells the kernel to move or give up, wherever that lies.
-    let known = 1u8;
-    if sys::peek(&raw const known as usize, &mut [0]) {
-        Ok(())
-    } else {
+    // With the one we look at what the program tells the kernel to move or give up, wherever that lies. With the other a forked child
+    // that has no companion brings its pages back, and statistics are told.
+    let mut known = 1u8;
+    let address = &raw mut known as usize;
+    // SAFETY: a byte of this frame.
+    let writes = || unsafe { sys::poke(address, &[1]) };
+    if !sys::peek(address, &mut [0]) {
         Err("process_vm_readv is refused (by a seccomp filter?), without which a call of the program could lose data: all memory stays in DRAM".into())
+    } else if !writes() {
+        Err("process_vm_writev is refused (by a seccomp filter?), without which a forked child could not get its data: all memory stays in DRAM"
+            .into())
+    } else {
+        Ok(())
     }
 }
 
@@ -41,8 +48,10 @@ pub fn rehearse_confinement() -> bool {
 
 /// In a child: whether they succeed does not matter, only that they return.
 fn make_seldom_calls(directories: &[&str], far: bool) {
-    let known = 1u8;
+    let mut known = 1u8;
     sys::peek(&raw const known as usize, &mut [0]);
+    // SAFETY: a byte of this frame.
+    unsafe { sys::poke(&raw mut known as usize, &[1]) };
     let _ = sys::leave_descriptor_table(Vec::new());
     directories.iter().for_each(|directory| FileMedium::make_all_calls(directory));
     sys::set_thread_nice(sys::nice_of_thread());

@@ -1,5 +1,8 @@
-//! The statistics page: one file per process in the run directory, mapped shared, read by `terrace run` while the program
+//! The statistics page: one file per process in the run directory, read by `terrace run` while the program
 //! lives and after it is gone, however it went (`_exit` and SIGKILL included).
+//!
+//! The process itself works on a private copy, which the kernel copies to the file and back (`stats_file.rs`): a file can be
+//! truncated, or have no room, and whoever touched a mapping of it would be ended by SIGBUS.
 //!
 //! Two fields go the other way: `terrace run` writes there how much of the budget the process may have. A process believes only a page that
 //! it made itself; one that it inherited in a fork is let go of.
@@ -16,11 +19,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0a");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0b");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
+
+/// A file of this name is in the run directory if a process found no place there for its page.
+pub const NO_PLACE: &str = "no-place";
 
 /// What a process's Terrace is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,10 +95,8 @@ pub struct StatsPage {
     pub start_ticks: AtomicU64,
     /// CLOCK_MONOTONIC in ns of the last update.
     pub updated_ns: AtomicU64,
-    /// Written by `terrace run`: the process's share of the run's budget, bytes; 0: none assigned yet.
-    pub share_bytes: AtomicU64,
-    /// Written by `terrace run`: the `peak_logical_bytes` that the share was made from.
-    pub share_for_bytes: AtomicU64,
+    /// The PID namespace that `pid` is a number of, by its inode; 0 if unknown.
+    pub pid_namespace: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
     /// 1 while (or if, at the end) the budget was kept, apart from bursts; 0 where it could not be.
@@ -173,7 +177,16 @@ pub struct StatsPage {
     pub program: [AtomicU64; 8],
     /// The tiers, fastest first.
     pub tiers: [TierPage; MAX_TIERS],
+    // The last two are written by `terrace run`, and by nobody else.
+    /// The process's share of the run's budget, bytes; 0: none assigned yet.
+    pub share_bytes: AtomicU64,
+    /// The `peak_logical_bytes` that the share was made from.
+    pub share_for_bytes: AtomicU64,
 }
+
+/// So many bytes of a page are the process's to write. The rest is told to it.
+pub const TOLD_BYTES: usize = std::mem::offset_of!(StatsPage, share_bytes);
+const _: () = assert!(size_of::<StatsPage>() == TOLD_BYTES + 16 && size_of::<StatsPage>() <= crate::sys::PAGE);
 
 /// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits: what was not read in time is lost.
 #[repr(C)]

@@ -458,6 +458,60 @@ pub fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Writes at an offset, all or nothing of use.
+///
+/// # Safety
+/// `len` bytes at `from` are readable.
+pub unsafe fn write_at(fd: Fd, from: usize, len: usize, offset: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let written = unsafe { syscall!(Sysno::pwrite64, fd, from, len, offset) }?;
+    if written == len { Ok(()) } else { Err(Errno::ENOSPC) }
+}
+
+/// Reads at an offset into memory that others may look at meanwhile, all or nothing of use.
+///
+/// # Safety
+/// `len` bytes at `to` are writable, and nobody minds what is written there.
+pub unsafe fn read_into(fd: Fd, to: usize, len: usize, offset: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let read = unsafe { syscall!(Sysno::pread64, fd, to, len, offset) }?;
+    if read == len { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Runs `act`, which writes. Neither signal arrives that ends a process for that: of a file that would become longer than
+/// RLIMIT_FSIZE allows (SIGXFSZ), of a pipe that nobody reads (SIGPIPE). `act` also gives the error that it met.
+pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
+    let both: u64 = 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGPIPE - 1);
+    let mut before = 0u64;
+    let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel reads and writes masks of 8 bytes of this frame; the signals are this thread's.
+    unsafe {
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, &raw const both, &raw mut before, 8);
+        let (result, met) = act();
+        let sent = match met {
+            Some(Errno::EFBIG) => 1u64 << (libc::SIGXFSZ - 1),
+            Some(Errno::EPIPE) => 1u64 << (libc::SIGPIPE - 1),
+            _ => 0,
+        };
+        if sent != 0 {
+            // It waits for the thread that wrote. (Where it is ignored there is none.)
+            let _ = syscall!(Sysno::rt_sigtimedwait, &raw const sent, 0, &raw const no_wait, 8);
+        }
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8);
+        result
+    }
+}
+
+/// The PID namespace of this process, by its inode; 0 if that cannot be known.
+pub fn pid_namespace() -> u64 {
+    let mut text = [0u8; 64];
+    // SAFETY: the path is NUL-terminated; the kernel writes at most the buffer's length.
+    let len = unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, c"/proc/self/ns/pid".as_ptr(), text.as_mut_ptr(), text.len()) };
+    // pid:[4026531836]
+    let digits = text[..len.unwrap_or(0)].iter().filter(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+}
+
 /// Renames a file. Both paths end in a NUL.
 pub fn rename(from: &str, to: &str) -> Result<()> {
     debug_assert!(from.ends_with('\0') && to.ends_with('\0'));
@@ -514,8 +568,11 @@ pub fn say(text: &[u8]) {
     if let Ok(stderr) = descriptor_of_program(2) {
         let learnt = *STANDARD_ERROR.get().unwrap_or(&File::Unknown);
         if learnt == File::Unknown || learnt != File::Closed && learnt == file_of(stderr) {
-            // SAFETY: the buffer outlives the call.
-            let _ = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+            without_write_signals(|| {
+                // SAFETY: the buffer outlives the call.
+                let written = unsafe { syscall!(Sysno::write, stderr, text.as_ptr(), text.len()) };
+                ((), written.err())
+            });
         }
         close(stderr);
     }
@@ -943,11 +1000,32 @@ fn descriptor_behind(pidfd: Fd, fd: Fd) -> Result<Fd> {
 /// The memory must be the caller's to change.
 pub unsafe fn poke(address: usize, bytes: &[u8]) -> bool {
     simulated!(_kernel => true);
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: the caller's promise; the bytes outlive the call.
+    unsafe { copy_to(bytes.as_ptr() as usize, address, bytes.len()) }
+}
+
+/// Copies memory of this process through the kernel, which answers with an error (false) where a store would end in a signal.
+///
+/// # Safety
+/// `from` is readable, and nobody minds what is written at `to`.
+pub unsafe fn copy_to(from: usize, to: usize, len: usize) -> bool {
+    let local = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
+    let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     // SAFETY: the caller's promise.
-    let copied = unsafe { syscall!(Sysno::process_vm_writev, thread_id(), &raw const local, 1, &raw const remote, 1, 0) };
-    copied == Ok(bytes.len())
+    let copied = unsafe { syscall!(Sysno::process_vm_writev, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
+    copied == Ok(len)
+}
+
+/// The same where a load at `from` would end in a signal.
+///
+/// # Safety
+/// `to` is writable, and nobody minds what is written there.
+pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
+    let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
+    let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
+    // SAFETY: the caller's promise.
+    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
+    copied == Ok(len)
 }
 
 /// How a page of this process is protected (PROT_READ, PROT_WRITE, PROT_EXEC), from /proc/self/maps; `None` where nothing is

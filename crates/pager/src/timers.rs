@@ -160,7 +160,7 @@ impl Timers {
         let (start, len) = (std::ptr::from_ref(ring) as usize, size_of::<InterruptRing>());
         let from = start / PAGE * PAGE;
         if sys::populate_for_writing(from, (start + len).next_multiple_of(PAGE) - from).is_err() {
-            return self.give_up(pager, "there is no room for samples where Terrace's statistics are");
+            return self.give_up(pager, "there is no memory for samples");
         }
         if sys::is_filtered() && sys::survives(make_all_calls) != Ok(true) {
             return self.give_up(pager, "a seccomp filter does not allow timer_create, timer_settime and timer_delete");
@@ -206,7 +206,7 @@ fn make_all_calls() {
 
 /// A timer's signal came to the calling thread.
 fn note(thread: i32, ip: u64, flags: u64, registers: &[u64; 16]) {
-    // SAFETY: null, or a part of the statistics file, which stays mapped but in a fork's child, where this is null before.
+    // SAFETY: null, or a part of the statistics page's private side, which stays mapped but in a fork's child, where this is null before.
     let Some(ring) = (unsafe { RING.load(Acquire).as_ref() }) else { return };
     let mut words = [0; INTERRUPT_WORDS];
     (words[0], words[1], words[2]) = (thread as u64, ip, flags);

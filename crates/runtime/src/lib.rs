@@ -3,13 +3,14 @@
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
 //! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
 //! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed,
-//! [`executed`] what the program executes. Nothing here aborts the program or prints more than a line.
+//! [`executed`] what the program executes, [`privileges`] the calls before which everything must be open. Nothing here aborts the program or prints more than a line.
 
 mod entry;
 mod executed;
 mod kept;
 mod linked;
 mod mappings;
+mod privileges;
 mod processes;
 
 use processes::Next;
@@ -18,7 +19,6 @@ use std::sync::atomic::{AtomicI32, Ordering::*};
 use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{placement, unmanaged, zone};
 use terrace_pager::settings::{Allocator, Settings};
-use terrace_pager::stats::State;
 use terrace_pager::{Host, Mode, Pager, sys};
 
 #[global_allocator]
@@ -111,7 +111,6 @@ fn set_up() -> Result<(), String> {
         look_at_sites: grouped::look_at_sites,
     };
     let pager = Pager::create(settings, host)?;
-    pager.say(State::Idle, "");
     zone::attach(pager);
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
         pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");

@@ -8,7 +8,7 @@
 //! evicted (glibc 2.36, `fork` and `reclaim_stacks`): the locks of open streams, which we touch before the fork; the list of fork handlers, tables
 //! of thread-specific values, and the descriptions of threads on stacks of the program, which we see to it are never evicted.
 
-use crate::{PROCESS, executed, kept, mappings, pager};
+use crate::{PROCESS, executed, kept, mappings, pager, privileges};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
@@ -619,6 +619,7 @@ extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 
             _ => {}
         }
     }
+    privileges::before_prctl(option, a);
     // SAFETY: the program's own call, passed on.
     result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
 }
@@ -684,7 +685,10 @@ extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usi
         | libc::SYS_process_madvise
         | libc::SYS_shmat
         | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
-        _ => forward(),
+        _ => {
+            privileges::before_call(number, a, b);
+            forward()
+        }
     }
 }
 

@@ -18,6 +18,11 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
+/// The lowest limit of our group and those around it, and where it is written; `None` without one, or where that cannot be read.
+pub fn lowest_limit() -> Option<(u64, PathBuf)> {
+    lowest(&read("/proc/self/cgroup").ok()?, &read("/proc/self/mountinfo").ok()?)
+}
+
 fn judge(name: &'static str, lowest: Option<(u64, PathBuf)>) -> Row {
     match lowest {
         None => Row::ok(name, "none", "memory is limited by the machine only"),

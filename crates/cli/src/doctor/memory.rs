@@ -21,6 +21,11 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
+/// Bytes of the machine's memory; `None` where that cannot be read.
+pub fn total() -> Option<u64> {
+    meminfo_bytes(&read("/proc/meminfo").ok()?, "", "MemTotal")
+}
+
 fn memory(text: &str) -> Row {
     let name = "memory";
     let (Some(total), Some(available)) = (meminfo_bytes(text, "", "MemTotal"), meminfo_bytes(text, "", "MemAvailable")) else {

@@ -68,6 +68,8 @@ pub fn confine_thread(program: Fd) -> Result<()> {
     let rules = [
         restricted(libc::SYS_ioctl, 1, &ioctls),
         restricted(libc::SYS_process_vm_readv, 0, &[process]),
+        // Its own memory, and so the program's: it can write there anyway.
+        restricted(libc::SYS_process_vm_writev, 0, &[process]),
         restricted(libc::SYS_move_pages, 0, &[0]),
         restricted(libc::SYS_setpriority, 1, &[0]),
         restricted(libc::SYS_sched_setattr, 0, &[0]),

@@ -1,0 +1,335 @@
+//! The statistics page's file, and the way there and back.
+//!
+//! Whoever touches a mapping of a file is ended by SIGBUS where the file was truncated or its file system is full, at any time.
+//! So no thread touches this one: all work on a private copy, and the kernel copies between the two
+//! (process_vm_writev, process_vm_readv), which fails with an error instead. It needs no descriptor and no privilege, so it goes on
+//! after the program gave up its user id, its root directory or its descriptors.
+//!
+//! Where the kernel does not copy (a seccomp filter that was not tried yet), the file is opened each time instead. Where there can be
+//! no file, the private page is all there is: the process is managed, and has no part in the report.
+
+use crate::lock::Lock;
+use crate::pager::{Mode, Pager};
+use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
+use crate::sys::{self, Errno};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::Duration;
+
+/// What the process may have is looked up again, and what it has committed is told, after so much more was committed …
+const COMMITTED_STEP: u64 = 1 << 20;
+/// … or so long after the last time.
+const COMMITTED_EVERY_NS: u64 = 100_000_000;
+
+/// The two sides of a process's statistics.
+pub(crate) struct StatsLine {
+    /// The private side; null without a run directory.
+    pub own: AtomicPtr<StatsFile>,
+    /// Where the file is mapped, which nobody touches; 0 where there is none.
+    mapping: AtomicUsize,
+    /// How much of the rings has been copied. Held while that is done.
+    rings: Lock<RingsTold>,
+    /// The most that was committed when that was told last, and when that was.
+    committed: AtomicU64,
+    committed_ns: AtomicU64,
+}
+
+/// Notes in the rings that are in the file too.
+#[derive(Default)]
+struct RingsTold {
+    interrupts: u64,
+    moves: u64,
+}
+
+impl Default for StatsLine {
+    fn default() -> Self {
+        StatsLine {
+            own: AtomicPtr::default(),
+            mapping: AtomicUsize::new(0),
+            rings: Lock::new(RingsTold::default()),
+            committed: AtomicU64::new(0),
+            committed_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl StatsLine {
+    /// In a forked child: opens the lock.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.rings.reset_after_fork() };
+    }
+
+    /// In a forked child that may make no system call: both sides are its parent's.
+    pub fn forget(&self) {
+        self.own.store(std::ptr::null_mut(), Release);
+        self.mapping.store(0, Release);
+    }
+}
+
+impl Pager {
+    /// In a fork's child: the page is its parent's.
+    pub(crate) fn let_go_of_stats(&self) {
+        crate::timers::forget_ring();
+        let (own, mapping) = (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
+        for start in [own as usize, mapping].into_iter().filter(|start| *start != 0) {
+            // SAFETY: mapped in this size in `open_stats`; the pointers are gone, and a child has no other thread that may hold one.
+            unsafe { sys::unmap(start, size_of::<StatsFile>()) };
+        }
+        *self.stats.rings.lock() = RingsTold::default();
+        self.stats.committed.store(0, Relaxed);
+        self.stats.committed_ns.store(0, Relaxed);
+    }
+
+    /// Makes this process's statistics page, if there is a run directory. Failure costs the report and a share of the budget that is made
+    /// for this process, nothing else.
+    pub(crate) fn open_stats(&self, forked: bool) {
+        self.let_go_of_stats();
+        let Some(dir) = &self.settings.run_dir else { return };
+        let Ok(own) = sys::reserve(size_of::<StatsFile>()) else { return };
+        self.stats.own.store(own as *mut StatsFile, Release);
+        let Some(page) = self.stats() else { return };
+        self.fill_stats(page, forked);
+        match self.make_stats_file() {
+            Ok(mapping) => self.stats.mapping.store(mapping, Release),
+            Err(errno) => complain_of_no_place(dir, errno),
+        }
+    }
+
+    fn fill_stats(&self, page: &StatsPage, forked: bool) {
+        let started_ns = sys::now_ns();
+        page.pid.store(sys::process_id() as u32, Relaxed);
+        page.pid_namespace.store(sys::pid_namespace(), Relaxed);
+        page.started_ns.store(started_ns, Relaxed);
+        page.updated_ns.store(started_ns, Relaxed);
+        page.start_ticks.store(crate::pager::start_ticks().unwrap_or(0), Relaxed);
+        page.forked.store(u32::from(forked), Relaxed);
+        page.committed_bytes.store(self.committed_bytes(), Relaxed);
+        page.budget_bytes.store(u64::MAX, Relaxed);
+        page.budget_met.store(1, Relaxed);
+        page.tier_count.store(self.tiers.len() as u32, Relaxed);
+        for (field, tier) in page.tiers.iter().zip(&self.tiers) {
+            stats::set_text(&field.name, &tier.spec.name);
+            field.file_bytes.store(if tier.files().is_some() { 0 } else { u64::MAX }, Relaxed);
+        }
+        stats::set_text(&page.program, &crate::pager::program_name());
+        page.magic.store(stats::MAGIC, Release);
+    }
+
+    /// Makes the file, with the page in it, and maps it. Of the rings there is only the length, and where that is limited not even that.
+    fn make_stats_file(&self) -> Result<usize, Errno> {
+        let path = self.stats_path().ok_or(Errno::ENOENT)?;
+        let fd = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600)?;
+        let own = self.stats.own.load(Acquire) as usize;
+        let made = sys::without_write_signals(|| {
+            let whole = sys::truncate(fd, size_of::<StatsFile>());
+            // SAFETY: the private side, of which a page is a part.
+            let written = unsafe { sys::write_at(fd, own, size_of::<StatsPage>(), 0) };
+            // The rings are done without.
+            (written, whole.err().filter(|e| *e == Errno::EFBIG).or(written.err()))
+        });
+        let made = made.and_then(|()| sys::map_shared(fd, size_of::<StatsFile>()));
+        sys::close(fd);
+        made.inspect_err(|_| sys::unlink(&path))
+    }
+
+    /// The file's path, which ends in a NUL.
+    fn stats_path(&self) -> Option<String> {
+        let page = self.stats()?;
+        let dir = self.settings.run_dir.as_ref()?;
+        Some(format!("{dir}/{}-{}.stats\0", page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
+    }
+
+    /// Copies a part of the private side to the file.
+    fn put(&self, offset: usize, len: usize) -> bool {
+        let (own, mapping) = (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
+        if mapping == 0 {
+            return false;
+        }
+        if self.may_copy() {
+            // SAFETY: a part of the private side, and of a mapping that nobody touches otherwise.
+            return unsafe { sys::copy_to(own + offset, mapping + offset, len) };
+        }
+        self.with_stats_file(|fd| {
+            sys::without_write_signals(|| {
+                // SAFETY: a part of the private side.
+                let written = unsafe { sys::write_at(fd, own + offset, len, offset) };
+                (written, written.err())
+            })
+            .is_ok()
+        })
+    }
+
+    /// Copies a part of the file to the private side.
+    fn get(&self, offset: usize, len: usize) -> bool {
+        let (own, mapping) = (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
+        if mapping == 0 {
+            return false;
+        }
+        if self.may_copy() {
+            // SAFETY: a part of the private side, made of atomics, for which any bits are valid.
+            return unsafe { sys::copy_from(mapping + offset, own + offset, len) };
+        }
+        // SAFETY: as above.
+        self.with_stats_file(|fd| unsafe { sys::read_into(fd, own + offset, len, offset) }.is_ok())
+    }
+
+    /// Whether the kernel may be asked to copy: a filter that was not tried yet could end the process for it.
+    fn may_copy(&self) -> bool {
+        self.is_rehearsed() || !sys::is_filtered()
+    }
+
+    fn with_stats_file(&self, act: impl FnOnce(sys::Fd) -> bool) -> bool {
+        let Some(fd) = self.stats_path().and_then(|path| sys::open(&path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok()) else { return false };
+        let done = act(fd);
+        sys::close(fd);
+        done
+    }
+
+    /// Has the file say what the private page says.
+    pub(crate) fn publish_stats(&self) {
+        // After a filter was loaded no call is made that the program would not make.
+        if !self.is_retired() {
+            self.put(0, TOLD_BYTES);
+        }
+    }
+
+    /// Looks up what `terrace run` has assigned.
+    pub(crate) fn fetch_share(&self) {
+        self.get(TOLD_BYTES, size_of::<StatsPage>() - TOLD_BYTES);
+    }
+
+    /// Before the companion is there: tells how much is committed, and looks up what the process may have, now and then.
+    pub(crate) fn tell_committed(&self, page: &StatsPage, committed: u64) {
+        page.committed_bytes.store(committed, Relaxed);
+        let now_ns = sys::now_ns();
+        let more = committed >= self.stats.committed.load(Relaxed) + COMMITTED_STEP;
+        if self.is_retired() || !more && now_ns - self.stats.committed_ns.load(Relaxed) < COMMITTED_EVERY_NS {
+            return;
+        }
+        self.stats.committed.fetch_max(committed, Relaxed);
+        self.stats.committed_ns.store(now_ns, Relaxed);
+        self.put(offset_of!(StatsPage, committed_bytes), size_of::<u64>());
+        self.fetch_share();
+    }
+
+    /// In the mover: looks up what was assigned, takes in samples and how often timers are to interrupt, and hands out what was
+    /// interrupted and what moved.
+    pub(crate) fn exchange(&self) {
+        self.fetch_share();
+        if self.settings.timers {
+            self.get(offset_of!(StatsFile, interrupts), 2 * size_of::<u64>());
+        }
+        self.fetch_samples();
+        self.tell_rings();
+    }
+
+    fn fetch_samples(&self) {
+        const AT: usize = offset_of!(StatsFile, samples);
+        const SENT: usize = AT + offset_of!(SampleRing, sent);
+        const SLOTS: usize = AT + offset_of!(SampleRing, slots);
+        let Some(samples) = self.samples() else { return };
+        let before = samples.sent.load(Relaxed);
+        if !self.get(SENT, size_of::<u64>()) {
+            return;
+        }
+        let sent = samples.sent.load(Relaxed);
+        // Somebody else may have written there: then nothing new is believed.
+        let new = sent.wrapping_sub(before).min(SAMPLE_SLOTS as u64) as usize;
+        let first = (sent.wrapping_sub(new as u64) % SAMPLE_SLOTS as u64) as usize;
+        let until_end = new.min(SAMPLE_SLOTS - first);
+        for (slot, count) in [(first, until_end), (0, new - until_end)].into_iter().filter(|(_, count)| *count > 0) {
+            self.get(SLOTS + slot * size_of::<u64>(), count * size_of::<u64>());
+        }
+    }
+
+    /// Hands out what is new in the rings that the process writes. False if somebody else does just now.
+    fn tell_rings(&self) -> bool {
+        let Some(mut told) = self.stats.rings.try_lock() else { return false };
+        if self.settings.timers
+            && let Some(interrupts) = self.interrupts()
+        {
+            let at = offset_of!(StatsFile, interrupts) + offset_of!(stats::InterruptRing, ring);
+            self.tell_ring(&interrupts.ring, at, &mut told.interrupts);
+        }
+        if self.settings.moves
+            && let Some(moves) = self.move_ring()
+        {
+            self.tell_ring(moves, offset_of!(StatsFile, moves), &mut told.moves);
+        }
+        true
+    }
+
+    fn tell_ring<const SLOTS: usize, const WORDS: usize>(&self, ring: &Ring<SLOTS, WORDS>, at: usize, told: &mut u64) {
+        let begun = ring.begun.load(Acquire);
+        let from = (*told).max(begun.saturating_sub(SLOTS as u64));
+        let whole = |number: &u64| ring.slots[(number % SLOTS as u64) as usize].number.load(Acquire) > *number;
+        // What is being written waits for the next time, with all after it.
+        let until = (from..begun).find(|number| !whole(number)).unwrap_or(begun);
+        let (count, first) = ((until - from) as usize, (from % SLOTS as u64) as usize);
+        let slots = at + offset_of!(Ring<SLOTS, WORDS>, slots);
+        let until_end = count.min(SLOTS - first);
+        for (slot, count) in [(first, until_end), (0, count - until_end)].into_iter().filter(|(_, count)| *count > 0) {
+            self.put(slots + slot * size_of::<Slot<WORDS>>(), count * size_of::<Slot<WORDS>>());
+        }
+        if until > *told {
+            *told = until;
+            self.put_number(at + offset_of!(Ring<SLOTS, WORDS>, begun), until);
+        }
+    }
+
+    /// Puts a number into the file that is not the private side's.
+    fn put_number(&self, offset: usize, number: u64) {
+        let mapping = self.stats.mapping.load(Acquire);
+        if mapping != 0 && self.may_copy() {
+            // SAFETY: a part of a mapping that nobody touches otherwise.
+            unsafe { sys::copy_to(&raw const number as usize, mapping + offset, size_of::<u64>()) };
+        }
+    }
+
+    /// The last word, once the program has ended or before it retires us. Allocates nothing and waits for nobody.
+    pub(crate) fn publish_last(&self) {
+        if matches!(self.mode(), Mode::Active | Mode::Observing) {
+            self.tell_counts();
+            self.publish_stats();
+            // The mover may be at it.
+            let _ = (0..10).any(|_| {
+                let told = self.tell_rings();
+                if !told {
+                    sys::sleep_raw(Duration::from_millis(1));
+                }
+                told
+            });
+        }
+    }
+}
+
+/// Says that there is no place for this process's figures, once in a run where that can be known.
+fn complain_of_no_place(dir: &str, errno: Errno) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let remedy = match errno {
+        Errno::ENOSPC | Errno::EDQUOT => "make room there, or set XDG_RUNTIME_DIR to a directory with room",
+        Errno::EFBIG => "raise the limit on the size of files (ulimit -f)",
+        Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n)",
+        // The run has ended, or the program gave up its user id or root directory before it forked or executed this one.
+        Errno::ENOENT | Errno::EACCES | Errno::EPERM | Errno::ENOTDIR => return,
+        _ => "set XDG_RUNTIME_DIR to a writable directory",
+    };
+    // An empty file takes no block. Whoever makes it is the first.
+    let first = match sys::open(&format!("{dir}/{}\0", stats::NO_PLACE), libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
+        Ok(fd) => {
+            sys::close(fd);
+            true
+        }
+        Err(e) => e != Errno::EEXIST,
+    };
+    if first && !SAID.swap(true, Relaxed) {
+        sys::complain(&format!(
+            "no place in {dir} for the figures of a process ({errno}): it runs, but is not in the report and takes half of the budget for \
+             its own. To change that: {remedy}"
+        ));
+    }
+}

@@ -1,0 +1,145 @@
+//! No lack of room, no limit and no early loss of rights ends a program under Terrace, or keeps its pages in DRAM where they need not stay.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+use terrace_tests::{Finished, Program, Terrace, compiled, skip};
+
+/// `CANNOT_CHECK` of `cold.h`.
+const CANNOT_CHECK: i32 = 77;
+const TIME_LIMIT: Duration = Duration::from_secs(100);
+
+static SMALL_PLACES: LazyLock<PathBuf> = LazyLock::new(|| compiled("small_places.c", &[]));
+
+/// Runs a case under Terrace, in a place that a shell's commands make small; it must succeed. `None` where it cannot be checked.
+#[track_caller]
+fn hold(arguments: &[&str], place: &str) -> Option<Finished> {
+    let launcher = ["unshare", "--mount", "sh", "-c", &format!("{place} exec \"$@\""), "sh"].map(str::to_owned);
+    let program = Program::new(&*SMALL_PLACES).args(arguments).under(Terrace::within("1G")).time_limit(TIME_LIMIT);
+    run(if place.is_empty() { program } else { program.launched_by(launcher) })
+}
+
+#[track_caller]
+fn run(program: Program) -> Option<Finished> {
+    // SAFETY: no arguments, no failure.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("small places", "only root can make them");
+        return None;
+    }
+    let finished = program.run();
+    if finished.status.code() == Some(CANNOT_CHECK) {
+        skip("this case", finished.stderr.lines().find_map(|line| line.strip_prefix("cannot check: ")).unwrap_or("no reason given"));
+        return None;
+    }
+    assert!(finished.status.success(), "{}", finished.account("failed"));
+    Some(finished)
+}
+
+/// A run directory's file system of this size, which is the only one.
+fn only_place(size: &str) -> String {
+    format!("mount -t tmpfs -o size={size} none /dev/shm; export TMPDIR=/dev/shm; unset XDG_RUNTIME_DIR;")
+}
+
+#[test]
+fn nothing_is_free_for_statistics() {
+    let full = only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full;";
+    for case in ["pages_leave", "children_too"] {
+        let Some(finished) = hold(&[case], &full) else { return };
+        assert_eq!(finished.stderr.matches("no place in /dev/shm/").count(), 1, "{}", finished.account("says nothing, or too much"));
+        assert!(finished.stderr.contains("there was no place for it"), "{}", finished.account("has an untrue report"));
+    }
+}
+
+#[test]
+fn a_full_place_is_not_taken_where_there_is_another() {
+    let full = "mount -t tmpfs -o size=16k none /dev/shm; unset XDG_RUNTIME_DIR; head -c 16384 /dev/zero > /dev/shm/full;";
+    if let Some(finished) = hold(&["children_too"], full) {
+        finished.report().expect_managed();
+    }
+}
+
+#[test]
+fn the_last_blocks_go_while_processes_come() {
+    let script =
+        "head -c 2M /dev/zero > /dev/shm/full; n=0; for i in 1 2 3 4 5 6 7 8; do /bin/true || n=$((n+1)); done; echo \"$n failed\"";
+    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"].map(str::to_owned);
+    let program = Program::new("sh").args(["-c", script]).under(Terrace::within("1G")).launched_by(launcher);
+    let Some(finished) = run(program) else { return };
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "0 failed\n", "{}", finished.account("ended others"));
+    assert_eq!(finished.stderr.matches("no place in /dev/shm/").count(), 1, "{}", finished.account("says nothing, or too much"));
+}
+
+#[test]
+fn pages_of_ended_processes_make_room() {
+    let script = "n=0; i=0; while [ $i -lt 400 ]; do /bin/true || n=$((n+1)); i=$((i+1)); done; echo \"$n failed\"
+        until [ $(ls \"$TERRACE_RUN_DIR\" | wc -l) -lt 50 ]; do sleep 0.1; done; echo few";
+    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"].map(str::to_owned);
+    let program = Program::new("sh").args(["-c", script]).under(Terrace::default()).launched_by(launcher).time_limit(TIME_LIMIT);
+    let Some(finished) = run(program) else { return };
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "0 failed\nfew\n", "{}", finished.account("ended others"));
+    let processes = finished.report().at("/processes").as_array().map_or(0, Vec::len);
+    assert!(processes >= 400, "figures of {processes} processes: {}", finished.account("lost some"));
+}
+
+#[test]
+fn pages_are_truncated() {
+    hold(&["pages_are_truncated"], "");
+}
+
+#[test]
+fn pages_are_removed() {
+    hold(&["pages_are_removed"], "");
+}
+
+#[test]
+fn the_size_of_files_is_limited_later() {
+    hold(&["no_files_may_grow"], "");
+}
+
+#[test]
+fn the_size_of_files_is_limited() {
+    // The page fits, what is behind it does not.
+    if let Some(finished) = hold(&["children_too"], "ulimit -f 100;") {
+        finished.report().expect_managed();
+    }
+    hold(&["children_too"], "ulimit -f 0;");
+}
+
+#[test]
+fn nobody_reads_what_is_said() {
+    let full = only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full; exec 2> /dev/full;";
+    hold(&["pages_leave"], &full);
+    let pipe =
+        only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full; mkfifo /run/nobody; exec 3<> /run/nobody 2> /run/nobody 3<&-; ";
+    let private_run = "mount -t tmpfs none /run; ".to_owned() + &pipe;
+    hold(&["pages_leave"], &private_run);
+}
+
+#[test]
+fn no_descriptors_are_left() {
+    hold(&["no_descriptors_are_left"], "");
+}
+
+/// One test for each way of giving up rights before anything else.
+macro_rules! gives_up {
+    ($($name:ident: $way:literal)*) => {$(
+        #[test]
+        fn $name() {
+            if let Some(finished) = hold(&["pages_leave", $way], "") {
+                finished.report().expect_moves(2_000, 2_000);
+            }
+        }
+    )*};
+}
+
+gives_up! {
+    user_and_groups_are_given_up: "setuid"
+    all_user_ids_are_given_up: "setresuid"
+    the_effective_user_is_given_up: "seteuid"
+    the_user_is_given_up_by_number: "number"
+    capabilities_are_given_up: "capset"
+    the_root_directory_is_given_up: "chroot"
+    a_user_namespace_is_entered: "unshare"
+    other_namespaces_are_entered: "namespaces"
+    dumps_are_given_up: "dumps"
+}
