@@ -7,6 +7,7 @@ use crate::args::RunArguments;
 use crate::child::{self, Moment};
 use crate::effective::Effective;
 use crate::moves::MoveList;
+use crate::outside::Outside;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
@@ -78,6 +79,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     command.arg0(name).args(&arguments.command[1..]);
     let budget = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
     let mut tree = Tree::new(run_dir.path(), budget);
+    let mut outside = out_of_reach.is_none().then(|| Outside::new(run_dir.path()));
     // Inherited by what is started next.
     let mut sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -110,7 +112,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
     let mut looks = Looks::default();
     let meanwhile = |moment| match moment {
-        Moment::Running => looks.next(&mut tree, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
+        Moment::Running => looks.next(&mut tree, outside.as_mut(), sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
         Moment::Stopping => {
             if let Some(wakefulness) = &mut wakefulness {
                 wakefulness.rest();
@@ -122,11 +124,15 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
+    let ended_ns = sys::now_ns();
 
     if let Some(moves) = moves {
         moves.end();
     }
-    let pages = figures::read_all(run_dir.path());
+    let mut pages = figures::read_all(run_dir.path());
+    if let Some(main) = figures::of_process(&pages.good, ended.pid) {
+        pages.good[main].notice_silence(ended_ns);
+    }
     let known = Run {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         settings: &settings,
@@ -134,6 +140,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         together: tree.together(),
+        outside: outside.map(|outside| outside.of(ended.pid)),
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
@@ -164,6 +171,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Looks {
     tree: Option<Instant>,
+    outside: Option<Instant>,
     sampling: Option<Instant>,
     wakefulness: Option<Instant>,
     moves: Option<Instant>,
@@ -177,6 +185,7 @@ impl Looks {
     fn next(
         &mut self,
         tree: &mut Tree,
+        outside: Option<&mut Outside>,
         sampling: Option<&mut Sampling>,
         wakefulness: Option<&mut Wakefulness>,
         moves: Option<&mut MoveList>,
@@ -187,6 +196,9 @@ impl Looks {
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
         if due(&self.tree) {
             self.tree = later(tree.look());
+        }
+        if due(&self.outside) {
+            self.outside = later(outside.map_or(Duration::MAX, |outside| outside.look()));
         }
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
@@ -207,7 +219,8 @@ impl Looks {
             self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
             self.forget = later(self.forget_after);
         }
-        let next = self.tree.into_iter().chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
+        let next =
+            self.tree.into_iter().chain(self.outside).chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())
     }
 }

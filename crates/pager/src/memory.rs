@@ -402,6 +402,7 @@ impl Pager {
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
             self.mover.retired.store(true, Release);
             self.set_mode(crate::Mode::Failed);
+            self.tell_end_of_measuring();
             return;
         }
         for range in self.ranges_within(0, usize::MAX) {
@@ -414,6 +415,14 @@ impl Pager {
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
+        self.tell_end_of_measuring();
+    }
+
+    /// Who reads the statistics must not take what was measured until now for all of the run.
+    fn tell_end_of_measuring(&self) {
+        if let Some(page) = self.stats() {
+            let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
+        }
     }
 
     /// Around `mlockall` (`act`): the kernel touches every page of every mapping.

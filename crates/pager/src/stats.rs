@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0a");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0b");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -89,6 +89,9 @@ pub struct StatsPage {
     pub start_ticks: AtomicU64,
     /// CLOCK_MONOTONIC in ns of the last update.
     pub updated_ns: AtomicU64,
+    /// CLOCK_MONOTONIC in ns when Terrace ended in the process, which went on; 0: it did not. From
+    /// then on nothing here is measured.
+    pub measured_until_ns: AtomicU64,
     /// Written by `terrace run`: the process's share of the run's budget, bytes; 0: none assigned yet.
     pub share_bytes: AtomicU64,
     /// Written by `terrace run`: the `peak_logical_bytes` that the share was made from.
