@@ -2,7 +2,7 @@
  * Memory calls of all kinds in random order, beside a model that knows what every page must hold.
  *
  * Each thread has an area of its own: of each page the model, in .bss, knows whether it is mapped, its protection, whether it is locked, and the
- * number that its contents are made of (0: zeros). It writes and reads pages, alone and through the kernel; gives them up, moves, replaces, protects and locks them;
+ * number that its contents are made of (0: zeros), and what a child gets of it. It writes and reads pages, alone and through the kernel; gives them up, moves, replaces, protects and locks them;
  * advises whatever there is; and forks: a child has the model as it was, and goes on in it. Beside it are blocks of the heap that are resized. What one thread
  * does to its area, the others' areas must not feel.
  * Usage: calls_in_any_order SECONDS [SEED [THREADS]]
@@ -46,6 +46,7 @@ enum state { HOLE, NONE, READABLE, WRITABLE };
 struct page {
     uint8_t state;
     bool locked;
+    bool absent, wiped; /* in children */
     uint64_t number;
 };
 
@@ -256,7 +257,9 @@ static void move(struct thread *t) {
     }
     MUST(moved == at(t, to));
     memcpy(&t->pages[to], &t->pages[from], n * sizeof t->pages[0]);
-    now_is(t, from, n, stays ? WRITABLE : HOLE);
+    /* What stays is empty, and of its kind. */
+    for (size_t i = from; i < from + n; i++)
+        t->pages[i] = (struct page){.state = stays ? WRITABLE : HOLE, .absent = stays && t->pages[i].absent, .wiped = stays && t->pages[i].wiped};
     for (size_t i = to; i < to + n; i++)
         look(t, "moved page", at(t, i), t->pages[i].number);
 }
@@ -266,6 +269,18 @@ static void advise(struct thread *t) {
                                  MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_SEQUENTIAL, MADV_RANDOM, MADV_MERGEABLE, MADV_UNMERGEABLE};
     size_t n, p = a_run(t, &n);
     madvise(at(t, p), n * PAGE, advice[below(t, COUNT(advice))]);
+}
+
+/* Mostly taken back, so that children have something; wiped rarely, for such memory does not leave. */
+static void keep_from_children(struct thread *t) {
+    size_t n, p = a_run(t, &n);
+    bool wipes = below(t, 16) == 0, keeps = below(t, 3) == 0;
+    if (!all(t, p, n, is_mapped))
+        return;
+    int advice = wipes ? keeps ? MADV_WIPEONFORK : MADV_KEEPONFORK : keeps ? MADV_DONTFORK : MADV_DOFORK;
+    MUST(madvise(at(t, p), n * PAGE, advice) == 0);
+    for (size_t i = p; i < p + n; i++)
+        *(wipes ? &t->pages[i].wiped : &t->pages[i].absent) = keeps;
 }
 
 static void lock_or_not(struct thread *t) {
@@ -370,9 +385,14 @@ static void fork_on(struct thread *t, int depth) {
         memset(t->children, 0, sizeof t->children);
         /* Of its own: the parent goes on reading from the other. */
         MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, t->pair) == 0);
-        /* Locks are not inherited. */
-        for (size_t p = 0; p < PAGES; p++)
+        /* Locks are not inherited, nor what was to be kept from children. */
+        for (size_t p = 0; p < PAGES; p++) {
             t->pages[p].locked = false;
+            if (t->pages[p].wiped)
+                t->pages[p].number = 0;
+            if (t->pages[p].absent)
+                now_is(t, p, 1, HOLE);
+        }
         if (next_random(t) % 2)
             look_at_all(t, "in a child");
         for (size_t n = 0; n < CHILD_OPERATIONS; n++)
@@ -391,6 +411,7 @@ static void one_operation(struct thread *t, int depth) {
     static void (*const kinds[])(struct thread *) = {
         write_pages, write_pages, write_pages, read_pages, read_pages, read_pages, discard, let_go, protect, protect, replace, cut, mend_holes,
         move,        move,        advise,      advise,     advise,     lock_or_not, through_the_kernel, through_the_kernel, touch_ahead, use_heap, use_heap,
+        keep_from_children,
     };
     t->operations++;
     if (next_random(t) % 400 == 0)

@@ -124,6 +124,31 @@ static void space_comes_back(void) {
     }
 }
 
+/* A child that was kept from all that its parent has in a file has files of its own, whatever number the parent's had. */
+static void a_child_has_nothing_in_its_parents_file(void) {
+    char *map = cold_mapping(BYTES, 5);
+    MUST(madvise(map, BYTES, MADV_DONTFORK) == 0);
+    for (int descriptors = 0; descriptors < 14; descriptors++) {
+        evict(map, BYTES);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            char *own = mapping(BYTES / 8);
+            for (uint64_t round = 0; round < 2; round++) {
+                fill(own, BYTES / 8, round);
+                evict(own, BYTES / 8);
+                /* What is needed no more is closed now and then. */
+                usleep(120000);
+                check(own, BYTES / 8, round);
+            }
+            _exit(0);
+        }
+        wait_for(child);
+        MUST(open("/dev/null", O_RDONLY) >= 0);
+    }
+    check(map, BYTES, 5);
+}
+
 /* A child is forked while pages are out, and closes every descriptor. The parent gives all of them up and evicts as many others: what it
  * frees must not be used for those before the child is done, which looks last, nor be kept after that. */
 static void a_child_reads_what_its_parent_gave_up(void) {
@@ -294,6 +319,7 @@ static const struct a_case cases[] = {
     CASE(a_fork_without_descriptors),
     CASE(holds),
     CASE(space_comes_back),
+    CASE(a_child_has_nothing_in_its_parents_file),
     CASE(a_child_reads_what_its_parent_gave_up),
     CASE(a_child_executes_another_program),
     CASE(no_space),

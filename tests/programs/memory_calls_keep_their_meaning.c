@@ -368,6 +368,110 @@ static void children_get_what_they_may(void) {
     check(wiped, BYTES, 3);
 }
 
+static void child_has_none_of_it(char *area) {
+    MUST(touch(AT(area, 500), false) == SIGSEGV && touch(AT(area, 799), true) == SIGSEGV && touch(AT(area, 1499), false) == SIGSEGV);
+    check_pages(area, 0, 500, 1);
+    check_pages(area, 800, 900, 1);
+    check_pages(area, 1500, PAGES, 1);
+    /* What comes there is new, and leaves and comes back like all else. */
+    for (int n = 0; n < 2; n++) {
+        char *place = AT(area, n ? 900 : 500);
+        size_t bytes = (n ? 600 : 300) * PAGE;
+        MUST(mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == place);
+        check_zeros(place, bytes);
+        fill(place, bytes, 2);
+        evict(place, bytes);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            alarm(60);
+            check(place, bytes, 2);
+            check_pages(area, 0, 500, 1);
+            _exit(0);
+        }
+        wait_for(grandchild);
+        check(place, bytes, 2);
+    }
+}
+
+/* Advice on what children get is no reason to keep memory in DRAM: it leaves as before, and they get what they may. */
+static void memory_kept_from_children_leaves_too(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        char *area = cold_mapping(BYTES, 1);
+        MUST((kind ? (int)syscall(SYS_madvise, AT(area, 500), 1000 * PAGE, MADV_DONTFORK) : madvise(AT(area, 500), 1000 * PAGE, MADV_DONTFORK)) == 0);
+        MUST(madvise(AT(area, 800), 100 * PAGE, MADV_DOFORK) == 0);
+        check(area, BYTES, 1);
+        evict(area, BYTES);
+        evict(AT(area, 900), 600 * PAGE);
+        /* With pages out, with some back, and with all of it written again. */
+        for (int round = 0; round < 3; round++) {
+            MUST(status_of_child(child_has_none_of_it, area) == 0);
+            if (round == 0)
+                check_pages(area, 400, 700, 1);
+            else if (round == 1)
+                fill(area, BYTES, 1);
+        }
+        check(area, BYTES, 1);
+        /* (What a child had too cannot leave before it is written.) */
+        fill(area, BYTES, 1);
+        evict(area, BYTES);
+        /* It goes along to another address. */
+        char *target = mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        MUST(target != MAP_FAILED);
+        static const size_t parts[] = {0, 500, 800, 900, 1500, PAGES};
+        for (size_t n = 0; n + 1 < COUNT(parts); n++) {
+            size_t bytes = (parts[n + 1] - parts[n]) * PAGE;
+            MUST(mremap(AT(area, parts[n]), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, AT(target, parts[n])) == AT(target, parts[n]));
+        }
+        evict(target, BYTES);
+        MUST(status_of_child(child_has_none_of_it, target) == 0);
+        /* Taken back, a child has all of it. */
+        MUST(madvise(target, BYTES, MADV_DOFORK) == 0);
+        fill(target, BYTES, 1);
+        evict(target, BYTES);
+        MUST(status_of_child(all_is_there, target) == 0);
+        check(target, BYTES, 1);
+        MUST(munmap(target, BYTES) == 0);
+    }
+}
+
+/* Chunks as JavaScript engines map them: reserved a little too large, kept from children, cut, and opened. */
+static void small_chunks_kept_from_children(void) {
+    enum { CHUNK = 256 << 10, CHUNKS = 60 };
+    static char *chunks[CHUNKS];
+    for (size_t n = 0; n < CHUNKS; n++) {
+        size_t reserved = 2 * CHUNK - PAGE;
+        char *start = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        MUST(start != MAP_FAILED && madvise(start, reserved, MADV_DONTFORK) == 0);
+        char *chunk = (char *)(((uintptr_t)start + CHUNK - 1) / CHUNK * CHUNK), *end = start + reserved;
+        if (chunk > start)
+            MUST(munmap(start, (size_t)(chunk - start)) == 0);
+        if (chunk + CHUNK < end)
+            MUST(munmap(chunk + CHUNK, (size_t)(end - chunk - CHUNK)) == 0);
+        MUST(mprotect(chunk, CHUNK, PROT_READ | PROT_WRITE) == 0);
+        fill(chunk, CHUNK, n + 1);
+        chunks[n] = chunk;
+    }
+    for (int round = 0; round < 2; round++) {
+        for (size_t n = 0; n < CHUNKS; n++)
+            evict(chunks[n], CHUNK);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            MUST(touch(chunks[CHUNKS - 1], false) == SIGSEGV && touch(chunks[0] + CHUNK - 1, true) == SIGSEGV);
+            char *own = cold_mapping(CHUNK, 7);
+            check(own, CHUNK, 7);
+            _exit(0);
+        }
+        wait_for(child);
+        for (size_t n = 0; n < CHUNKS; n++)
+            check(chunks[n], CHUNK, n + 1);
+    }
+    for (size_t n = 0; n < CHUNKS; n += 2)
+        MUST(munmap(chunks[n], CHUNK) == 0);
+    for (size_t n = 1; n < CHUNKS; n += 2)
+        check(chunks[n], CHUNK, n + 1);
+}
+
 static void locked_pages_are_resident(void) {
     char *area = cold_mapping(BYTES, 1);
     if (mlock(AT(area, 100), 1000 * PAGE) != 0)
@@ -1101,6 +1205,10 @@ static long call_without_the_c_library(long number, void *address, size_t bytes)
     return syscall_without_the_c_library(number, (long)address, (long)bytes, 0, 0, 0, 0);
 }
 
+static long advise_without_the_c_library(void *address, size_t bytes, int advice) {
+    return syscall_without_the_c_library(SYS_madvise, (long)address, (long)bytes, advice, 0, 0, 0);
+}
+
 /* Removed by a call that nothing can interpose, and mapped anew: nothing of what was there comes back. */
 static void memory_removed_behind_the_c_library(void) {
     char *area = cold_mapping(BYTES, 1);
@@ -1158,7 +1266,7 @@ static void hold_every_other_page(char *area, size_t pages, uint64_t seed) {
     check_every_other_page(area, pages, seed);
 }
 
-enum { SMALL = 128 };
+enum { SMALL = 32 };
 
 static char *small_mapping_at(char *place, bool past_the_c_library) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
@@ -1169,6 +1277,33 @@ static char *small_mapping_at(char *place, bool past_the_c_library) {
         MUST(mmap(place, SMALL * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == place);
     }
     return place;
+}
+
+/* Advice on children that is given, and taken back, by instructions of the program's own. */
+static void advice_on_children_behind_the_c_library(void) {
+    char *area = cold_mapping(BYTES, 1);
+    MUST(madvise(AT(area, 500), 1000 * PAGE, MADV_DONTFORK) == 0);
+    MUST(advise_without_the_c_library(AT(area, 500), 1000 * PAGE, MADV_DOFORK) == 0);
+    MUST(status_of_child(all_is_there, area) == 0);
+    check(area, BYTES, 1);
+    fill(area, BYTES, 1);
+    evict(area, BYTES);
+    MUST(advise_without_the_c_library(AT(area, 500), 1000 * PAGE, MADV_DONTFORK) == 0);
+    MUST(advise_without_the_c_library(AT(area, 800), 100 * PAGE, MADV_DOFORK) == 0);
+    MUST(status_of_child(child_has_none_of_it, area) == 0);
+    check(area, BYTES, 1);
+    fill(area, BYTES, 1);
+    MUST(madvise(AT(area, 0), 400 * PAGE, MADV_DONTFORK) == 0);
+    MUST(advise_without_the_c_library(AT(area, 100), 1300 * PAGE, MADV_DOFORK) == 0);
+    evict(area, BYTES);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        check_pages(area, 100, 1400, 1);
+        _exit(0);
+    }
+    wait_for(child);
+    check(area, BYTES, 1);
 }
 
 /* Removed as a collector's or a JIT's own system call removes it; what comes there is small, by the C library's mmap or as it maps itself
@@ -1573,6 +1708,8 @@ int main(int count, char **words) {
         CASE(protection_comes_and_goes),
         CASE(lazily_freed_pages_are_old_or_zero),
         CASE(children_get_what_they_may),
+        CASE(memory_kept_from_children_leaves_too),
+        CASE(small_chunks_kept_from_children),
         CASE(locked_pages_are_resident),
         CASE(everything_locked),
         CASE(mincore_works),
@@ -1595,6 +1732,7 @@ int main(int count, char **words) {
         CASE(remapped_memory_keeps_its_kind),
         CASE(failed_mappings_leave_no_old_contents),
         CASE(memory_removed_behind_the_c_library),
+        CASE(advice_on_children_behind_the_c_library),
         CASE(small_mappings_where_memory_was_removed),
         CASE(shared_segments_replace_memory),
         CASE(advice_through_a_process_descriptor),

@@ -47,6 +47,7 @@ static FORKS: LazyLock<Cases> = LazyLock::new(|| {
 
 cases! { FILES.hold:
     space_comes_back
+    a_child_has_nothing_in_its_parents_file
     a_child_reads_what_its_parent_gave_up
     a_child_executes_another_program
 }

@@ -22,6 +22,8 @@ cases! { CALLS.hold:
     protection_comes_and_goes
     lazily_freed_pages_are_old_or_zero
     children_get_what_they_may
+    memory_kept_from_children_leaves_too
+    small_chunks_kept_from_children
     locked_pages_are_resident
     everything_locked
     mincore_works
@@ -44,6 +46,7 @@ cases! { CALLS.hold:
     remapped_memory_keeps_its_kind
     failed_mappings_leave_no_old_contents
     memory_removed_behind_the_c_library
+    advice_on_children_behind_the_c_library
     small_mappings_where_memory_was_removed
     shared_segments_replace_memory
     advice_through_a_process_descriptor

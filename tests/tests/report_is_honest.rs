@@ -135,3 +135,43 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
     let (floor, steady) = (report.number("/floor_bytes"), observed.mean_from(observed.seconds() / 3.0));
     assert!(floor > 0.5 * steady && floor <= 1.1 * steady, "a floor of {floor:.0}; {steady:.0} seen: {report}");
 }
+
+/// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
+#[test]
+fn memory_out_of_reach_is_told_by_kind() {
+    let program = compiled("out_of_reach.c", &[]);
+    let kinds = [
+        ("static", "static_bytes"),
+        ("break", "break_bytes"),
+        ("shared", "shared_bytes"),
+        ("memfd", "shared_bytes"),
+        ("small", "small_bytes"),
+        ("executable", "executable_bytes"),
+    ];
+    for (kind, field) in kinds {
+        let finished = Program::new(&program).arg(kind).under(Terrace::within("64M")).succeed();
+        let told = finished.report().number(&format!("/other_memory/{field}")) / MIB;
+        assert!((100.0..150.0).contains(&told), "{told} MiB of {kind}: {}", finished.account("was told wrongly"));
+        let line = finished.stderr.lines().find(|line| line.starts_with("  not managed: "));
+        assert!(line.is_some_and(|line| line.contains("M ")), "{}", finished.account("did not tell"));
+        assert!(!finished.stderr.contains("nothing to manage"), "{}", finished.account("told that there is nothing"));
+    }
+}
+
+/// A program that loads a seccomp filter is not managed from then on. What it has after that
+/// counts, seen from outside.
+#[test]
+fn memory_after_a_filter_counts_as_seen_from_outside() {
+    let program = compiled("out_of_reach.c", &[]);
+    let finished = Program::new(&program).arg("filter").under(Terrace::within("40M")).succeed();
+    let report = finished.report();
+    assert_eq!(report.at("/state"), "frozen", "{report}");
+    assert_eq!(report.at("/budget_met"), false, "{report}");
+    let peak = report.number("/afterwards/peak_anonymous_bytes") / MIB;
+    assert!((115.0..150.0).contains(&peak), "a peak of {peak} MiB: {report}");
+    assert!(report.number("/peak_physical_bytes") / MIB >= 115.0, "{report}");
+    let (until, elapsed) = (report.number("/measured_until_s"), report.number("/elapsed_s"));
+    assert!(until > 0.4 && until < elapsed, "measured for {until} s of {elapsed}");
+    assert!(finished.stderr.contains("  budget 40.0M: NOT KEPT"), "{}", finished.account("told of a budget that was kept"));
+    assert!(finished.stderr.contains(" on nothing was managed: "), "{}", finished.account("did not tell"));
+}

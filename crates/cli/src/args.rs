@@ -203,7 +203,7 @@ pub struct RunArguments {
     pub wake_latency: Option<WakeLatency>,
 
     /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5 KiB by who allocates them, then by size), or system (the
-    /// program's own allocator; then only mappings of 1 MiB and more are managed) [default: size]
+    /// program's own allocator; then only mappings of 256 KiB and more are managed) [default: size]
     #[arg(long, value_name = "context|size|system")]
     pub allocator: Option<Allocator>,
 

@@ -93,6 +93,8 @@ pub struct Figures {
     pub note: String,
     pub started_ns: u64,
     pub updated_ns: u64,
+    /// When Terrace ended in the process, which went on; `None` if it did not.
+    pub measured_until_ns: Option<u64>,
     /// `None` without a budget.
     pub budget_bytes: Option<u64>,
     pub budget_met: bool,
@@ -150,6 +152,22 @@ impl Figures {
     /// Whether it never had memory to manage.
     pub fn has_seen_nothing(&self) -> bool {
         self.is_idle() && self.mean_logical_bytes == 0 && self.peak_logical_bytes == 0
+    }
+
+    /// Seconds from the start of the image to the end of what is known of it, if that is not the
+    /// image's own end.
+    pub fn measured_until_s(&self) -> Option<f64> {
+        self.measured_until_ns.map(|until| until.saturating_sub(self.started_ns) as f64 / 1e9)
+    }
+
+    /// The process has just ended. If its Terrace measured and fell silent long before, it was gone:
+    /// killed, or with the program that was there before another one was executed.
+    pub fn notice_silence(&mut self, ended_ns: u64) {
+        const SILENT_NS: u64 = 5_000_000_000;
+        let measured = matches!(self.state, stats::State::Observing | stats::State::Active | stats::State::Frozen);
+        if measured && self.updated_ns > 0 && ended_ns.saturating_sub(self.updated_ns) > SILENT_NS {
+            self.measured_until_ns.get_or_insert(self.updated_ns);
+        }
     }
 }
 
@@ -220,6 +238,8 @@ pub struct Image {
     pub started_ns: u64,
     pub updated_ns: u64,
     pub state: stats::State,
+    /// See [`Figures::measured_until_ns`].
+    pub ended_early: bool,
     pub forked: bool,
     pub at_floor: bool,
     pub committed_bytes: u64,
@@ -250,6 +270,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         started_ns: page.started_ns.load(Relaxed),
         updated_ns: page.updated_ns.load(Relaxed),
         state: stats::State::from_number(page.state.load(Relaxed)),
+        ended_early: page.measured_until_ns.load(Relaxed) != 0,
         forked: page.forked.load(Relaxed) != 0,
         at_floor: page.at_floor.load(Relaxed) != 0,
         committed_bytes: bytes(&page.committed_bytes),
@@ -554,6 +575,7 @@ fn figures_of(page: &StatsPage) -> Figures {
         note: text_of(&page.note),
         started_ns: long(&page.started_ns),
         updated_ns: long(&page.updated_ns),
+        measured_until_ns: Some(long(&page.measured_until_ns)).filter(|until| *until != 0),
         budget_bytes: Some(long(&page.budget_bytes)).filter(|budget| *budget != u64::MAX),
         budget_met: short(&page.budget_met) != 0,
         floor_bytes: long(&page.floor_bytes),
@@ -637,6 +659,7 @@ pub mod samples {
             note: String::new(),
             started_ns: 1_000_000_000,
             updated_ns: 62_000_000_000,
+            measured_until_ns: None,
             budget_bytes: Some(2 << 30),
             budget_met: true,
             floor_bytes: 0,

@@ -20,6 +20,7 @@ mod heatmap;
 mod library;
 mod load;
 mod moves;
+mod outside;
 mod process;
 mod quantity;
 mod reach;

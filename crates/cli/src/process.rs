@@ -38,6 +38,30 @@ pub fn anonymous_bytes(pid: u32) -> u64 {
     if pages.len() < 3 { 0 } else { pages[1].saturating_sub(pages[2]) * 4096 }
 }
 
+/// Resident memory by kind, of /proc/PID/status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Private memory that no file is behind.
+    pub anonymous_bytes: u64,
+    /// Shared memory: anonymous, memfd, System V, files in memory.
+    pub shared_bytes: u64,
+}
+
+/// Resident memory of a process; `None` if there is no such process, or it has ended.
+pub fn resident(pid: u32) -> Option<Resident> {
+    parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_resident(status: &str) -> Option<Resident> {
+    let bytes = |name: &str| status.lines().find_map(|line| kib_of(line, name)).map(|kib| kib << 10);
+    Some(Resident { anonymous_bytes: bytes("RssAnon")?, shared_bytes: bytes("RssShmem")? })
+}
+
+/// The number of a line `name: N kB`.
+pub fn kib_of(line: &str, name: &str) -> Option<u64> {
+    line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
 /// How much of its anonymous memory is a process's own, from 0 to 1: a page that N processes share is 1/N of each. `None` if that
 /// cannot be known. Looks at every page of it.
 pub fn own_fraction(pid: u32) -> Option<f64> {
@@ -74,6 +98,14 @@ mod tests {
         assert!(super::stat(me).is_some_and(|stat| !stat.ended && stat.start_ticks > 0));
         assert!(anonymous_bytes(me) > 0 && super::own_fraction(me).is_some_and(|own| own > 0.0));
         assert_eq!(super::stat(u32::MAX), None);
+    }
+
+    #[test]
+    fn resident_memory_is_told_by_kind() {
+        let status = "VmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\n";
+        assert_eq!(parse_resident(status), Some(Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10 }));
+        assert_eq!(parse_resident("Name: zombie\nState: Z\n"), None);
+        assert!(resident(std::process::id()).is_some_and(|resident| resident.anonymous_bytes > 0));
     }
 
     #[test]

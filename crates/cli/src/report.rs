@@ -4,6 +4,7 @@
 
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
+use crate::outside::{Afterwards, OtherMemory};
 use crate::sampling::Sampled;
 use crate::sites::Sites;
 use crate::tree::Together;
@@ -42,7 +43,7 @@ pub struct Report {
     pub logical_bytes: Option<u64>,
     /// The limit of `--dram` in bytes, at the end; `null` without one. It, and the next three, are about all processes together.
     pub budget_bytes: Option<u64>,
-    /// Whether it was kept, apart from bursts.
+    /// Whether it was kept, apart from bursts; `null` if that is not known.
     pub budget_met: Option<bool>,
     /// The least that could be reached, where the budget was not met; otherwise 0.
     pub floor_bytes: Option<u64>,
@@ -72,6 +73,14 @@ pub struct Report {
     pub mean_unmanaged_bytes: Option<u64>,
     /// Over how long the averages are taken.
     pub mean_window_s: Option<f64>,
+    /// When Terrace ended in the program, which went on: nothing at this level is measured after
+    /// that but the budget and `afterwards`. `null` if it did not.
+    pub measured_until_s: Option<f64>,
+    /// The program's anonymous memory since then, as the kernel tells it; `null` where it was not
+    /// seen.
+    pub afterwards: Option<Afterwards>,
+    /// Memory that Terrace does not manage, by kind; `null` where Terrace was not in the program.
+    pub other_memory: Option<OtherMemory>,
     /// Pages left alone because a forked child shares them, at the end.
     pub shared_pages: Option<u64>,
     /// The tiers, fastest first.
@@ -184,8 +193,10 @@ pub struct Process {
     pub saved_bytes: i64,
     /// Its share of the budget, at the end.
     pub budget_bytes: Option<u64>,
-    /// Whether it kept within its share, apart from bursts.
-    pub budget_met: bool,
+    /// Whether it kept within its share, apart from bursts; `null` if that is not known.
+    pub budget_met: Option<bool>,
+    /// As at the top.
+    pub measured_until_s: Option<f64>,
     /// Pages restored, over all tiers.
     pub faults: u64,
     /// As at the top.
@@ -211,6 +222,9 @@ pub struct Run<'a> {
     pub elapsed: Duration,
     /// What its processes had together, if there was a budget.
     pub together: Option<Together>,
+    /// What the kernel said of its memory: what Terrace does not manage, and what there was after
+    /// Terrace ended in it.
+    pub outside: Option<(OtherMemory, Option<Afterwards>)>,
     /// What became of sampling, if there was any.
     pub sampled: Option<Sampled>,
     /// How long idle CPUs were to wake fast, if that was asked for.
@@ -237,6 +251,11 @@ impl Report {
         let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| main.is_none_or(Figures::has_seen_nothing));
         // One process knows better how it kept its budget than who looks at it now and then.
         let several = run.together.filter(|together| together.processes > 1);
+        // Nor does it know anything of the time after Terrace ended in it.
+        let measured_until_s = main.and_then(Figures::measured_until_s);
+        let afterwards = measured_until_s.and(run.outside.and_then(|(_, afterwards)| afterwards));
+        let seen = if measured_until_s.is_some() { run.together.filter(|_| afterwards.is_some()) } else { several };
+        let judge = main.filter(|_| measured_until_s.is_none());
         let elapsed_s = run.elapsed.as_secs_f64();
         let per_elapsed = |ns: u64| if elapsed_s > 0.0 { ns as f64 / 1e9 / elapsed_s } else { 0.0 };
         let signal = match run.end {
@@ -267,9 +286,9 @@ impl Report {
             },
             logical_bytes: main.map(|page| page.mean_logical_bytes),
             budget_bytes: run.together.map(|all| all.budget_bytes).or_else(|| main.map_or(requested, |page| page.budget_bytes)),
-            budget_met: several.map(|all| all.budget_met).or(main.map(|page| page.budget_met)),
-            floor_bytes: several.map(|all| all.floor_bytes).or(main.map(|page| page.floor_bytes)),
-            over_budget_s: several.map(|all| all.over_budget_s).or(main.map(|page| page.over_budget_ms as f64 / 1e3)),
+            budget_met: seen.map(|all| all.budget_met).or(judge.map(|page| page.budget_met)),
+            floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
+            over_budget_s: seen.map(|all| all.over_budget_s).or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
             wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
             together: several.map(|all| All {
                 processes: all.processes,
@@ -278,7 +297,8 @@ impl Report {
                 peak_physical_bytes: all.peak_physical_bytes,
             }),
             mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
-            peak_physical_bytes: main.map(|page| page.peak_physical_bytes),
+            peak_physical_bytes: main
+                .map(|page| page.peak_physical_bytes.max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes))),
             overhead_bytes: main.map(|page| page.mean_overhead_bytes),
             peak_overhead_bytes: main.map(|page| page.peak_overhead_bytes),
             saved_bytes: main.map(Figures::saved_bytes),
@@ -289,6 +309,9 @@ impl Report {
             stall_s: main.map(|page| page.stall_ns as f64 / 1e9),
             mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
+            measured_until_s,
+            afterwards,
+            other_memory: main.and(run.outside).map(|(other, _)| other),
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
@@ -354,7 +377,8 @@ fn process(page: &Figures, main: bool) -> Process {
         mean_window_s: page.mean_window_ms as f64 / 1e3,
         saved_bytes: page.saved_bytes(),
         budget_bytes: page.budget_bytes,
-        budget_met: page.budget_met,
+        budget_met: page.measured_until_ns.is_none().then_some(page.budget_met),
+        measured_until_s: page.measured_until_s(),
         faults: page.faults(),
         moves: moves(page),
         stall_s: page.stall_ns as f64 / 1e9,
@@ -416,6 +440,7 @@ pub mod samples {
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
             together: None,
+            outside: None,
             sampled: None,
             wakeful: None,
             out_of_reach: None,
@@ -458,6 +483,28 @@ mod tests {
         assert_eq!((report.budget_bytes, report.budget_met, report.over_budget_s), (Some(3 << 30), Some(false), Some(7.5)));
         assert_eq!(report.together.map(|all| all.processes), Some(2));
         assert_eq!(report.processes[1].budget_bytes, Some(2 << 30));
+    }
+
+    #[test]
+    fn after_the_end_of_measuring_only_what_was_seen_from_outside_counts() {
+        let settings = Settings { dram: Dram::Bytes(3 << 30), ..Settings::default() };
+        let mut run = samples::run(&settings);
+        let page = Figures { state: State::Frozen, measured_until_ns: Some(5_000_000_000), ..active(7) };
+        let report = Report::new(&run, std::slice::from_ref(&page));
+        assert_eq!((report.measured_until_s, report.budget_met, report.over_budget_s), (Some(4.0), None, None));
+        assert_eq!((report.processes[0].budget_met, report.afterwards), (None, None));
+        let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
+        run.outside = Some((OtherMemory::default(), Some(afterwards)));
+        run.together = Some(Together { processes: 1, budget_bytes: 3 << 30, over_budget_s: 50.0, ..Together::default() });
+        let report = Report::new(&run, &[page]);
+        assert_eq!((report.budget_met, report.over_budget_s, report.afterwards), (Some(false), Some(50.0), Some(afterwards)));
+        assert_eq!((report.peak_physical_bytes, report.together), (Some(5 << 30), None));
+        let report = Report::new(&run, &[active(7)]);
+        assert_eq!((report.measured_until_s, report.budget_met, report.afterwards), (None, Some(true), None));
+        let (mut silent, mut ended) = (active(7), active(7));
+        silent.notice_silence(silent.updated_ns + 6_000_000_000);
+        ended.notice_silence(ended.updated_ns + 1_000_000_000);
+        assert_eq!((silent.measured_until_s(), ended.measured_until_s()), (Some(61.0), None));
     }
 
     #[test]

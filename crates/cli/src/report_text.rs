@@ -16,18 +16,30 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         "unmanaged" => {
             lines[0] += &format!("  not managed: {}", report.note.as_deref().unwrap_or("for an unknown reason"));
         }
-        "idle" => lines[0] += &format!("  touched less than {}, nothing to manage", bytes(MIN_BUDGET_BYTES)),
+        "idle" => {
+            let least = bytes(MIN_BUDGET_BYTES);
+            let other = report.other_memory.map(|other| other.text()).unwrap_or_default();
+            if other.is_empty() {
+                lines[0] += &format!("  touched less than {least}, nothing to manage");
+            } else {
+                lines[0] += &format!("  touched less than {least} that can be managed");
+                lines.push(format!("  not managed: {other}"));
+            }
+        }
         state => {
-            lines.extend(table(report));
+            if is_measured(report) {
+                lines.extend(table(report));
+            }
             if state == "observing" {
                 lines.push(observed(report, settings));
             } else {
-                lines.push(balance(report));
+                lines.extend(is_measured(report).then(|| balance(report)));
                 lines.extend(budget(report));
             }
-            lines.push(cost(report));
+            lines.extend(is_measured(report).then(|| cost(report)));
             lines.extend(huge_pages(report));
             lines.extend(left_alone(report));
+            lines.extend(afterwards(report));
         }
     }
     if report.state != "unmanaged" {
@@ -48,6 +60,11 @@ fn headline(report: &Report) -> String {
         None => format!("exit {}", report.exit_status),
     };
     format!("terrace: {}  {:.1}s  {end}", report.program, report.elapsed_s)
+}
+
+/// Whether the averages are of any time at all.
+fn is_measured(report: &Report) -> bool {
+    report.measured_until_s.is_none() || report.mean_window_s.is_some_and(|window| window > 0.0)
 }
 
 fn table(report: &Report) -> Vec<String> {
@@ -95,17 +112,32 @@ fn budget(report: &Report) -> Option<String> {
     if report.budget_met == Some(true) {
         return Some(format!("  budget {}{all}: kept ({peak}{over})", bytes(budget)));
     }
+    if report.budget_met.is_none() {
+        return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget)));
+    }
     let floor = report.floor_bytes.filter(|floor| *floor > 0).map(|floor| format!(": the least that can be reached is {}", bytes(floor)));
     Some(format!("  budget {}{all}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
 }
 
 fn cost(report: &Report) -> String {
+    let of_all = if report.measured_until_s.is_some() { format!(" of {:.1}s", report.elapsed_s) } else { String::new() };
     format!(
-        "  terrace itself: {} of memory (included), {} of a CPU; averages over {:.1}s",
+        "  terrace itself: {} of memory (included), {} of a CPU; averages over {:.1}s{of_all}",
         bytes(report.overhead_bytes.unwrap_or(0)),
         share(report.cpu_fraction + report.sampler.cpu_fraction),
         report.mean_window_s.unwrap_or(0.0),
     )
+}
+
+fn afterwards(report: &Report) -> Option<String> {
+    let until = report.measured_until_s?;
+    let seen = match report.afterwards {
+        Some(seen) => {
+            format!("{} of anonymous memory on average, {} at most", bytes(seen.mean_anonymous_bytes), bytes(seen.peak_anonymous_bytes))
+        }
+        None => "how much memory it had since is not known".into(),
+    };
+    Some(format!("  from second {until:.1} on nothing was managed: {seen}"))
 }
 
 fn huge_pages(report: &Report) -> Option<String> {
@@ -117,6 +149,9 @@ fn left_alone(report: &Report) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(unmanaged) = report.mean_unmanaged_bytes.filter(|unmanaged| *unmanaged > 0) {
         parts.push(format!("{} of other memory", bytes(unmanaged)));
+    }
+    if let Some(other) = report.other_memory.filter(|other| other.bytes() > 0) {
+        parts.push(format!("at most {}", other.text()));
     }
     if let Some(shared) = report.shared_pages.filter(|shared| *shared > 0) {
         parts.push(format!("{shared} pages shared with a child"));
@@ -151,7 +186,11 @@ fn out_of_reach(report: &Report) -> Option<String> {
 
 fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
-    let met = if process.budget_met { "" } else { ", its share of the budget NOT KEPT" };
+    let met = match (process.budget_met, process.measured_until_s) {
+        (_, Some(until)) => format!("; not managed, and not known, from its second {until:.1} on"),
+        (Some(false), None) => ", its share of the budget NOT KEPT".into(),
+        _ => String::new(),
+    };
     format!(
         "  also {} ({}), {}: {verb} {} of {}, {} restores{met}",
         process.program,
@@ -167,6 +206,7 @@ fn child(process: &Process) -> String {
 mod tests {
     use super::*;
     use crate::figures::{Figures, samples::active};
+    use crate::outside::{Afterwards, OtherMemory};
     use crate::report::{Run, samples};
     use terrace_pager::stats::State;
     use terrace_pager::unreached::Unreached;
@@ -226,6 +266,39 @@ terrace: redis-server  61.2s  exit 0
         assert_eq!(lines.lines().nth(1), Some("  out of reach: ./t1 (static), ./t2 (static)"));
         let many = told(|run| run.unreached = (1..=9).map(file).collect(), std::slice::from_ref(&shell));
         assert!(many.ends_with("  out of reach: ./t1 (static), ./t2 (static), ./t3 (static), ./t4 (static) and 5 more\n"), "{many}");
+    }
+
+    #[test]
+    fn memory_out_of_reach_is_told_by_kind() {
+        let other = OtherMemory { shared_bytes: 160 << 20, static_bytes: 300 << 20, small_bytes: 1 << 20, ..OtherMemory::default() };
+        let idle = Figures { state: State::Idle, ..active(7) };
+        let expected = "\
+terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be managed
+  not managed: 300.0M static data (.bss and .data), 160.0M shared (several processes may have its pages)
+";
+        assert_eq!(told(|run| run.outside = Some((other, None)), &[idle]), expected);
+        let line = "  not managed: 12.0M of other memory, at most 300.0M static data (.bss and .data), 160.0M shared \
+                    (several processes may have its pages), 512 pages";
+        let text = told(|run| run.outside = Some((other, None)), &[active(7)]);
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_after_the_end_of_measuring_is_not_told() {
+        let page = Figures { state: State::Frozen, measured_until_ns: Some(5_000_000_000), note: "a filter".into(), ..active(7) };
+        let text = told(|_| {}, std::slice::from_ref(&page));
+        for line in [
+            "  budget 2.0G: not known whether it was kept\n",
+            "averages over 60.0s of 61.2s\n",
+            "  from second 4.0 on nothing was managed: how much memory it had since is not known\n",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
+        let nothing = Figures { mean_window_ms: 0, mean_logical_bytes: 0, mean_physical_bytes: 0, tiers: Vec::new(), ..page };
+        let text = told(|run| run.outside = Some((OtherMemory::default(), Some(afterwards))), &[nothing]);
+        assert!(text.contains("nothing was managed: 4.0G of anonymous memory on average, 5.0G at most\n"), "{text}");
+        assert!(!text.contains("averages") && !text.contains("saved"), "{text}");
     }
 
     #[test]

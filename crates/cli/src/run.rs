@@ -7,7 +7,9 @@ use crate::args::RunArguments;
 use crate::child::{self, Moment};
 use crate::effective::Effective;
 use crate::ended::Ended;
+use crate::figures;
 use crate::moves::MoveList;
+use crate::outside::Outside;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
@@ -85,6 +87,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
     let mut tree = Tree::new(run_dir.path(), dram);
     let mut ended_processes = Ended::new(run_dir.path());
+    let mut outside = out_of_reach.is_none().then(|| Outside::new(run_dir.path()));
     // Inherited by what is started next.
     let mut sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -117,7 +120,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
     let mut looks = Looks::default();
     let meanwhile = |moment| match moment {
-        Moment::Running => looks.next(&mut tree, &mut ended_processes, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut()),
+        Moment::Running => {
+            let mut run = Live { tree: &mut tree, ended: &mut ended_processes, outside: outside.as_mut() };
+            looks.next(&mut run, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut())
+        }
         Moment::Stopping => {
             if let Some(wakefulness) = &mut wakefulness {
                 wakefulness.rest();
@@ -129,11 +135,15 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
+    let ended_ns = sys::now_ns();
 
     if let Some(moves) = moves {
         moves.end();
     }
-    let pages = ended_processes.all();
+    let mut pages = ended_processes.all();
+    if let Some(main) = figures::of_process(&pages.good, ended.pid) {
+        pages.good[main].notice_silence(ended_ns);
+    }
     let unusable = pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone());
     let no_place = run_dir.path().join(NO_PLACE).exists().then(|| "there was no place for it".to_string());
     let known = Run {
@@ -143,6 +153,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         together: tree.together(),
+        outside: outside.map(|outside| outside.of(ended.pid)),
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
@@ -170,11 +181,19 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 /// After so long, and after eight times as long again and again, code that was needed once leaves the page table.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
+/// What is looked at in every run.
+struct Live<'a> {
+    tree: &'a mut Tree,
+    ended: &'a mut Ended,
+    outside: Option<&'a mut Outside>,
+}
+
 /// When to look at what.
 #[derive(Default)]
 struct Looks {
     tree: Option<Instant>,
     ended: Option<Instant>,
+    outside: Option<Instant>,
     sampling: Option<Instant>,
     wakefulness: Option<Instant>,
     moves: Option<Instant>,
@@ -187,8 +206,7 @@ impl Looks {
     /// Looks at what is due. Returns how long nothing else will be.
     fn next(
         &mut self,
-        tree: &mut Tree,
-        ended: &mut Ended,
+        run: &mut Live<'_>,
         sampling: Option<&mut Sampling>,
         wakefulness: Option<&mut Wakefulness>,
         moves: Option<&mut MoveList>,
@@ -198,11 +216,14 @@ impl Looks {
         // A year is as good as never.
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
         if due(&self.tree) {
-            self.tree = later(tree.look());
+            self.tree = later(run.tree.look());
         }
         // Not before the tree had its look at them.
         if due(&self.ended) {
-            self.ended = later(ended.look());
+            self.ended = later(run.ended.look());
+        }
+        if due(&self.outside) {
+            self.outside = later(run.outside.as_mut().map_or(Duration::MAX, |outside| outside.look()));
         }
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
@@ -224,7 +245,7 @@ impl Looks {
             self.forget = later(self.forget_after);
         }
         let next =
-            self.tree.into_iter().chain(self.ended).chain(self.sampling).chain(self.wakefulness).chain(self.moves).min().unwrap_or(now);
+            [self.tree, self.ended, self.outside, self.sampling, self.wakefulness, self.moves].into_iter().flatten().min().unwrap_or(now);
         next.saturating_duration_since(Instant::now())
     }
 }

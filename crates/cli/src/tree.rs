@@ -75,6 +75,18 @@ struct Member {
 }
 
 impl Member {
+    /// What the process says of its memory is over where Terrace has ended in it: from then on it
+    /// is what the kernel says.
+    fn see_from_outside(&mut self) {
+        let image = &mut self.image;
+        let bytes = if image.ended_early { process::anonymous_bytes(image.pid) } else { 0 };
+        if bytes > 0 {
+            (image.logical_bytes, image.physical_bytes) = (bytes, bytes);
+            image.peak_logical_bytes = image.peak_logical_bytes.max(bytes);
+            image.peak_physical_bytes = image.peak_physical_bytes.max(bytes);
+        }
+    }
+
     /// Whether it has memory that may be another's too. A child that was just forked is idle for a moment, with all that its parent has.
     fn shares_pages(&self) -> bool {
         self.image.counts() || self.image.state == State::Idle && self.image.forked
@@ -204,6 +216,7 @@ impl Tree {
             // One that is being made is read at the next look.
             if let Some(image) = figures::read_image(&member.file) {
                 member.image = image;
+                member.see_from_outside();
             }
         }
     }

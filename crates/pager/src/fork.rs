@@ -12,6 +12,9 @@
 //!    off, and only then does anything else run. Where there can be no companion (a limit on processes, no right to userfaultfd any more),
 //!    the child's only thread brings all pages back itself.
 //!
+//! What the program keeps from its children (MADV_DONTFORK) is dropped in the child before it starts
+//! anything: ranges, page words, stored pages. The parent's stay.
+//!
 //! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's file, which leaves alone what the child may
 //! need until that is gone. For it the child gets two descriptors a file by way of the program's table: the file, and a token whose end the
 //! parent sees. The child's keeper takes them along into its own table, where nothing but the child's end closes them.
@@ -161,6 +164,12 @@ impl Pager {
         self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_in_use())
     }
 
+    /// In a child: those of its parent, also where the child has dropped all that it had in one. Who
+    /// tidies closes them by their numbers, which must be theirs.
+    fn files_inherited(&self) -> impl Iterator<Item = Arc<DataFile>> {
+        self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_inherited())
+    }
+
     /// In the keeper.
     pub(crate) fn begin_sharing_files(&self) {
         let shared = self.tiers.iter().filter_map(Tier::files).try_for_each(|files| files.begin_sharing()).is_ok();
@@ -239,6 +248,7 @@ impl Pager {
             return;
         }
         let was = self.mode();
+        let absent = self.take_absent();
         sys::become_program();
         self.companion.forget();
         self.forget_threads();
@@ -253,6 +263,7 @@ impl Pager {
             file.inherit(*descriptors);
         }
         self.tiers.iter().filter_map(Tier::files).for_each(|files| files.reset_after_fork());
+        self.drop_absent(&absent);
         match was {
             Mode::Active => {
                 self.start();
@@ -341,13 +352,13 @@ impl Pager {
 
     /// In the keeper of a child: all descriptors that the forking thread brought along.
     pub(crate) fn inherited_descriptors(&self) -> Vec<Fd> {
-        self.files_in_use().flat_map(|file| file.descriptors()).filter(|fd| *fd >= 0).collect()
+        self.files_inherited().flat_map(|file| file.descriptors()).filter(|fd| *fd >= 0).collect()
     }
 
     /// In the keeper of a child: whether another thread of the parent closed the files' descriptors while it forked, and perhaps put others
     /// in their place.
     pub(crate) fn check_inherited_files(&self) -> Result<(), String> {
-        if self.files_in_use().all(|file| file.are(file.descriptors())) {
+        if self.files_inherited().all(|file| file.are(file.descriptors())) {
             return Ok(());
         }
         Err("another thread closed the descriptors of a forked child's pages".to_string())

@@ -6,6 +6,7 @@
 
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
 use crate::ranges::{Attributes, Range};
+use crate::settings::Eviction;
 use crate::sys::{self, Errno, PAGE, SignalsBlocked};
 use crate::table::{Entry, REGION, REGION_PAGES};
 use crate::word::{Snapshot, State};
@@ -18,8 +19,10 @@ use terrace_tiers::Location;
 const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
 /// Of so much of a range that it was advised of, it is remembered of pages that were never touched.
 const ADVISED_BYTES: usize = 1 << 30;
+/// So long for allocations of this size and more; for less of those below it.
+const WAIT_FULL_FROM: usize = 1 << 20;
 /// Allocations below this size never wait.
-const WAIT_FROM: usize = 1 << 20;
+const WAIT_FROM: usize = 256 << 10;
 
 /// Whether the kernel tells of the memory call that is to be made (see [`crate::events`]).
 enum Told {
@@ -117,7 +120,8 @@ impl Pager {
     /// Waits briefly for room for `len` bytes about to be handed out.
     pub fn make_room(&self, len: usize) {
         if len >= WAIT_FROM {
-            self.wait_for_room(len as u64, ALLOCATION_WAIT);
+            let part = len.min(WAIT_FULL_FROM) as f64 / WAIT_FULL_FROM as f64;
+            self.wait_for_room(len as u64, ALLOCATION_WAIT.mul_f64(part));
         }
     }
 
@@ -398,6 +402,7 @@ impl Pager {
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
             self.mover.retired.store(true, Release);
             self.set_mode(crate::Mode::Failed);
+            self.tell_end_of_measuring();
             return;
         }
         for range in self.ranges_within(0, usize::MAX) {
@@ -411,6 +416,14 @@ impl Pager {
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
+        self.tell_end_of_measuring();
+    }
+
+    /// Who reads the statistics must not take what was measured until now for all of the run.
+    fn tell_end_of_measuring(&self) {
+        if let Some(page) = self.stats() {
+            let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
+        }
     }
 
     /// Around `mlockall` (`act`): the kernel touches every page of every mapping.
@@ -445,6 +458,60 @@ impl Pager {
             }
             result
         })
+    }
+
+    /// The program says whether a forked child is to have a range (MADV_DOFORK) or not
+    /// (MADV_DONTFORK): `act` tells the kernel. Managed memory stays managed, and is forgotten in a
+    /// child (`fork.rs`).
+    pub fn inherit<R>(&self, start: usize, len: usize, inherited: bool, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        let Some(end) = start.checked_add(len) else { return act() };
+        // Memory that is kept from children is what devices write to; UFFDIO_MOVE alone sees that.
+        if !inherited && self.settings.evict == Eviction::WriteProtect {
+            self.unmanage(start, len);
+            return act();
+        }
+        // A fork waits for what is in the gate: what the kernel has and what is known here change
+        // as one.
+        let result = self.with_regions(start, len, Told::No, |_| {
+            let result = act();
+            if is_done(&result) {
+                self.ranges.lock().update(start, end, |attributes| attributes.absent_in_child = !inherited);
+            }
+            result
+        });
+        if !is_done(&result) {
+            // The kernel got to somewhere within the range and does not say where.
+            self.unmanage(start, len);
+        }
+        result
+    }
+
+    /// In a forked child, before anything is started: what its parent had and it has not is managed
+    /// no longer. Its stored pages are for [`Pager::drop_absent`]. Only where nothing is mapped: the
+    /// program may have taken its advice back by an instruction of its own.
+    pub(crate) fn take_absent(&self) -> Vec<Range> {
+        let mut ranges = self.ranges.lock();
+        let mut absent = ranges.all();
+        absent.retain(|range| range.attributes.absent_in_child && sys::is_nothing_mapped(range.start, range.end));
+        for range in &absent {
+            ranges.remove(range.start, range.end);
+            if range.attributes.evictable {
+                self.committed.fetch_sub(range.end - range.start, Relaxed);
+            }
+        }
+        absent
+    }
+
+    /// In a forked child, as soon as stores can be used and before anything is started: drops the
+    /// child's copies of pages that it did not get. Its only thread does it, so no lock of a region
+    /// is needed.
+    pub(crate) fn drop_absent(&self, absent: &[Range]) {
+        for range in absent {
+            let entries: Vec<Entry> = self.table.overlapping(range.start, range.end).collect();
+            self.drop_pages(&entries, range.start, range.end);
+            forget_huge(&entries, range.start, range.end);
+            self.forget_swapped(&entries, range.start, range.end);
+        }
     }
 
     /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that it lies in: for what the kernel itself

@@ -78,7 +78,7 @@ enum Op {
     Discard { from: usize, pages: usize },
     Restore { from: usize, pages: usize },
     Replace { from: usize, pages: usize },
-    Fork { from: usize, touched: usize },
+    Fork { from: usize, touched: usize, withheld: (usize, usize) },
 }
 
 /// Pages evicted in all cases: a test of nothing would pass too.
@@ -99,7 +99,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Discard { from, pages }),
         1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Restore { from, pages }),
         1 => (page.clone(), 1usize..100).prop_map(|(from, pages)| Op::Replace { from, pages }),
-        1 => (page, 0usize..50).prop_map(|(from, touched)| Op::Fork { from, touched }),
+        1 => (page.clone(), 0usize..50, (page, 0usize..300))
+            .prop_map(|(from, touched, withheld)| Op::Fork { from, touched, withheld }),
     ]
 }
 
@@ -189,13 +190,36 @@ impl World {
                 self.pager.manage(start, len, true);
                 self.model[which].fill([0; PAGE]);
             }
-            Op::Fork { from, touched } => self.fork(from, touched),
+            Op::Fork { from, touched, withheld } => self.fork(from, touched, withheld),
         }
     }
 
-    /// A forked child compares everything; `touched` pages are touched before the kernel's part, as many after it. The child has no threads of
-    /// the test harness, so it must not allocate or panic.
-    fn fork(&mut self, from: usize, touched: usize) {
+    /// Tells kernel and pager whether children are to have a span.
+    fn inherit(&self, start: usize, len: usize, inherited: bool) {
+        let advice = if inherited { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        // SAFETY: the test's own mapping, of which nothing changes in this process.
+        self.pager.inherit(start, len, inherited, || unsafe { sys::advise(start, len, advice) }).unwrap();
+    }
+
+    /// Of a span that a child did not get nothing is stored, and nothing is managed.
+    fn is_forgotten(&self, start: usize, len: usize) -> bool {
+        let nothing_is_stored = (start..start + len).step_by(PAGE).all(|address| {
+            self.pager.table.get(address).is_none_or(|entry| {
+                let word = entry.word(address).load();
+                word.is(State::Resident) && word.stored().is_none()
+            })
+        });
+        nothing_is_stored && !self.pager.manages(start, len)
+    }
+
+    /// A forked child compares everything; `touched` pages are touched before the kernel's part, as
+    /// many after it. It does not get a span of `withheld`: from where, how many pages. The child has
+    /// no threads of the test harness, so it must not allocate or panic.
+    fn fork(&mut self, from: usize, touched: usize, withheld: (usize, usize)) {
+        let (hidden_start, hidden_len, hidden) = self.span(withheld.0, withheld.1);
+        if hidden_len > 0 {
+            self.inherit(hidden_start, hidden_len, false);
+        }
         // This pager's own probes are not its mover's: bring them back as the mover would.
         self.evictor.cancel_probes(self.pager);
         self.pager.fork_prepare(|| ());
@@ -206,12 +230,16 @@ impl World {
         let child = unsafe { libc::fork() };
         if child == 0 {
             self.pager.fork_child();
-            let right = reads_right(0..PAGES) && self.stored() == 0;
+            let forgotten = hidden_len == 0 || self.is_forgotten(hidden_start, hidden_len);
+            let right = forgotten && reads_right(0..hidden.start) && reads_right(hidden.end..PAGES) && self.stored() == 0;
             // SAFETY: ends the child without running the harness's exit handlers.
             unsafe { libc::_exit(if right { 0 } else { 1 }) };
         }
         assert!(reads_right(after));
         self.pager.fork_parent();
+        if hidden_len > 0 {
+            self.inherit(hidden_start, hidden_len, true);
+        }
         let mut status = 0;
         // SAFETY: waits for our own child.
         unsafe { libc::waitpid(child, &mut status, 0) };

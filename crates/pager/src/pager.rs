@@ -112,7 +112,7 @@ pub struct Pager {
     /// The page with which handlers are let go (see `dismiss_handlers`); 0 until then.
     farewell: AtomicUsize,
     /// Bytes under management, touched or not.
-    committed: AtomicUsize,
+    pub(crate) committed: AtomicUsize,
     /// So many of them are worth starting for, at most.
     start_at: usize,
     /// The kernel tells which pages of registered memory were written (before 6.7 it does not).
@@ -880,7 +880,8 @@ impl Pager {
             for (start, end) in shard_pieces(range.start, range.end) {
                 match patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects())) {
                     Ok(()) => {}
-                    // MADV_DONTFORK: the child has no such memory.
+                    // MADV_DONTFORK by an instruction of the program's own: the child has no such
+                    // memory.
                     Err(Errno::EINVAL) => {}
                     Err(e) => return Err(format!("cannot register {start:#x}..{end:#x} in a forked child ({e})")),
                 }

@@ -17,6 +17,8 @@ pub struct Attributes {
     pub registered: bool,
     /// What the program said of it.
     pub expected: Option<Expectation>,
+    /// A forked child has no such memory (MADV_DONTFORK).
+    pub absent_in_child: bool,
 }
 
 impl Attributes {
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const A: Attributes = Attributes { evictable: true, pinned: false, registered: false, expected: None };
+    const A: Attributes = Attributes { evictable: true, pinned: false, registered: false, expected: None, absent_in_child: false };
     const B: Attributes = Attributes { registered: true, ..A };
 
     #[test]

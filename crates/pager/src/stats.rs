@@ -97,6 +97,9 @@ pub struct StatsPage {
     pub updated_ns: AtomicU64,
     /// The PID namespace that `pid` is a number of, by its inode; 0 if unknown.
     pub pid_namespace: AtomicU64,
+    /// CLOCK_MONOTONIC in ns when Terrace ended in the process, which went on; 0: it did not. From
+    /// then on nothing here is measured.
+    pub measured_until_ns: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
     /// 1 while (or if, at the end) the budget was kept, apart from bursts; 0 where it could not be.

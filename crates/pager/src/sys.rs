@@ -94,6 +94,16 @@ pub fn reserve(len: usize) -> Result<usize> {
     space::map(len, |at| if at == 0 { map_anywhere(len, prot) } else { map_where_nothing_is(at, len, prot).map(|()| at) })
 }
 
+/// Whether nothing is mapped in `start..end`; false if that cannot be known.
+pub fn is_nothing_mapped(start: usize, end: usize) -> bool {
+    let mapped = map_where_nothing_is(start, end - start, libc::PROT_NONE).is_ok();
+    if mapped {
+        // SAFETY: mapped here, where nothing was, and nobody knows of it.
+        unsafe { unmap(start, end - start) };
+    }
+    mapped
+}
+
 /// Reserves address space without access; see [`allow_access`].
 pub fn reserve_without_access(len: usize) -> Result<usize> {
     Span::new(len, len).and_then(|span| {

@@ -1,4 +1,5 @@
-//! The interposed `mmap` family: private anonymous mappings of 1 MiB and more are managed like the heap.
+//! The interposed `mmap` family: private anonymous mappings of 256 KiB and more are managed like
+//! the heap.
 //!
 //! The exported names only forward to functions of this module: inside the library the names themselves mean the kernel's calls
 //! (`--wrap`). Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
@@ -9,8 +10,9 @@ use terrace_pager::Pager;
 use terrace_pager::ranges::Range;
 use terrace_pager::sys::{self, Errno, PAGE, untagged};
 
-/// Smaller mappings are not worth a range of their own (design, decision 6). Python's arenas are exactly this size.
-const MANAGED_FROM: usize = 1 << 20;
+/// Smaller mappings are not worth a range of their own (design, decision 6). V8's chunks and the
+/// arenas of Python before 3.10 are exactly this size; neighbours that are alike are one range.
+const MANAGED_FROM: usize = 256 << 10;
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
@@ -258,8 +260,10 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
         libc::MADV_FREE => free(pager, start, size, act),
         libc::MADV_PAGEOUT if pager.page_out(start, size) => Ok(0),
-        // What a child sees, or what the kernel does to pages one by one, would no longer be ours to know.
-        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice)),
+        // What a child sees, or what the kernel does to pages one by one, would no longer be ours to
+        // know. (Nobody could tell a child whether its zeros are the kernel's.)
+        libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
             act(given, len, advice)
         }

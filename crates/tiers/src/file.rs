@@ -188,6 +188,11 @@ impl FileMedium {
         self.files().iter().filter(|file| file.live.load(Relaxed) > 0).cloned().collect()
     }
 
+    /// Files of a parent that are open here.
+    pub fn files_inherited(&self) -> Vec<Arc<DataFile>> {
+        self.files().iter().filter(|file| file.is_inherited() && !file.is_closed()).cloned().collect()
+    }
+
     /// In a forked child, once the files it needs are [`DataFile::inherit`]ed: forgets the others, which are its parent's.
     pub fn reset_after_fork(&self) {
         self.files().retain(|file| file.is_inherited());

@@ -1,0 +1,314 @@
+//! What the kernel says of a run's memory: how much there is that Terrace does not manage, of which
+//! kind, and how much there was after Terrace ended in a process that went on.
+//!
+//! Looked at from outside, a few times a second: also of processes that never had anything to
+//! manage, in which nothing runs that could tell. By kind memory is known from /proc/PID/smaps,
+//! which takes a look at every page, so that is read only as memory grows.
+
+use crate::figures::{self, PageFile};
+use crate::process::{self, cpu_time, kib_of};
+use crate::quantity::bytes;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time between looks, and the greatest share of it that a look may take of a CPU.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOK_SHARE: u32 = 64;
+/// The same of looks by kind, which are few.
+const BY_KIND_SHARE: u32 = 8;
+/// Until the program is there.
+const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(50);
+/// Memory that seems unmanaged is looked at by kind from so much on, and again when it has grown by
+/// a quarter, or has come to rest; in a process of more than the most that takes too long.
+const BY_KIND_FROM: u64 = 16 << 20;
+const BY_KIND_MOST: u64 = 4 << 30;
+/// Less of a kind is not worth a word.
+const WORTH_TELLING: u64 = 4 << 20;
+/// Smaller mappings are not managed.
+const MANAGED_FROM: usize = 256 << 10;
+
+/// Memory out of Terrace's reach, by kind: the most that was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OtherMemory {
+    /// Shared memory (anonymous, memfd, System V, files in memory), in the process that had most of
+    /// it in its page table.
+    pub shared_bytes: u64,
+    /// Variables of the program and its libraries: `.bss`, and what was written to of `.data`.
+    pub static_bytes: u64,
+    /// The heap of `brk` and `sbrk`.
+    pub break_bytes: u64,
+    /// Private mappings below 256 KiB.
+    pub small_bytes: u64,
+    /// Private memory that may be executed.
+    pub executable_bytes: u64,
+    /// Private memory that is locked.
+    pub locked_bytes: u64,
+    /// Huge pages of hugetlbfs.
+    pub huge_bytes: u64,
+}
+
+impl OtherMemory {
+    /// The kinds, with words for people: the largest first.
+    fn kinds(&self) -> Vec<(u64, &'static str)> {
+        let mut kinds = vec![
+            (self.shared_bytes, "shared (several processes may have its pages)"),
+            (self.static_bytes, "static data (.bss and .data)"),
+            (self.break_bytes, "of brk and sbrk"),
+            (self.small_bytes, "in mappings below 256K"),
+            (self.executable_bytes, "executable"),
+            (self.locked_bytes, "locked"),
+            (self.huge_bytes, "in huge pages of hugetlbfs"),
+        ];
+        kinds.retain(|(bytes, _)| *bytes >= WORTH_TELLING);
+        kinds.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        kinds
+    }
+
+    /// All of it that is worth telling.
+    pub fn bytes(&self) -> u64 {
+        self.kinds().iter().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// What there is, as a list; empty if that is little.
+    pub fn text(&self) -> String {
+        self.kinds().iter().map(|(size, what)| format!("{} {what}", bytes(*size))).collect::<Vec<_>>().join(", ")
+    }
+
+    fn add(&mut self, other: &OtherMemory) {
+        let most = |mine: &mut u64, others: u64| *mine = (*mine).max(others);
+        most(&mut self.shared_bytes, other.shared_bytes);
+        most(&mut self.static_bytes, other.static_bytes);
+        most(&mut self.break_bytes, other.break_bytes);
+        most(&mut self.small_bytes, other.small_bytes);
+        most(&mut self.executable_bytes, other.executable_bytes);
+        most(&mut self.locked_bytes, other.locked_bytes);
+        most(&mut self.huge_bytes, other.huge_bytes);
+    }
+}
+
+/// Anonymous memory of a process after Terrace ended in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Afterwards {
+    /// Over how long it was looked at.
+    pub seconds: f64,
+    /// Its mean.
+    pub mean_anonymous_bytes: u64,
+    /// The most that was seen.
+    pub peak_anonymous_bytes: u64,
+}
+
+/// What is known of one program image of one process.
+#[derive(Debug, Default)]
+struct Seen {
+    pid: u32,
+    started_ns: u64,
+    gone: bool,
+    other: OtherMemory,
+    /// How much there was when it was last looked at by kind.
+    by_kind_bytes: u64,
+    /// How much there was at the last look.
+    unmanaged_bytes: u64,
+    /// Since Terrace ended in it.
+    afterwards: Option<Afterwards>,
+    byte_seconds: f64,
+    looked: Option<Instant>,
+}
+
+/// The processes of one run, from outside.
+#[derive(Debug)]
+pub struct Outside {
+    run_dir: PathBuf,
+    seen: HashMap<String, Seen>,
+}
+
+impl Outside {
+    /// Of the processes that put their pages into `run_dir`.
+    pub fn new(run_dir: &Path) -> Self {
+        Outside { run_dir: run_dir.to_owned(), seen: HashMap::new() }
+    }
+
+    /// Looks at all processes. Returns when to look again.
+    pub fn look(&mut self) -> Duration {
+        let begun = cpu_time();
+        let mut by_kind = Duration::ZERO;
+        for (pid, file) in figures::newest_pages(&self.run_dir) {
+            let (name, started_ns) = (file.name.clone(), file.started_ns);
+            let seen = self.seen.entry(name).or_insert_with(|| Seen { pid, started_ns, ..Seen::default() });
+            if !seen.gone {
+                by_kind += seen.look(&file);
+            }
+        }
+        if self.seen.is_empty() {
+            return FIRST_LOOKS_EVERY;
+        }
+        let rest = (cpu_time() - begun).saturating_sub(by_kind);
+        LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
+    }
+
+    /// What is known of a process: of its last image. Memory that is shared may be in others' page
+    /// tables.
+    pub fn of(&self, pid: u32) -> (OtherMemory, Option<Afterwards>) {
+        let last = self.seen.values().filter(|seen| seen.pid == pid).max_by_key(|seen| seen.started_ns);
+        let mut other = last.map_or_else(OtherMemory::default, |seen| seen.other);
+        other.shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
+        (other, last.and_then(|seen| seen.afterwards))
+    }
+}
+
+impl Seen {
+    /// Returns what looking by kind took.
+    fn look(&mut self, file: &PageFile) -> Duration {
+        // One that is being made is read at the next look.
+        let Some(image) = figures::read_image(file) else { return Duration::ZERO };
+        let same = process::stat(self.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
+        self.gone = same.is_none_or(|stat| stat.ended);
+        let Some(resident) = process::resident(self.pid).filter(|_| !self.gone) else { return Duration::ZERO };
+        self.other.shared_bytes = self.other.shared_bytes.max(resident.shared_bytes);
+        if image.ended_early {
+            self.add_afterwards(resident.anonymous_bytes);
+        }
+        let managed = if image.counts() { image.physical_bytes } else { 0 };
+        let unmanaged = resident.anonymous_bytes.saturating_sub(managed);
+        let grown_by = |part: u64| unmanaged > self.by_kind_bytes + self.by_kind_bytes / part;
+        // What grows no longer is looked at once more.
+        let settled = unmanaged.abs_diff(self.unmanaged_bytes) <= unmanaged / 64;
+        let due = unmanaged >= BY_KIND_FROM && (grown_by(4) || settled && grown_by(32));
+        self.unmanaged_bytes = unmanaged;
+        if !due || resident.anonymous_bytes >= BY_KIND_MOST {
+            return Duration::ZERO;
+        }
+        let begun = cpu_time();
+        self.by_kind_bytes = unmanaged;
+        if let Ok(smaps) = File::open(format!("/proc/{}/smaps", self.pid)) {
+            self.other.add(&by_kind(BufReader::new(smaps)));
+        }
+        cpu_time() - begun
+    }
+
+    fn add_afterwards(&mut self, bytes: u64) {
+        let now = Instant::now();
+        let afterwards = self.afterwards.get_or_insert_default();
+        let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
+        self.looked = Some(now);
+        self.byte_seconds += bytes as f64 * seconds;
+        afterwards.seconds += seconds;
+        afterwards.peak_anonymous_bytes = afterwards.peak_anonymous_bytes.max(bytes);
+        let mean = if afterwards.seconds > 0.0 { self.byte_seconds / afterwards.seconds } else { bytes as f64 };
+        afterwards.mean_anonymous_bytes = mean as u64;
+    }
+}
+
+/// One mapping, as far as smaps has told of it.
+#[derive(Default)]
+struct Mapping {
+    start: usize,
+    end: usize,
+    is_shared: bool,
+    is_executable: bool,
+    path: String,
+    anonymous: u64,
+    huge: u64,
+    is_locked: bool,
+}
+
+impl Mapping {
+    /// Of a line that begins a mapping; `None` for any other.
+    fn of(line: &str) -> Option<Mapping> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let rights = words.next()?.as_bytes();
+        let (is_shared, is_executable) = (rights.get(3) == Some(&b's'), rights.get(2) == Some(&b'x'));
+        let path = words.nth(3).unwrap_or_default().to_string();
+        Some(Mapping { start, end, is_shared, is_executable, path, ..Mapping::default() })
+    }
+
+    /// Whether it holds a program's, library's or other file's private pages.
+    fn is_of_a_file(&self) -> bool {
+        self.path.starts_with('/') && !self.is_shared
+    }
+
+    fn count(&self, before: &Mapping, other: &mut OtherMemory) {
+        other.huge_bytes += self.huge;
+        // Shared memory is counted by the kernel itself.
+        let kind = match self.path.as_str() {
+            _ if self.is_shared => return,
+            "[heap]" => &mut other.break_bytes,
+            _ if self.is_of_a_file() => &mut other.static_bytes,
+            path if path.starts_with('[') && !path.starts_with("[anon:") => return,
+            _ if self.is_executable => &mut other.executable_bytes,
+            _ if self.is_locked => &mut other.locked_bytes,
+            // The loader maps .bss right behind the file's last part.
+            _ if before.end == self.start && before.is_of_a_file() => &mut other.static_bytes,
+            _ if self.end - self.start < MANAGED_FROM => &mut other.small_bytes,
+            _ => return,
+        };
+        *kind += self.anonymous;
+    }
+}
+
+/// Sums up smaps.
+fn by_kind(smaps: impl BufRead) -> OtherMemory {
+    let mut other = OtherMemory::default();
+    let (mut before, mut mapping) = (Mapping::default(), Mapping::default());
+    for line in smaps.lines().map_while(Result::ok) {
+        if let Some(next) = Mapping::of(&line) {
+            mapping.count(&before, &mut other);
+            before = std::mem::replace(&mut mapping, next);
+        } else if let Some(kib) = kib_of(&line, "Anonymous") {
+            mapping.anonymous = kib << 10;
+        } else if let Some(kib) = kib_of(&line, "Private_Hugetlb").or_else(|| kib_of(&line, "Shared_Hugetlb")) {
+            mapping.huge += kib << 10;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            mapping.is_locked = flags.split_ascii_whitespace().any(|flag| flag == "lo");
+        }
+    }
+    mapping.count(&before, &mut other);
+    other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping as smaps has it, in short.
+    fn mapping(range: &str, rights: &str, path: &str, anonymous_kib: u64, flags: &str) -> String {
+        format!(
+            "{range} {rights} 00000000 00:00 0 {path}\nSize: 9 kB\nRss: 9 kB\nAnonymous: {anonymous_kib} kB\n\
+             Private_Hugetlb: 0 kB\nVmFlags: rd wr {flags}\n"
+        )
+    }
+
+    #[test]
+    fn memory_is_told_by_kind() {
+        let smaps = [
+            mapping("400000-401000", "r-xp", "/bin/x", 0, ""),
+            mapping("401000-402000", "rw-p", "/bin/x", 4, ""),
+            mapping("402000-13002000", "rw-p", "", 300 << 10, ""),
+            mapping("20000000-30000000", "rw-p", "[heap]", 20 << 10, ""),
+            mapping("40000000-40010000", "rw-p", "", 64, ""),
+            mapping("50000000-60000000", "rw-p", "", 9 << 10, ""),
+            mapping("60000000-70000000", "rwxp", "", 70 << 10, ""),
+            mapping("70000000-80000000", "rw-p", "[anon:buffers]", 5 << 10, "lo"),
+            mapping("7f0000000000-7f0010000000", "rw-s", "/memfd:heap (deleted)", 0, ""),
+            mapping("7ffc00000000-7ffc00020000", "rw-p", "[stack]", 100, ""),
+        ];
+        let expected = OtherMemory {
+            static_bytes: (300 << 20) + 4096,
+            break_bytes: 20 << 20,
+            small_bytes: 64 << 10,
+            executable_bytes: 70 << 20,
+            locked_bytes: 5 << 20,
+            ..OtherMemory::default()
+        };
+        let told = by_kind(smaps.concat().as_bytes());
+        assert_eq!(told, expected);
+        assert_eq!(told.text(), "300.0M static data (.bss and .data), 70.0M executable, 20.0M of brk and sbrk, 5.0M locked");
+        assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..]), OtherMemory::default());
+        assert_eq!(OtherMemory::default().text(), "");
+    }
+}
