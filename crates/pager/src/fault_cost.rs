@@ -71,7 +71,7 @@ impl Timing {
     pub fn begin(&mut self, cost: &FaultCost, thread: i32, start_ns: u64, alone: bool) {
         self.faults = self.faults.wrapping_add(1);
         let last = self.ended.take();
-        let wanted = alone && (self.faults % EACH == 0 || last.is_some());
+        let wanted = alone && (self.faults.is_multiple_of(EACH) || last.is_some());
         self.cpu_ns = if wanted { sys::program_cpu_ns() } else { None };
         if let (Some((of, ended_ns, cpu_then_ns)), Some(cpu_ns)) = (last, self.cpu_ns)
             && of == thread
