@@ -400,9 +400,9 @@ impl Pager {
         // No fork and no start meanwhile: both talk to the threads that end here.
         let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
+            self.tell_end_of_measuring();
             self.mover.retired.store(true, Release);
             self.set_mode(crate::Mode::Failed);
-            self.tell_end_of_measuring();
             return;
         }
         for range in self.ranges_within(0, usize::MAX) {
@@ -410,19 +410,20 @@ impl Pager {
             self.unmanage(range.start, range.end - range.start);
         }
         self.publish_last();
+        self.tell_end_of_measuring();
         self.end_threads();
         // No process needs to ask any more which one it is.
         self.events.set_told(false);
         self.ahead.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
-        self.tell_end_of_measuring();
     }
 
-    /// Who reads the statistics must not take what was measured until now for all of the run.
+    /// Who reads the statistics must not take what was measured until now for all of the run. Told before no call may be made any more.
     fn tell_end_of_measuring(&self) {
         if let Some(page) = self.stats() {
             let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
+            self.publish_stats();
         }
     }
 
