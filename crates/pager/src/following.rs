@@ -49,8 +49,10 @@ impl Threads {
     /// thread, whose id is at `main_tid`, or 0.
     pub fn learn(&self, tid_address: usize, main_tid: usize) {
         let offset = tid_address.wrapping_sub(sys::thread_pointer());
-        self.tid_offset.store(offset as isize, Relaxed);
-        self.rseq_offset.store(sys::rseq_offset().unwrap_or(0), Relaxed);
+        // Only once: the loader's tables are in the program's heap, and in a forked child may be out at this moment.
+        if self.tid_offset.swap(offset as isize, Relaxed) == 0 {
+            self.rseq_offset.store(sys::rseq_offset().unwrap_or(0), Relaxed);
+        }
         self.add(sys::thread_pointer());
         if main_tid != 0 && main_tid != tid_address {
             self.add(main_tid.wrapping_sub(offset));
