@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrace_pager::ranges::MANAGED_FROM;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -28,8 +29,6 @@ const BY_KIND_FROM: u64 = 16 << 20;
 const BY_KIND_MOST: u64 = 4 << 30;
 /// Less of a kind is not worth a word.
 const WORTH_TELLING: u64 = 4 << 20;
-/// Smaller mappings are not managed.
-const MANAGED_FROM: usize = 256 << 10;
 
 /// Memory out of Terrace's reach, by kind: the most that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

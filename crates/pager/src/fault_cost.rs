@@ -25,12 +25,11 @@ const OWN_CPU_NS: u64 = 1_000;
 /// What is believed, of all handlers.
 pub(crate) struct FaultCost {
     overhead_ns: AtomicU64,
-    samples: AtomicU64,
 }
 
 impl Default for FaultCost {
     fn default() -> Self {
-        FaultCost { overhead_ns: AtomicU64::new(FAULT_OVERHEAD_NS), samples: AtomicU64::new(0) }
+        FaultCost { overhead_ns: AtomicU64::new(FAULT_OVERHEAD_NS) }
     }
 }
 
@@ -49,7 +48,6 @@ impl FaultCost {
             false => believed - (step * (QUANTILE_OF - QUANTILE)).min(believed),
         };
         self.overhead_ns.store(next, Relaxed);
-        self.samples.fetch_add(1, Relaxed);
     }
 }
 

@@ -7,12 +7,9 @@
 
 use std::ffi::c_void;
 use terrace_pager::Pager;
-use terrace_pager::ranges::Range;
+use terrace_pager::ranges::{MANAGED_FROM, Range};
 use terrace_pager::sys::{self, Errno, PAGE, untagged};
 
-/// Smaller mappings are not worth a range of their own (design, decision 6). V8's chunks and the
-/// arenas of Python before 3.10 are exactly this size; neighbours that are alike are one range.
-const MANAGED_FROM: usize = 256 << 10;
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
