@@ -42,7 +42,8 @@ impl<T> Lock<T> {
 
     /// The lock, if nobody has it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then_some(LockGuard { lock: self })
+        // Made only where the lock was taken: a guard that is dropped opens the lock, whoever holds it.
+        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then(|| LockGuard { lock: self })
     }
 
     #[cold]
@@ -282,6 +283,16 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(*lock.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_try_that_fails_leaves_the_lock_to_its_holder() {
+        let lock = Lock::new(());
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "the first try opened it");
+        drop(held);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]
