@@ -390,6 +390,48 @@ static void moved_by_instruction(void) {
         MUST(*(volatile uint64_t *)(target + p * PAGE) == word_of(SEED, from + p, 0));
     check_pages(map, 0, from, SEED);
     check_pages(map, from + pages, PAGES, SEED);
+    /* Children have it where it is now. */
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t p = 0; p < pages; p++)
+            MUST(*(volatile uint64_t *)(target + p * PAGE) == word_of(SEED, from + p, 0));
+        _exit(0);
+    }
+    int status;
+    MUST(child > 0 && waitpid(child, &status, 0) == child);
+    MUST(status == 0);
+}
+
+/* A fork that the C library does not make is seen by nobody. Its child sees its parent's data or is ended by SIGSEGV; it
+ * never reads zeros. Children of the C library's forks, before and after it, have everything. */
+static void forked_by_instruction(void) {
+    make_cold();
+    for (int round = 0; round < 3; round++) {
+        evict(map, BYTES);
+        int status;
+        pid_t child = (pid_t)by_instruction(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            check_pages(map, 0, PAGES, SEED);
+            _exit(0);
+        }
+        MUST(child > 0 && waitpid(child, &status, 0) == child);
+        MUST(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+        child = fork();
+        if (child == 0) {
+            check_pages(map, 0, PAGES, SEED);
+            evict(map, BYTES);
+            child = fork();
+            if (child == 0) {
+                check_pages(map, 0, PAGES, SEED);
+                _exit(0);
+            }
+            MUST(child > 0 && waitpid(child, &status, 0) == child);
+            _exit(status == 0 ? 0 : 1);
+        }
+        MUST(child > 0 && waitpid(child, &status, 0) == child);
+        MUST(status == 0);
+    }
+    check_pages(map, 0, PAGES, SEED);
 }
 
 /* What was evicted of the mapping that was there before is nobody's: a page of zeros that moves there stays one. */
@@ -415,6 +457,31 @@ static void moved_over_evicted_memory(void) {
             MUST(((volatile uint64_t *)target)[p * 512 + w] == (p % 2 ? 0 : word_of(SEED + 1, p, w)));
     check_pages(map, 0, at, SEED);
     check_pages(map, at + pages, PAGES, SEED);
+}
+
+/* Pages that are staged for a moment when the program may not read them come back from there. (Once the program has made
+ * a memory call by instruction, they come back by being touched, which fails.) */
+static void protected_while_staged(void) {
+    needs_events();
+    make_cold();
+    char *scratch = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(scratch != MAP_FAILED);
+    memset(scratch, 1, MIB);
+    evict(scratch, MIB);
+    MUST(by_instruction(SYS_madvise, (long)scratch, MIB, MADV_DONTNEED, 0, 0) == 0);
+    for (int round = 0; round < 60; round++) {
+        check_pages(map, 0, PAGES, SEED);
+        MUST(mprotect(map, BYTES, PROT_NONE) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            MUST(mprotect(map, BYTES, PROT_READ | PROT_WRITE) == 0);
+            check_pages(map, 0, PAGES, SEED);
+            _exit(0);
+        }
+        MUST(mprotect(map, BYTES, PROT_READ | PROT_WRITE) == 0);
+        wait_for(child);
+    }
 }
 
 static void unmapped_by_instruction(void) {
@@ -483,8 +550,10 @@ int main(int count, char **words) {
         CASE(who_traces_reads_evicted_memory),
         CASE(who_is_traced_from_the_start_goes_on),
         CASE(discarded_by_instruction),
+        CASE(forked_by_instruction),
         CASE(moved_by_instruction),
         CASE(moved_over_evicted_memory),
+        CASE(protected_while_staged),
         CASE(unmapped_by_instruction),
         CASE(threads_discard_by_instruction),
     };

@@ -22,8 +22,10 @@ cases! { PROGRAM.hold:
     who_traces_reads_evicted_memory
     who_is_traced_from_the_start_goes_on
     discarded_by_instruction
+    forked_by_instruction
     moved_by_instruction
     moved_over_evicted_memory
+    protected_while_staged
     unmapped_by_instruction
     threads_discard_by_instruction
 }

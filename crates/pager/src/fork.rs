@@ -6,8 +6,10 @@
 //! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library itself touches in the child before
 //!    our handler runs is touched, hence resident (open streams), or was never evicted (see `runtime/src/processes.rs`); the gate closes.
 //!    The stack needs nothing: what the child reads of it before it is registered, the parent has used since the mover paused.
+//!    What is registered is given to children only now ([`sys::keep_from_children`]): a fork that is made past the C library is not
+//!    prepared, and its child must not read zeros.
 //! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
-//! 3. *Parent*: notes are worked off, the gate opens.
+//! 3. *Parent*: what is registered is kept from children again, notes are worked off, the gate opens.
 //! 4. *Child*: locks are opened, a companion is made ([`crate::companion`]), which registers again what was registered, notes are worked
 //!    off, and only then does anything else run. Where there can be no companion (a limit on processes, no right to userfaultfd any more),
 //!    the child's only thread brings all pages back itself.
@@ -104,6 +106,7 @@ impl Pager {
             self.pause_mover();
         }
         self.gate.close();
+        self.give_registered_to_children();
     }
 
     /// Stops evictions; returns when nothing is staged any more.
@@ -193,6 +196,9 @@ impl Pager {
     /// After a fork, in the parent.
     pub fn fork_parent(&self) {
         self.take_files_back();
+        if self.mode() == Mode::Active {
+            self.keep_registered_from_children(0, usize::MAX);
+        }
         self.gate.settle();
         self.work_off_notes();
         self.gate.open();

@@ -528,7 +528,10 @@ impl Pager {
         if self.events.past_us() {
             // As in `restore_now`.
             sys::peek(address, &mut [0]);
-            return entry.word(address).load() != staged;
+            if entry.word(address).load() != staged {
+                return true;
+            }
+            // It cannot be read (PROT_NONE, since a probe). Its slot is about to be emptied, so it goes back all the same.
         }
         let claim = staged.with(State::Restoring, staged.payload());
         if entry.word(address).transition(staged, claim).is_err() {

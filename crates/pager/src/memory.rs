@@ -351,7 +351,12 @@ impl Pager {
             if pieces.iter().any(|piece| piece.attributes.registered) {
                 // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
                 self.unregister_range(start, end);
-                pieces.iter_mut().for_each(|piece| piece.attributes.registered = false);
+                for piece in pieces.iter_mut().filter(|piece| piece.attributes.registered) {
+                    if !piece.attributes.absent_in_child {
+                        let _ = sys::give_to_children(piece.start, piece.end - piece.start);
+                    }
+                    piece.attributes.registered = false;
+                }
             }
             match act() {
                 Ok(done) => {
@@ -477,6 +482,7 @@ impl Pager {
             let result = act();
             if is_done(&result) {
                 self.ranges.lock().update(start, end, |attributes| attributes.absent_in_child = !inherited);
+                self.keep_registered_from_children(start, end);
             }
             result
         });
@@ -485,6 +491,29 @@ impl Pager {
             self.unmanage(start, len);
         }
         result
+    }
+
+    /// What is registered and inherited in `start..end`: only a fork that is prepared may hand it on.
+    fn registered_and_inherited(&self, start: usize, end: usize) -> Vec<Range> {
+        let mut ranges = self.ranges.lock().overlapping(start, end);
+        ranges.retain(|range| range.attributes.registered && !range.attributes.absent_in_child);
+        ranges
+    }
+
+    /// See [`sys::keep_from_children`]. Where the kernel refuses, a fork that nobody sees may read
+    /// zeros; the others are right.
+    pub(crate) fn keep_registered_from_children(&self, start: usize, end: usize) {
+        for range in self.registered_and_inherited(start, end) {
+            let _ = sys::keep_from_children(range.start, range.end - range.start);
+        }
+    }
+
+    /// The child of a prepared fork gets what is registered, too. What the program has unmapped past
+    /// us is refused, and the rest done.
+    pub(crate) fn give_registered_to_children(&self) {
+        for range in self.registered_and_inherited(0, usize::MAX) {
+            let _ = sys::give_to_children(range.start, range.end - range.start);
+        }
     }
 
     /// In a forked child, before anything is started: what its parent had and it has not is managed

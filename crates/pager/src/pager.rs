@@ -878,7 +878,8 @@ impl Pager {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
-                match patiently(|| sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects())) {
+                let register = || sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects());
+                match patiently(register).and_then(|()| patiently(|| sys::keep_from_children(start, end - start))) {
                     Ok(()) => {}
                     // MADV_DONTFORK by an instruction of the program's own: the child has no such
                     // memory.

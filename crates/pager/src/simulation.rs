@@ -326,7 +326,7 @@ impl Kernel {
             return Ok(());
         }
         match advice {
-            libc::MADV_NOHUGEPAGE => Ok(()),
+            libc::MADV_NOHUGEPAGE | libc::MADV_DONTFORK | libc::MADV_DOFORK => Ok(()),
             libc::MADV_DONTNEED => self.drop_copied(start, len),
             libc::MADV_COLD if start + len > self.refused.get() => Err(Errno::EINVAL),
             libc::MADV_COLD => Ok(()),

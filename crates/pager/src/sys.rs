@@ -296,6 +296,19 @@ pub unsafe fn advise(start: usize, len: usize, advice: i32) -> Result<()> {
     unsafe { syscall!(Sysno::madvise, start, len, advice) }.map(drop)
 }
 
+/// A forked child does not get these pages from now on (MADV_DONTFORK): a fork made past the C library, which nobody sees,
+/// must not read zeros where pages are evicted. It is ended by SIGSEGV there.
+pub fn keep_from_children(start: usize, len: usize) -> Result<()> {
+    // SAFETY: changes no contents.
+    unsafe { advise(start, len, libc::MADV_DONTFORK) }
+}
+
+/// Undoes [`keep_from_children`].
+pub fn give_to_children(start: usize, len: usize) -> Result<()> {
+    // SAFETY: changes no contents.
+    unsafe { advise(start, len, libc::MADV_DOFORK) }
+}
+
 /// `madvise` for a purpose of ours.
 ///
 /// # Safety
