@@ -16,6 +16,7 @@ enum {
     WAITING = 64,  /* objects that wait for a worker, at most */
     ARENAS = 6,    /* of each worker */
     SHIFT = 20000, /* steps of a thread before another takes its place */
+    STEPS_LEAST = 50000,
 };
 
 struct object {
@@ -226,18 +227,21 @@ static void have_a_child(struct worker *worker) {
     children++;
 }
 
+/* Until the time is over, and on a slow machine until enough was done. */
+static bool goes_on(void) { return seconds_now() < end || steps < STEPS_LEAST; }
+
 static void *shift(void *argument) {
     struct worker *worker = argument;
     if (random_of(worker) % 4 == 0)
         have_a_child(worker);
-    for (int n = 0; n < SHIFT && seconds_now() < end; n++, steps++)
+    for (int n = 0; n < SHIFT && goes_on(); n++, steps++)
         step(worker, false);
     return NULL;
 }
 
 /* One thread after the other. */
 static void *work(void *argument) {
-    while (seconds_now() < end) {
+    while (goes_on()) {
         pthread_t thread;
         MUST(pthread_create(&thread, NULL, shift, argument) == 0);
         MUST(pthread_join(thread, NULL) == 0);
