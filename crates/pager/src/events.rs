@@ -252,7 +252,7 @@ impl Pager {
                 self.bring_to_new_address(uffd, (start, end), to, tools);
                 // There it is the program's own, and inherited as it was before it was registered.
                 if self.ranges.lock().at(start).is_none_or(|attributes| !attributes.absent_in_child) {
-                    let _ = sys::give_to_children(to, end - start);
+                    sys::give_to_children(to, end - start);
                 }
                 self.note_unmapped(start, end);
             }

@@ -959,15 +959,14 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
             (from, to) = (piece.start, piece.end);
         }
     }
-    let uffd = pager.uffd_of(start);
-    let done = sys::uffd_register(uffd, from, to - from, pager.write_protects()).and_then(|()| {
-        // Before anything leaves.
-        sys::keep_from_children(from, to - from).inspect_err(|_| _ = sys::uffd_unregister(uffd, from, to - from))
-    });
+    let done = sys::uffd_register(pager.uffd_of(start), from, to - from, pager.write_protects());
+    if done.is_ok() {
+        sys::keep_from_children(from, to - from);
+    }
     ranges.update(from, to, |attributes| match done {
         Ok(()) => attributes.registered = true,
         // Of memory or of mappings: another time perhaps.
-        Err(Errno::ENOMEM | Errno::EAGAIN) => {}
+        Err(Errno::ENOMEM) => {}
         Err(_) => attributes.evictable = false,
     });
     done.is_ok()

@@ -353,7 +353,7 @@ impl Pager {
                 self.unregister_range(start, end);
                 for piece in pieces.iter_mut().filter(|piece| piece.attributes.registered) {
                     if !piece.attributes.absent_in_child {
-                        let _ = sys::give_to_children(piece.start, piece.end - piece.start);
+                        sys::give_to_children(piece.start, piece.end - piece.start);
                     }
                     piece.attributes.registered = false;
                 }
@@ -500,19 +500,17 @@ impl Pager {
         ranges
     }
 
-    /// See [`sys::keep_from_children`]. Where the kernel refuses, a fork that nobody sees may read
-    /// zeros; the others are right.
+    /// See [`sys::keep_from_children`].
     pub(crate) fn keep_registered_from_children(&self, start: usize, end: usize) {
         for range in self.registered_and_inherited(start, end) {
-            let _ = sys::keep_from_children(range.start, range.end - range.start);
+            sys::keep_from_children(range.start, range.end - range.start);
         }
     }
 
-    /// The child of a prepared fork gets what is registered, too. What the program has unmapped past
-    /// us is refused, and the rest done.
+    /// The child of a prepared fork gets what is registered, too.
     pub(crate) fn give_registered_to_children(&self) {
         for range in self.registered_and_inherited(0, usize::MAX) {
-            let _ = sys::give_to_children(range.start, range.end - range.start);
+            sys::give_to_children(range.start, range.end - range.start);
         }
     }
 

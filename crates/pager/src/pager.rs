@@ -879,8 +879,8 @@ impl Pager {
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
                 let register = || sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects());
-                match patiently(register).and_then(|()| patiently(|| sys::keep_from_children(start, end - start))) {
-                    Ok(()) => {}
+                match patiently(register) {
+                    Ok(()) => sys::keep_from_children(start, end - start),
                     // MADV_DONTFORK by an instruction of the program's own: the child has no such
                     // memory.
                     Err(Errno::EINVAL) => {}

@@ -297,16 +297,17 @@ pub unsafe fn advise(start: usize, len: usize, advice: i32) -> Result<()> {
 }
 
 /// A forked child does not get these pages from now on (MADV_DONTFORK): a fork made past the C library, which nobody sees,
-/// must not read zeros where pages are evicted. It is ended by SIGSEGV there.
-pub fn keep_from_children(start: usize, len: usize) -> Result<()> {
+/// must not read zeros where pages are evicted. It is ended by SIGSEGV there. An error is no reason to do otherwise: where
+/// parts are not mapped, the kernel says so when the others are done.
+pub fn keep_from_children(start: usize, len: usize) {
     // SAFETY: changes no contents.
-    unsafe { advise(start, len, libc::MADV_DONTFORK) }
+    let _ = unsafe { advise(start, len, libc::MADV_DONTFORK) };
 }
 
 /// Undoes [`keep_from_children`].
-pub fn give_to_children(start: usize, len: usize) -> Result<()> {
+pub fn give_to_children(start: usize, len: usize) {
     // SAFETY: changes no contents.
-    unsafe { advise(start, len, libc::MADV_DOFORK) }
+    let _ = unsafe { advise(start, len, libc::MADV_DOFORK) };
 }
 
 /// `madvise` for a purpose of ours.
