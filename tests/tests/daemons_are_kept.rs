@@ -325,7 +325,8 @@ fn who_is_not_managed_is_not_kept() {
     let output = place.terrace(&["--dram", "1G"]).args(["sh", "-c", script]).output().expect("it can be started");
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
     wait_until("the end of the run", || place.keeper().is_none() && place.run_directories() == 0);
-    assert!(fs::read_to_string(format!("/proc/{sleeper}/comm")).is_ok_and(|name| name == "sleep\n"));
+    let is_sleep = || fs::read_to_string(format!("/proc/{sleeper}/comm")).is_ok_and(|name| name == "sleep\n");
+    wait_until("what is executed without the library", is_sleep);
     kill(sleeper, libc::SIGKILL);
 
     let place = Place::new();

@@ -170,12 +170,12 @@ mod tests {
         let now = sys::now_ns();
         let write = |name: &str, page: Vec<u8>| fs::write(scratch.path().join(name), page).unwrap();
         let mut going_on = GoingOn::new(scratch.path(), VARIABLE, Path::new("/lib.so"));
-        assert_eq!(going_on.settled(), []);
+        assert!(going_on.settled().is_empty());
         // Of a process that ended.
         write(&format!("{}-5.stats", u32::MAX), page_of(u32::MAX, 5, 1, sys::pid_namespace()));
         // This one never made a page, and is not of the run by its environment.
         write(&format!("{own}-6.stats"), page_of(own, 6, ticks, sys::pid_namespace()));
-        assert_eq!(going_on.settled(), []);
+        assert!(going_on.settled().is_empty());
         // One elsewhere, that has just spoken; and then not for long.
         write(&format!("7-{now}.stats"), page_of(7, now, 3, sys::pid_namespace() + 1));
         assert_eq!(going_on.managed(), [7]);
