@@ -126,6 +126,11 @@ Programs out of reach:
   Terrace comes into a program as a preloaded library. Static, musl, 32-bit, setuid and file-capability programs do not
   load it: that is said in one line and the program runs unmanaged (with --strict it is not started).
 
+Daemons:
+  Where managed processes go on after the program, `terrace run` ends with the program's status and says so. A process
+  `terrace-keeper` divides the budget on, and writes the file of --report again when the last has ended. The text follows
+  then only where standard error is a file or the journal. With --wait `terrace run` stays until then.
+
 Signals:
   Signals sent to `terrace run` go on to the program; those of the terminal reach it directly. If the program dies of a
   signal, so does `terrace run`, after the report.
@@ -233,6 +238,11 @@ pub struct RunArguments {
     /// Write each move to this file as it is made, one line of JSON each: when, what, from where to where, and why
     #[arg(long, value_name = "FILE.jsonl")]
     pub moves: Option<PathBuf>,
+
+    /// Stay until all managed processes have ended, also those that the program leaves behind (daemons), and pass signals on to them; without it `terrace run` ends
+    /// with the program, and leaves a process that divides the budget and writes the report when they have ended
+    #[arg(long)]
+    pub wait: bool,
 
     /// Take settings from this TOML file (see `terrace config`)
     #[arg(long, value_name = "FILE")]

@@ -7,6 +7,7 @@
 //!
 //! The program starts with the signal mask and dispositions that we were started with.
 
+use crate::going_on::GoingOn;
 use crate::service::Manager;
 use crate::witness::Witness;
 use crate::{OUR_FAULT, disposition};
@@ -193,6 +194,21 @@ fn let_go_of_pipes() {
     }
 }
 
+/// Waits for a signal: its number, code and sender. `None` if the time is up, or this process was stopped and continued.
+fn next(signals: &libc::sigset_t, wait: Duration) -> Option<(i32, i32, libc::pid_t)> {
+    let wait = libc::timespec { tv_sec: wait.as_secs() as libc::time_t, tv_nsec: wait.subsec_nanos().into() };
+    let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+    // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
+    unsafe {
+        let signal = libc::sigtimedwait(signals, info.as_mut_ptr(), &wait);
+        if signal < 0 {
+            return None;
+        }
+        let info = info.assume_init();
+        Some((signal, info.si_code, info.si_pid()))
+    }
+}
+
 fn supervise(
     child: libc::pid_t,
     signals: &libc::sigset_t,
@@ -218,17 +234,7 @@ fn supervise(
         }
         let rest = witness.as_mut().map_or(LONGEST_WAIT, Witness::rest);
         let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT).min(rest);
-        let wait = libc::timespec { tv_sec: wait.as_secs() as libc::time_t, tv_nsec: wait.subsec_nanos().into() };
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
-        let (signal, code, sender) = unsafe {
-            let signal = libc::sigtimedwait(signals, info.as_mut_ptr(), &wait);
-            if signal < 0 {
-                continue; // EAGAIN: time is up. EINTR: stopped and continued
-            }
-            let info = info.assume_init();
-            (signal, info.si_code, info.si_pid())
-        };
+        let Some((signal, code, sender)) = next(signals, wait) else { continue };
         if signal == libc::SIGCHLD {
             continue;
         }
@@ -237,6 +243,36 @@ fn supervise(
         if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it)) && !came_to_it {
             // SAFETY: no memory is involved. The child has not been waited for, so the number is still its own.
             unsafe { libc::kill(child, signal) };
+        }
+    }
+}
+
+/// After [`run`], while other processes of the program's go on: passes signals on to them until `look` says that there are none.
+/// It says how long to wait for the next look.
+pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<Duration>) {
+    let signals = forwarded_and_child();
+    let own = std::process::id() as libc::pid_t;
+    let mut witness = Witness::start();
+    while let Some(wait) = look(others) {
+        // Orphans, and the witness if somebody ended it.
+        reap(0);
+        let wait = wait.min(witness.as_mut().map_or(LONGEST_WAIT, Witness::rest));
+        let Some((signal, code, _)) = next(&signals, wait) else { continue };
+        let is_of_kernel = code > 0;
+        if signal == libc::SIGTSTP && is_of_kernel {
+            stop_with_it();
+        } else if signal != libc::SIGCHLD {
+            // What went to our process group, those in it have got.
+            let went_to_group = witness.as_mut().is_some_and(|witness| witness.saw(signal, own, is_of_kernel)) || is_of_kernel;
+            for other in others.managed() {
+                let other = other as libc::pid_t;
+                // SAFETY: these calls have no pointers. The number was that of a process of the run a moment ago.
+                unsafe {
+                    if !went_to_group || libc::getpgid(other) != libc::getpgrp() {
+                        libc::kill(other, signal);
+                    }
+                }
+            }
         }
     }
 }

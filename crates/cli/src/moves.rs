@@ -119,6 +119,12 @@ impl MoveList {
         written.and_then(|()| file.flush())
     }
 
+    /// Whether it can be written for long after the program's end: a reader at a pipe would wait for that.
+    pub fn can_go_on(&self) -> bool {
+        let about = self.file.as_ref().and_then(|file| file.get_ref().metadata().ok());
+        about.is_some_and(|about| about.is_file())
+    }
+
     /// What is left, and how much of it all there is.
     pub fn end(mut self) {
         self.look();

@@ -33,6 +33,8 @@ pub struct Report {
     pub signal: Option<i32>,
     /// From start to end of the program.
     pub elapsed_s: f64,
+    /// Managed processes that went on when this was written; the report is written again when the last of them has ended.
+    pub going_on: usize,
     /// Whether Terrace was in the program and able to manage its memory.
     pub managed: bool,
     /// `idle`, `observing`, `active`, `unmanaged` or `frozen`.
@@ -220,6 +222,8 @@ pub struct Run<'a> {
     pub end: End,
     /// How long it ran.
     pub elapsed: Duration,
+    /// How many of its processes went on.
+    pub going_on: usize,
     /// What its processes had together, if there was a budget.
     pub together: Option<Together>,
     /// What the kernel said of its memory: what Terrace does not manage, and what there was after
@@ -250,7 +254,9 @@ impl Report {
         // It has become a program without the library. What it was before counts where it had memory to manage.
         let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| main.is_none_or(Figures::has_seen_nothing));
         // One process knows better how it kept its budget than who looks at it now and then.
-        let several = run.together.filter(|together| together.processes > 1);
+        // But a program that left a daemon knows nothing of that one's memory.
+        let has_own = main.is_some_and(|page| !page.has_seen_nothing());
+        let several = run.together.filter(|together| together.processes > 1 || !has_own);
         // Nor does it know anything of the time after Terrace ended in it.
         let measured_until_s = main.and_then(Figures::measured_until_s);
         let afterwards = measured_until_s.and(run.outside.and_then(|(_, afterwards)| afterwards));
@@ -273,6 +279,7 @@ impl Report {
             exit_status: run.end.exit_status(),
             signal,
             elapsed_s,
+            going_on: run.going_on,
             managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
             state: state_name(main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state)),
             note: match main {
@@ -439,6 +446,7 @@ pub mod samples {
             pid: 7,
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
+            going_on: 0,
             together: None,
             outside: None,
             sampled: None,

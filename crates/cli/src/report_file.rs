@@ -44,6 +44,24 @@ impl ReportFile {
         Ok(ReportFile { file, beside: Some(beside), target })
     }
 
+    /// Opens a place that [`ReportFile::again`] named, unless something else than a regular file is there now.
+    pub fn open_again(target: &Path) -> Result<Self> {
+        if fs::metadata(target).is_ok_and(|about| !about.is_file()) {
+            bail!("{} is not a regular file any more", target.display());
+        }
+        ReportFile::open(target)
+    }
+
+    /// Where a report can be written again later, if that is a regular file.
+    pub fn again(&self) -> Option<PathBuf> {
+        self.beside.is_some().then(|| self.target.clone())
+    }
+
+    /// Lets go of it in a forked process: the file beside is its parent's.
+    pub fn forget(mut self) {
+        self.beside = None;
+    }
+
     /// Writes the report and puts it in its place.
     pub fn write(mut self, text: &str) -> Result<()> {
         self.file.write_all(text.as_bytes()).with_context(|| format!("the report could not be written to {}", self.target.display()))?;
@@ -84,7 +102,13 @@ mod tests {
         assert_eq!((fs::read_to_string(&target).unwrap().as_str(), names(scratch.path()).len()), ("new", 1));
         assert!(ReportFile::open(scratch.path()).is_err());
         assert!(ReportFile::open(&scratch.path().join("no/such/dir.json")).is_err());
-        ReportFile::open(Path::new("/dev/null")).unwrap().write("x").unwrap();
+        let open = ReportFile::open(&target).unwrap();
+        assert_eq!(open.again().as_deref(), Some(target.as_path()));
+        open.forget();
+        assert_eq!(names(scratch.path()).len(), 2);
+        let null = ReportFile::open(Path::new("/dev/null")).unwrap();
+        assert_eq!(null.again(), None);
+        null.write("x").unwrap();
         assert!(fs::metadata("/dev/null").is_ok_and(|about| !about.is_file()));
     }
 }

@@ -8,6 +8,8 @@ use crate::child::{self, Moment};
 use crate::effective::Effective;
 use crate::ended::Ended;
 use crate::figures;
+use crate::going_on::GoingOn;
+use crate::keeper::{self, Side};
 use crate::moves::MoveList;
 use crate::outside::Outside;
 use crate::reach::{self, OutOfReach};
@@ -85,15 +87,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
     let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
-    let mut tree = Tree::new(run_dir.path(), dram);
-    let mut ended_processes = Ended::new(run_dir.path());
-    let mut outside = out_of_reach.is_none().then(|| Outside::new(run_dir.path()));
     // Inherited by what is started next.
-    let mut sampling = match &out_of_reach {
+    let sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
         Some(_) => None,
     };
-    let mut wakefulness = match wake_latency {
+    let wakefulness = match wake_latency {
         WakeLatency::Within(_) if settings.observe => {
             say("--wake-latency has no effect: --observe moves nothing, so no page comes back");
             None
@@ -109,7 +108,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         _ => None,
     };
     // After all that can be refused: it empties the file.
-    let mut moves = moves.as_deref().map(|file| MoveList::create(file, run_dir.path())).transpose()?;
+    let moves = moves.as_deref().map(|file| MoveList::create(file, run_dir.path())).transpose()?;
     if out_of_reach.is_none() {
         settings.run_dir = run_dir.path().to_str().map(str::to_owned);
         settings.run_pid = Some(std::process::id());
@@ -118,16 +117,19 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         settings.timers = sampler == Choice::Timer;
         prepare(&mut command, &settings, &library);
     }
-    let mut looks = Looks::default();
+    let mut watch = Watch {
+        tree: Tree::new(run_dir.path(), dram),
+        ended: Ended::new(run_dir.path()),
+        outside: out_of_reach.is_none().then(|| Outside::new(run_dir.path())),
+        sampling,
+        wakefulness,
+        moves,
+        looks: Looks::default(),
+    };
     let meanwhile = |moment| match moment {
-        Moment::Running => {
-            let mut run = Live { tree: &mut tree, ended: &mut ended_processes, outside: outside.as_mut() };
-            looks.next(&mut run, sampling.as_mut(), wakefulness.as_mut(), moves.as_mut())
-        }
+        Moment::Running => watch.look(),
         Moment::Stopping => {
-            if let Some(wakefulness) = &mut wakefulness {
-                wakefulness.rest();
-            }
+            watch.rest();
             Duration::ZERO
         }
     };
@@ -136,9 +138,26 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
     let ended_ns = sys::now_ns();
+    // With --no-children no other process is managed.
+    let mut others = (out_of_reach.is_none() && settings.children).then(|| GoingOn::new(run_dir.path(), RUN_DIR_VARIABLE, &library));
+    let going_on = others.as_ref().map_or(0, |others| others.settled().len());
+    let rest = match &mut others {
+        Some(others) if going_on > 0 && arguments.wait => {
+            child::stay(others, |others| Some(others.look()?.min(watch.look())));
+            Rest::None
+        }
+        // What process 1 leaves behind ends with it.
+        Some(others) if going_on > 0 && std::process::id() != 1 => leave_keeper(&mut watch, others, run_dir.path()),
+        _ => Rest::None,
+    };
+    let going_on = if matches!(rest, Rest::Kept | Rest::Unkept(_)) { going_on } else { 0 };
+    let Watch { tree, ended: ended_processes, outside, sampling, wakefulness, moves, .. } = watch;
 
-    if let Some(moves) = moves {
-        moves.end();
+    match moves {
+        // The keeper lists on.
+        Some(moves) if matches!(rest, Rest::Kept) && moves.can_go_on() => std::mem::forget(moves),
+        Some(moves) => moves.end(),
+        None => {}
     }
     let mut pages = ended_processes.all();
     if let Some(main) = figures::of_process(&pages.good, ended.pid) {
@@ -152,6 +171,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         pid: ended.pid,
         end: ended.end,
         elapsed: ended.elapsed,
+        going_on,
         together: tree.together(),
         outside: outside.map(|outside| outside.of(ended.pid)),
         sampled: sampling.map(Sampling::end),
@@ -161,31 +181,104 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         sites: sites::read_all(run_dir.path()),
         unusable_page: unusable.or(no_place),
     };
-    for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid) {
+    // That of a process that goes on may be being made.
+    for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid && going_on == 0) {
         say(&format!("the statistics page of process {} cannot be used ({}): it is not in the report", damaged.pid, damaged.why));
     }
     let report = Report::new(&known, &pages.good);
-    // Before the report: whoever reads it may look whether everything is gone.
-    drop(run_dir);
+    if matches!(rest, Rest::Kept) {
+        std::mem::forget(run_dir);
+    } else {
+        // Before the report: whoever reads it may look whether everything is gone.
+        drop(run_dir);
+    }
     let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
-    if let Some(file) = report_file {
-        let written =
-            serde_json::to_string_pretty(&report).context("the report cannot be put as JSON").and_then(|json| file.write(&(json + "\n")));
-        if let Err(error) = written {
-            say(&format!("{error:#}; the figures above are all there is"));
+    let again = report_file.as_ref().and_then(ReportFile::again);
+    let report_file = match report_file {
+        Some(fronts) if matches!(rest, Rest::IsKeeper) => {
+            fronts.forget();
+            again.as_deref().map(ReportFile::open_again).transpose()
         }
+        report_file => Ok(report_file),
+    };
+    let written = report_file.and_then(|file| match file {
+        Some(file) => {
+            serde_json::to_string_pretty(&report).context("the report cannot be put as JSON").and_then(|json| file.write(&(json + "\n")))
+        }
+        None => Ok(()),
+    });
+    if let Err(error) = written {
+        say(&format!("{error:#}; the figures above are all there is"));
+    }
+    match rest {
+        Rest::None => {}
+        Rest::IsKeeper => return Ok(0),
+        Rest::Kept => say(&kept_on(going_on, again.as_deref())),
+        Rest::Unkept(error) => say(&format!(
+            "{} on, and keeps its share of the budget for good: no process could be made to divide it ({error})",
+            number_that_goes(going_on)
+        )),
     }
     Ok(ended.end.pass_on())
+}
+
+/// What became of managed processes that go on after the program.
+enum Rest {
+    /// There are none any more, or soon will be none.
+    None,
+    /// They have a keeper.
+    Kept,
+    /// They have none, as it could not be made.
+    Unkept(io::Error),
+    /// This process was their keeper, and they have ended.
+    IsKeeper,
+}
+
+/// Leaves a keeper behind; in the keeper, returns when it has nothing more to keep.
+fn leave_keeper(watch: &mut Watch, others: &mut GoingOn, run_dir: &Path) -> Rest {
+    let first = || watch.sampling.iter_mut().for_each(Sampling::let_go_of_rings);
+    let front = match keeper::leave_behind(first, run_dir.is_absolute()) {
+        Ok(Side::Front) => return Rest::Kept,
+        Err(error) => return Rest::Unkept(error),
+        Ok(Side::Keeper(front)) => front,
+    };
+    watch.moves.take_if(|moves| !moves.can_go_on());
+    watch.sampling.iter_mut().for_each(Sampling::begin_again);
+    while let Some(rest) = others.look() {
+        std::thread::sleep(rest.min(watch.look()));
+    }
+    // What it writes would replace what is written here.
+    front.await_end();
+    Rest::IsKeeper
+}
+
+fn number_that_goes(processes: usize) -> String {
+    if processes == 1 { "1 process goes".into() } else { format!("{processes} processes go") }
+}
+
+/// What is said at the end where a keeper is left behind.
+fn kept_on(processes: usize, report: Option<&Path>) -> String {
+    let (last, them) = if processes == 1 { ("it has", "it") } else { ("the last has", "them") };
+    let report = match report {
+        Some(file) => format!("{} is written again when {last} ended", file.display()),
+        None if keeper::stderr_stays() => format!("a report follows here when {last} ended"),
+        None => format!("nobody is told of {them} (--report FILE takes a report when {last} ended, --wait waits for that)"),
+    };
+    format!("{} on, managed as before; {report}", number_that_goes(processes))
 }
 
 /// After so long, and after eight times as long again and again, code that was needed once leaves the page table.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
-/// What is looked at in every run.
-struct Live<'a> {
-    tree: &'a mut Tree,
-    ended: &'a mut Ended,
-    outside: Option<&'a mut Outside>,
+/// All that is looked at while processes of a run live.
+struct Watch {
+    tree: Tree,
+    ended: Ended,
+    outside: Option<Outside>,
+    sampling: Option<Sampling>,
+    wakefulness: Option<Wakefulness>,
+    moves: Option<MoveList>,
+    looks: Looks,
 }
 
 /// When to look at what.
@@ -202,51 +295,52 @@ struct Looks {
     forget_after: Duration,
 }
 
-impl Looks {
+impl Watch {
     /// Looks at what is due. Returns how long nothing else will be.
-    fn next(
-        &mut self,
-        run: &mut Live<'_>,
-        sampling: Option<&mut Sampling>,
-        wakefulness: Option<&mut Wakefulness>,
-        moves: Option<&mut MoveList>,
-    ) -> Duration {
+    fn look(&mut self) -> Duration {
+        let Watch { tree, ended, outside, sampling, wakefulness, moves, looks } = self;
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
-        if due(&self.tree) {
-            self.tree = later(run.tree.look());
+        if due(&looks.tree) {
+            looks.tree = later(tree.look());
         }
         // Not before the tree had its look at them.
-        if due(&self.ended) {
-            self.ended = later(run.ended.look());
+        if due(&looks.ended) {
+            looks.ended = later(ended.look());
         }
-        if due(&self.outside) {
-            self.outside = later(run.outside.as_mut().map_or(Duration::MAX, |outside| outside.look()));
+        if due(&looks.outside) {
+            looks.outside = later(outside.as_mut().map_or(Duration::MAX, Outside::look));
         }
-        if due(&self.sampling) {
-            self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
+        if due(&looks.sampling) {
+            looks.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::look));
         }
-        if due(&self.wakefulness) {
-            self.wakefulness = later(wakefulness.map_or(Duration::MAX, |wakefulness| wakefulness.look()));
+        if due(&looks.wakefulness) {
+            looks.wakefulness = later(wakefulness.as_mut().map_or(Duration::MAX, Wakefulness::look));
         }
-        if due(&self.moves) {
-            self.moves = later(moves.map_or(Duration::MAX, |moves| moves.look()));
+        if due(&looks.moves) {
+            looks.moves = later(moves.as_mut().map_or(Duration::MAX, MoveList::look));
         }
-        if due(&self.forget) {
-            if self.forget.is_some()
+        if due(&looks.forget) {
+            if looks.forget.is_some()
                 && let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
             {
                 sys::forget_own_code(pagemap);
                 sys::close(pagemap);
             }
-            self.forget_after = (self.forget_after * 8).max(FORGET_AFTER);
-            self.forget = later(self.forget_after);
+            looks.forget_after = (looks.forget_after * 8).max(FORGET_AFTER);
+            looks.forget = later(looks.forget_after);
         }
-        let next =
-            [self.tree, self.ended, self.outside, self.sampling, self.wakefulness, self.moves].into_iter().flatten().min().unwrap_or(now);
-        next.saturating_duration_since(Instant::now())
+        let all = [looks.tree, looks.ended, looks.outside, looks.sampling, looks.wakefulness, looks.moves];
+        all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
+    }
+
+    /// Nobody looks for a while.
+    fn rest(&mut self) {
+        if let Some(wakefulness) = &mut self.wakefulness {
+            wakefulness.rest();
+        }
     }
 }
 

@@ -123,6 +123,8 @@ enum Intake {
     Events(Source),
     /// Processes of the run write down where their timers interrupted them.
     Timers(Decoder),
+    /// Not any more: where they came from before.
+    Nothing(&'static str),
 }
 
 impl Intake {
@@ -131,6 +133,7 @@ impl Intake {
         match self {
             Intake::Events(source) => source.name(),
             Intake::Timers(_) => "timer",
+            Intake::Nothing(before) => before,
         }
     }
 }
@@ -196,6 +199,7 @@ pub struct Sampled {
 
 /// Sampling of one run.
 pub struct Sampling {
+    choice: Choice,
     intake: Intake,
     run_dir: PathBuf,
     data: RefCell<Data>,
@@ -241,6 +245,7 @@ impl Sampling {
                 let now = Instant::now();
                 let control = Control::new(now, Ticks::of(&intake, everybody), cost);
                 Ok(Some(Sampling {
+                    choice,
                     intake,
                     run_dir: run_dir.to_owned(),
                     data: RefCell::default(),
@@ -288,6 +293,7 @@ impl Sampling {
         let tally = match &mut self.intake {
             Intake::Timers(decoder) => interrupts(files, decoder, wanted, count),
             Intake::Events(source) => source.drain(|process| files.contains_key(&process), wanted, count),
+            Intake::Nothing(_) => Tally::default(),
         };
         self.send();
         self.tally += tally;
@@ -310,7 +316,7 @@ impl Sampling {
             Intake::Events(source) if switch.is_some() || comes_back && !on => {
                 let _ = source.enable(on);
             }
-            Intake::Events(_) => {}
+            Intake::Events(_) | Intake::Nothing(_) => {}
             Intake::Timers(_) => {
                 for file in self.files.values() {
                     // One that cannot be written is forgotten with the next samples.
@@ -353,6 +359,25 @@ impl Sampling {
         }
     }
 
+    /// In a forked process, which does not have the rings mapped: lets go of them, before anything else is mapped where
+    /// they were. Nothing is sampled until [`Sampling::begin_again`].
+    pub fn let_go_of_rings(&mut self) {
+        if let Intake::Events(source) = &self.intake {
+            self.intake = Intake::Nothing(source.name());
+        }
+    }
+
+    /// Goes on, if everybody may be sampled: processes that are there already cannot be, one by one.
+    pub fn begin_again(&mut self) {
+        if let Intake::Nothing(_) = self.intake
+            && let Ok(intake) = open(self.choice, Whose::Everybody)
+        {
+            let control = Control::new(Instant::now(), Ticks::of(&intake, true), Cost(self.control.share));
+            self.control = Control { cost_in_all: self.control.cost_in_all, ..control };
+            self.intake = intake;
+        }
+    }
+
     /// What it came to.
     pub fn end(mut self) -> Sampled {
         self.look();
@@ -385,7 +410,7 @@ enum Ticks {
 impl Ticks {
     fn of(intake: &Intake, everybody: bool) -> Ticks {
         match intake {
-            Intake::Timers(_) => Ticks::None,
+            Intake::Timers(_) | Intake::Nothing(_) => Ticks::None,
             // It counts nothing where nothing runs.
             Intake::Events(Source::Hardware(_)) if everybody => Ticks::None,
             _ if everybody => Ticks::OfAll,

@@ -8,6 +8,7 @@
 //! It has no command line and another name, so that nobody sends it a signal by those of `terrace`.
 
 use crate::child::set_of;
+use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -112,7 +113,7 @@ impl Drop for Witness {
 /// The witness: answers until nobody asks any more.
 fn testify(mut socket: UnixStream, parent: u32) -> ! {
     block_all();
-    hide();
+    rename(c"");
     leave_everything_but(socket.as_raw_fd());
     // SAFETY: no memory is involved but the name, which ends with a NUL.
     unsafe {
@@ -189,8 +190,8 @@ fn leave_everything_but(fd: i32) {
     }
 }
 
-/// Empties the command line that others see.
-fn hide() {
+/// Replaces the command line that others see, as far as there is room for the new one.
+pub fn rename(line: &CStr) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // What follows the name, which may hold anything, begins with field 3; where the arguments are
     // is in fields 48 and 49.
@@ -200,8 +201,12 @@ fn hide() {
         && from != 0
         && to > from
     {
+        let line = line.to_bytes();
         // SAFETY: the kernel put the arguments there, on this process's own stack; nothing in it
-        // reads them any more.
-        unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
+        // reads them any more. The new line is not longer, and the last byte stays 0.
+        unsafe {
+            std::ptr::write_bytes(from as *mut u8, 0, to - from);
+            std::ptr::copy_nonoverlapping(line.as_ptr(), from as *mut u8, line.len().min(to - from - 1));
+        }
     }
 }
