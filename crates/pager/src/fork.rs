@@ -247,6 +247,7 @@ impl Pager {
             self.events.reset_after_fork();
             self.stats.reset_after_fork();
         }
+        self.mover.touching.store(0, Relaxed);
         self.timers.reset_after_fork();
         if self.is_retired() {
             // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.

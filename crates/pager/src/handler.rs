@@ -214,7 +214,7 @@ impl Pager {
                 // The program may discard the page at this moment, which only its handler knows in time: let that bring it. What is
                 // out all the same then is in place, in a forked child whose parent noted it.
                 drop(inside);
-                sys::peek(address, &mut [0]);
+                self.touch_page(address);
                 continue;
             }
             let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
@@ -527,7 +527,7 @@ impl Pager {
     pub(crate) fn put_back(&self, entry: &Entry, address: usize, staged: Snapshot, to: Snapshot) -> bool {
         if self.events.past_us() {
             // As in `restore_now`.
-            sys::peek(address, &mut [0]);
+            self.touch_page(address);
             if entry.word(address).load() != staged {
                 return true;
             }

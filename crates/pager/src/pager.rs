@@ -170,6 +170,8 @@ pub(crate) struct MoverLine {
     pub progress: AtomicU32,
     /// Whether somebody sleeps on `progress`.
     pub waiting: AtomicU32,
+    /// Threads of ours that touch a page of the program's just now: see [`Pager::touch_page`].
+    pub touching: AtomicU32,
     /// How it stands to the program's threads: `Standing` in mover.rs; until when beside them (CLOCK_MONOTONIC, ns; 0 without a mover); and the program's nice value.
     pub standing: AtomicU32,
     pub stays_beside: AtomicU64,
@@ -585,16 +587,18 @@ impl Pager {
         let deadline = sys::now_ns() + at_most.as_nanos() as u64;
         let mut called = false;
         self.mover.demand.fetch_add(bytes, Relaxed);
-        while self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
-            && !self.mover.at_floor.load(Relaxed)
-            && self.mover.running.load(Relaxed)
-            && self.mover.pause.load(Relaxed) == 0
-        {
+        loop {
+            // Before all else, so that whoever changes something later finds this thread awake.
+            let seen = self.mover.progress.load(SeqCst);
+            let waits = self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
+                && !self.mover.at_floor.load(Relaxed)
+                && self.mover.running.load(Relaxed)
+                && self.mover.pause.load(Relaxed) == 0
+                && self.mover.touching.load(SeqCst) == 0;
             let now = sys::now_ns();
-            if now >= deadline {
+            if !waits || now >= deadline {
                 break;
             }
-            let seen = self.mover.progress.load(Acquire);
             if !called {
                 self.call_mover();
                 called = true;
@@ -614,6 +618,18 @@ impl Pager {
             sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
             sys::yield_now();
         }
+    }
+
+    /// Touches a page of the program's on a thread of ours, so that its handler brings it. Meanwhile no handler waits for room:
+    /// it may be this thread that makes it.
+    pub(crate) fn touch_page(&self, address: usize) {
+        self.mover.touching.fetch_add(1, SeqCst);
+        self.mover.progress.fetch_add(1, SeqCst);
+        if self.mover.waiting.load(SeqCst) > 0 {
+            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
+        }
+        sys::peek(address, &mut [0]);
+        self.mover.touching.fetch_sub(1, SeqCst);
     }
 
     /// Wakes the mover.
