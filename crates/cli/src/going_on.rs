@@ -138,9 +138,12 @@ impl GoingOn {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let variables = || environment.split(|byte| *byte == 0);
         let library = self.library.as_os_str().as_bytes();
+        // In the middle of an exec there is none.
+        let executes = environment.is_empty();
         let is_preloaded = |list: &[u8]| list.split(|byte| b": ".contains(byte)).any(|name| name == library);
-        variables().any(|variable| variable == self.variable.as_bytes())
-            && variables().filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD=")).any(is_preloaded)
+        let is_of_run = variables().any(|variable| variable == self.variable.as_bytes())
+            && variables().filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD=")).any(is_preloaded);
+        (is_of_run || executes)
             && reach::out_of_reach(Path::new(&format!("/proc/{pid}/exe"))).is_none()
             && !self.run_dir.join(NO_PLACE).exists()
             && process::stat(pid) == Some(stat)
