@@ -1280,15 +1280,6 @@ static char *small_mapping_at(char *place, bool past_the_c_library) {
 }
 
 /* Advice on children that is given, and taken back, by instructions of the program's own. */
-/* What is registered is Terrace's to keep from children: advice of the program's own, made by instruction, is not told from
- * that, and a child has the memory all the same. */
-static void child_has_none_of_it_or_all(char *area) {
-    if (touch(AT(area, 500), false) == SIGSEGV)
-        child_has_none_of_it(area);
-    else
-        check(area, BYTES, 1);
-}
-
 static void advice_on_children_behind_the_c_library(void) {
     char *area = cold_mapping(BYTES, 1);
     MUST(madvise(AT(area, 500), 1000 * PAGE, MADV_DONTFORK) == 0);
@@ -1299,7 +1290,7 @@ static void advice_on_children_behind_the_c_library(void) {
     evict(area, BYTES);
     MUST(advise_without_the_c_library(AT(area, 500), 1000 * PAGE, MADV_DONTFORK) == 0);
     MUST(advise_without_the_c_library(AT(area, 800), 100 * PAGE, MADV_DOFORK) == 0);
-    MUST(status_of_child(child_has_none_of_it_or_all, area) == 0);
+    MUST(status_of_child(child_has_none_of_it, area) == 0);
     check(area, BYTES, 1);
     fill(area, BYTES, 1);
     MUST(madvise(AT(area, 0), 400 * PAGE, MADV_DONTFORK) == 0);

@@ -106,7 +106,7 @@ impl Pager {
             self.pause_mover();
         }
         self.gate.close();
-        self.give_registered_to_children();
+        self.give_registered_to_children(0, usize::MAX);
     }
 
     /// Stops evictions; returns when nothing is staged any more.

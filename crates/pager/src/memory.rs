@@ -347,16 +347,12 @@ impl Pager {
                 pages_within(entry, start, end).for_each(|address| self.end_probation(entry, address));
             }
             self.split(entries.iter());
+            self.give_registered_to_children(start, end);
             let mut pieces = self.ranges.lock().remove(start, end);
             if pieces.iter().any(|piece| piece.attributes.registered) {
                 // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
                 self.unregister_range(start, end);
-                for piece in pieces.iter_mut().filter(|piece| piece.attributes.registered) {
-                    if !piece.attributes.absent_in_child {
-                        sys::give_to_children(piece.start, piece.end - piece.start);
-                    }
-                    piece.attributes.registered = false;
-                }
+                pieces.iter_mut().for_each(|piece| piece.attributes.registered = false);
             }
             match act() {
                 Ok(done) => {
@@ -507,9 +503,9 @@ impl Pager {
         }
     }
 
-    /// The child of a prepared fork gets what is registered, too.
-    pub(crate) fn give_registered_to_children(&self) {
-        for range in self.registered_and_inherited(0, usize::MAX) {
+    /// Undoes [`Pager::keep_registered_from_children`]: for a fork that is prepared, and where all pages are back for good.
+    pub(crate) fn give_registered_to_children(&self, start: usize, end: usize) {
+        for range in self.registered_and_inherited(start, end) {
             sys::give_to_children(range.start, range.end - range.start);
         }
     }

@@ -613,21 +613,26 @@ impl Pager {
     /// The mover made room. Whoever waited for it has the processor next: where there is only this one, it would have to wait for the end of the mover's
     /// time slice (5 ms) otherwise, and as long as it has not run the mover takes it for somebody who waits.
     pub(crate) fn tell_progress(&self) {
-        self.mover.progress.fetch_add(1, Release);
-        if self.mover.waiting.load(SeqCst) > 0 {
-            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
+        if self.wake_waiting() {
             sys::yield_now();
         }
+    }
+
+    /// Has whoever waits for room look again; true if somebody does.
+    fn wake_waiting(&self) -> bool {
+        self.mover.progress.fetch_add(1, SeqCst);
+        let somebody = self.mover.waiting.load(SeqCst) > 0;
+        if somebody {
+            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
+        }
+        somebody
     }
 
     /// Touches a page of the program's on a thread of ours, so that its handler brings it. Meanwhile no handler waits for room:
     /// it may be this thread that makes it.
     pub(crate) fn touch_page(&self, address: usize) {
         self.mover.touching.fetch_add(1, SeqCst);
-        self.mover.progress.fetch_add(1, SeqCst);
-        if self.mover.waiting.load(SeqCst) > 0 {
-            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
-        }
+        self.wake_waiting();
         sys::peek(address, &mut [0]);
         self.mover.touching.fetch_sub(1, SeqCst);
     }
