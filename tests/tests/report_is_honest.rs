@@ -175,3 +175,35 @@ fn memory_after_a_filter_counts_as_seen_from_outside() {
     assert!(finished.stderr.contains("  budget 40.0M: NOT KEPT"), "{}", finished.account("told of a budget that was kept"));
     assert!(finished.stderr.contains(" on nothing was managed: "), "{}", finished.account("did not tell"));
 }
+
+/// A driver, a shell or a manager that starts the program with the memory: what is told in full is who held most, whoever was started
+/// first. What the others held is told too.
+#[test]
+fn who_held_most_is_told_in_full() {
+    let _machine = machine();
+    let family = compiled("children_share_the_budget.c", &[]);
+    let driver = Program::new(&family).args(["executed", "1", "100", "3"]);
+    let shell = Program::new("sh").arg("-c").arg(format!("true; {} alone 100 3; true", family.display()));
+    for (program, wrapper) in [(driver, "children_share_"), (shell, "sh")] {
+        let finished = program.under(Terrace::within("64M")).succeed();
+        let report = finished.report();
+        report.expect_moves(5_000, 100);
+        assert_eq!(report.at("/figures_of/is_the_program"), false, "{report}");
+        assert_eq!(report.at("/figures_of/program"), "children_share_", "{report}");
+        assert!(report.number("/logical_bytes") / MIB > 70.0, "{report}");
+        let pid = report.number("/figures_of/pid");
+        let main = report.at("/processes").as_array().into_iter().flatten().find(|process| process["main"] == true);
+        let main = main.unwrap_or_else(|| panic!("nobody's figures: {report}"));
+        assert!(main["pid"].as_f64() == Some(pid) && main["mean_held_bytes"].as_f64() > Some(60.0 * MIB), "{report}");
+        // The program is named as before, and the text has the same figures.
+        let whose = format!("of children_share_ ({pid}), which held most");
+        let told = finished.stderr.contains(&format!("terrace: {}", report.at("/program").as_str().unwrap_or_default()))
+            && finished.stderr.contains(&whose)
+            && finished.stderr.contains("  budget 64.0M");
+        assert!(told && !finished.stderr.contains("nothing to manage"), "{}", finished.account(&format!("was told as {wrapper}'s")));
+    }
+    // A process of the same size that lives for a moment does not take its place.
+    let script = format!("{0} alone 40 0; exec {0} alone 100 3", family.display());
+    let finished = Program::new("sh").arg("-c").arg(script).under(Terrace::within("64M")).succeed();
+    assert_eq!(finished.report().at("/figures_of/is_the_program"), true, "{}", finished.report());
+}

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_pager::ranges::MANAGED_FROM;
+use terrace_pager::sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -100,12 +101,31 @@ pub struct Afterwards {
     pub peak_anonymous_bytes: u64,
 }
 
+/// What was seen of one program image of one process, at the end of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Known {
+    /// The process.
+    pub pid: u32,
+    /// When the image was started.
+    pub started_ns: u64,
+    /// What Terrace does not manage of it.
+    pub other: OtherMemory,
+    /// Since Terrace ended in it.
+    pub afterwards: Option<Afterwards>,
+    /// The memory that it held, managed and other, evicted or not, summed up over time: byte-seconds.
+    pub held_byte_s: f64,
+}
+
 /// What is known of one program image of one process.
 #[derive(Debug, Default)]
 struct Seen {
     pid: u32,
     started_ns: u64,
     gone: bool,
+    /// What it held at the last look, when that was, and the sum over time.
+    held_bytes: u64,
+    held_ns: u64,
+    held_byte_s: f64,
     other: OtherMemory,
     /// How much there was when it was last looked at by kind.
     by_kind_bytes: u64,
@@ -148,13 +168,17 @@ impl Outside {
         LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
-    /// What is known of a process: of its last image. Memory that is shared may be in others' page
-    /// tables.
-    pub fn of(&self, pid: u32) -> (OtherMemory, Option<Afterwards>) {
-        let last = self.seen.values().filter(|seen| seen.pid == pid).max_by_key(|seen| seen.started_ns);
-        let mut other = last.map_or_else(OtherMemory::default, |seen| seen.other);
-        other.shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
-        (other, last.and_then(|seen| seen.afterwards))
+    /// What was seen of all processes. Memory that is shared may be in any one's page table, and so is everyone's.
+    pub fn known(self) -> Vec<Known> {
+        let shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
+        let known = |seen: &Seen| Known {
+            pid: seen.pid,
+            started_ns: seen.started_ns,
+            other: OtherMemory { shared_bytes, ..seen.other },
+            afterwards: seen.afterwards,
+            held_byte_s: seen.held_byte_s,
+        };
+        self.seen.values().map(known).collect()
     }
 }
 
@@ -170,8 +194,10 @@ impl Seen {
         if image.ended_early {
             self.add_afterwards(resident.anonymous_bytes);
         }
-        let managed = if image.counts() { image.physical_bytes } else { 0 };
+        let (managed, data) = if image.counts() { (image.physical_bytes, image.logical_bytes) } else { (0, 0) };
         let unmanaged = resident.anonymous_bytes.saturating_sub(managed);
+        let own = (resident.anonymous_bytes + resident.swapped_bytes).max(data + unmanaged);
+        self.add_held(own + resident.shared_bytes, sys::now_ns());
         let grown_by = |part: u64| unmanaged > self.by_kind_bytes + self.by_kind_bytes / part;
         // What grows no longer is looked at once more.
         let settled = unmanaged.abs_diff(self.unmanaged_bytes) <= unmanaged / 64;
@@ -186,6 +212,14 @@ impl Seen {
             self.other.add(&by_kind(BufReader::new(smaps)));
         }
         cpu_time() - begun
+    }
+
+    /// At its start it held nothing, and between two looks it changed steadily.
+    fn add_held(&mut self, bytes: u64, now_ns: u64) {
+        let since_ns = if self.held_ns == 0 { self.started_ns } else { self.held_ns };
+        let seconds = now_ns.saturating_sub(since_ns) as f64 / 1e9;
+        self.held_byte_s += (self.held_bytes as f64 + bytes as f64) / 2.0 * seconds;
+        (self.held_bytes, self.held_ns) = (bytes, now_ns);
     }
 
     fn add_afterwards(&mut self, bytes: u64) {

@@ -38,13 +38,15 @@ pub fn anonymous_bytes(pid: u32) -> u64 {
     if pages.len() < 3 { 0 } else { pages[1].saturating_sub(pages[2]) * 4096 }
 }
 
-/// Resident memory by kind, of /proc/PID/status.
+/// A process's memory by kind, of /proc/PID/status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
     /// Private memory that no file is behind.
     pub anonymous_bytes: u64,
     /// Shared memory: anonymous, memfd, System V, files in memory.
     pub shared_bytes: u64,
+    /// Private memory in the kernel's swap: not resident.
+    pub swapped_bytes: u64,
 }
 
 /// Resident memory of a process; `None` if there is no such process, or it has ended.
@@ -54,7 +56,8 @@ pub fn resident(pid: u32) -> Option<Resident> {
 
 fn parse_resident(status: &str) -> Option<Resident> {
     let bytes = |name: &str| status.lines().find_map(|line| kib_of(line, name)).map(|kib| kib << 10);
-    Some(Resident { anonymous_bytes: bytes("RssAnon")?, shared_bytes: bytes("RssShmem")? })
+    let swapped_bytes = bytes("VmSwap").unwrap_or(0);
+    Some(Resident { anonymous_bytes: bytes("RssAnon")?, shared_bytes: bytes("RssShmem")?, swapped_bytes })
 }
 
 /// The number of a line `name: N kB`.
@@ -102,8 +105,9 @@ mod tests {
 
     #[test]
     fn resident_memory_is_told_by_kind() {
-        let status = "VmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\n";
-        assert_eq!(parse_resident(status), Some(Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10 }));
+        let status = "VmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\nVmSwap:\t 50 kB\n";
+        let expected = Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10, swapped_bytes: 50 << 10 };
+        assert_eq!(parse_resident(status), Some(expected));
         assert_eq!(parse_resident("Name: zombie\nState: Z\n"), None);
         assert!(resident(std::process::id()).is_some_and(|resident| resident.anonymous_bytes > 0));
     }

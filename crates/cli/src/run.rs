@@ -17,7 +17,7 @@ use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
-use crate::{budget, command_path, disposition, library, report_text, say, sites};
+use crate::{budget, command_path, disposition, doctor, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -153,7 +153,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         together: tree.together(),
-        outside: outside.map(|outside| outside.of(ended.pid)),
+        outside: outside.map(Outside::known),
+        group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),

@@ -433,7 +433,9 @@ impl Measure {
             let resident = anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
-        let physical = pager.physical_bytes();
+        // What moved since the look at it is in two places for a moment, and pools count what they may touch.
+        let most = if anonymous > 0 { anonymous + in_files(pager) } else { u64::MAX };
+        let physical = pager.physical_bytes().min(most);
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
         let logical = pager.touched_bytes();
         if now_ns.saturating_sub(self.grown_from.0) > IDLE_SCAN_EVERY_NS {
