@@ -44,14 +44,20 @@ pub struct Report {
     pub note: Option<String>,
     /// Program data under management.
     pub logical_bytes: Option<u64>,
-    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and the next three, are about all processes together.
+    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and what follows down to `far_over_budget_s`, is about all processes together.
     pub budget_bytes: Option<u64>,
-    /// Whether it was kept, apart from bursts; `null` if that is not known.
+    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time; `null` if that is not known.
     pub budget_met: Option<bool>,
-    /// The least that could be reached, where the budget was not met; otherwise 0.
+    /// The share of the time in which it was not exceeded by more than 2 %.
+    pub budget_kept_fraction: Option<f64>,
+    /// Where the budget was not met, what memory was on average while it was far above it and nothing more could be evicted; otherwise 0.
     pub floor_bytes: Option<u64>,
+    /// How long that was.
+    pub floor_s: Option<f64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
+    /// How long by more than 2 %.
+    pub far_over_budget_s: Option<f64>,
     /// How long idle CPUs were to wake within `--wake-latency`, because pages came back; `null` without that flag, or where it had no effect.
     pub wakeful_s: Option<f64>,
     /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
@@ -209,8 +215,10 @@ pub struct Process {
     pub saved_bytes: i64,
     /// Its share of the budget, at the end.
     pub budget_bytes: Option<u64>,
-    /// Whether it kept within its share, apart from bursts; `null` if that is not known.
+    /// Whether it kept within its share, as at the top; `null` if that is not known.
     pub budget_met: Option<bool>,
+    /// As at the top, of its share.
+    pub budget_kept_fraction: Option<f64>,
     /// As at the top.
     pub measured_until_s: Option<f64>,
     /// Pages restored, over all tiers.
@@ -313,8 +321,11 @@ impl Report {
             logical_bytes: main.map(|page| page.mean_logical_bytes),
             budget_bytes: run.together.map(|all| all.budget_bytes).or_else(|| main.map_or(requested, |page| page.budget_bytes)),
             budget_met: seen.map(|all| all.budget_met).or(judge.map(|page| page.budget_met)),
+            budget_kept_fraction: seen.map(|all| all.kept_fraction).or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
+            floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
             over_budget_s: seen.map(|all| all.over_budget_s).or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
+            far_over_budget_s: seen.map(|all| all.far_over_budget_s).or(judge.map(|page| page.far_over_budget_ms as f64 / 1e3)),
             wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
             together: several.map(|all| All {
                 processes: all.processes,
@@ -449,6 +460,7 @@ fn process(page: &Figures, main: bool) -> Process {
         saved_bytes: page.saved_bytes(),
         budget_bytes: page.budget_bytes,
         budget_met: page.measured_until_ns.is_none().then_some(page.budget_met),
+        budget_kept_fraction: page.measured_until_ns.is_none().then(|| page.kept_fraction()),
         measured_until_s: page.measured_until_s(),
         faults: page.faults(),
         moves: moves(page),

@@ -119,15 +119,21 @@ fn budget(report: &Report) -> Option<String> {
         Some(all) => (" for all processes", format!("together peak {}", bytes(all.peak_physical_bytes))),
         None => ("", format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)))),
     };
-    let over = report.over_budget_s.filter(|over| *over > 0.0).map(|over| format!(", above it for {over:.1}s")).unwrap_or_default();
-    if report.budget_met == Some(true) {
-        return Some(format!("  budget {}{all}: kept ({peak}{over})", bytes(budget)));
-    }
-    if report.budget_met.is_none() {
-        return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget)));
-    }
-    let floor = report.floor_bytes.filter(|floor| *floor > 0).map(|floor| format!(": the least that can be reached is {}", bytes(floor)));
-    Some(format!("  budget {}{all}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
+    let far_over_s = report.far_over_budget_s.unwrap_or(0.0);
+    let over = if far_over_s > 0.0 { format!(", more than 2% above it for {far_over_s:.1}s") } else { String::new() };
+    let verdict = match (report.budget_met, report.budget_kept_fraction) {
+        (Some(true), _) => "kept".to_string(),
+        (Some(false), Some(fraction)) => format!("kept for {} of the time", share(fraction)),
+        _ => return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget))),
+    };
+    Some(format!("  budget {}{all}: {verdict} ({peak}{over}){}", bytes(budget), floor(report).unwrap_or_default()))
+}
+
+/// What stood in the way of the budget.
+fn floor(report: &Report) -> Option<String> {
+    let floor = report.floor_bytes.filter(|floor| *floor > 0 && report.measured_until_s.is_none())?;
+    let seconds = report.floor_s.unwrap_or(0.0);
+    Some(format!("; could not get below {} for {seconds:.1}s, while the rest was in use", bytes(floor)))
 }
 
 fn cost(report: &Report) -> String {
@@ -206,7 +212,7 @@ fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
     let met = match (process.budget_met, process.measured_until_s) {
         (_, Some(until)) => format!("; not managed, and not known, from its second {until:.1} on"),
-        (Some(false), None) => ", its share of the budget NOT KEPT".into(),
+        (Some(false), None) => format!(", its share of the budget kept for {} of the time", share(process.budget_kept_fraction.unwrap_or(0.0))),
         _ => String::new(),
     };
     format!(
@@ -244,7 +250,7 @@ terrace: redis-server  61.2s  exit 0
   dram           1.0G           1.0G              -  -
   lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
   saved 1.4G of 3.3G (42%) on average; lost 1.9s in all waiting for memory (estimate: 3.1% of the time)
-  budget 2.0G: kept (peak 2.0G, above it for 0.3s)
+  budget 2.0G: kept (peak 2.0G, more than 2% above it for 0.1s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
   not managed: 12.0M of other memory on average, 512 pages shared with a child at the end, 17 moves the kernel refused in all (Device or resource busy (os error 16))
 ";
@@ -253,8 +259,16 @@ terrace: redis-server  61.2s  exit 0
 
     #[test]
     fn bad_news_is_told_plainly() {
-        let unreachable_budget = Figures { budget_met: false, floor_bytes: 3 << 30, ..active(7) };
-        assert!(told(|_| {}, &[unreachable_budget]).contains("  budget 2.0G: NOT KEPT: the least that can be reached is 3.0G (peak"));
+        let missed = Figures { budget_met: false, over_budget_ms: 9_000, far_over_budget_ms: 6_000, ..active(7) };
+        let line = "  budget 2.0G: kept for 90% of the time (peak 2.0G, more than 2% above it for 6.0s)";
+        assert!(told(|_| {}, &[missed.clone()]).contains(&format!("{line}\n")));
+        let stuck = Figures { floor_bytes: 3 << 30, floor_ms: 4_000, ..missed.clone() };
+        let why = "; could not get below 3.0G for 4.0s, while the rest was in use";
+        assert!(told(|_| {}, &[stuck]).contains(&format!("{line}{why}\n")));
+        let touching = Figures { over_budget_ms: 9_000, far_over_budget_ms: 0, ..active(7) };
+        assert!(told(|_| {}, &[touching]).contains("  budget 2.0G: kept (peak 2.0G)\n"));
+        let child = told(|_| {}, &[active(7), Figures { pid: 8, ..missed }]);
+        assert!(child.contains("  also redis-server (8), active: ") && child.contains(", its share of the budget kept for 90% of the time\n"));
         let costly = Figures { mean_physical_bytes: 4 << 30, ..active(7) };
         assert!(told(|_| {}, &[costly]).contains("  cost 716.8M of 3.3G (21%)"));
         let frozen = Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };

@@ -100,12 +100,18 @@ pub struct Together {
     pub processes: usize,
     /// The budget at the end.
     pub budget_bytes: u64,
-    /// Whether it was kept, apart from bursts.
+    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time.
     pub budget_met: bool,
-    /// The least that was reached where it was not; otherwise 0.
+    /// The share of the time in which it was not exceeded by more than 2 %.
+    pub kept_fraction: f64,
+    /// Where it was not kept, what there was on average while nothing more could be evicted; otherwise 0.
     pub floor_bytes: u64,
+    /// How long that was.
+    pub floor_s: f64,
     /// Time above it.
     pub over_budget_s: f64,
+    /// By more than 2 %.
+    pub far_over_budget_s: f64,
     /// Average data.
     pub mean_logical_bytes: u64,
     /// Average DRAM for it.
@@ -352,8 +358,11 @@ impl Tree {
             processes: self.together.processes.max(processes),
             budget_bytes: budget,
             budget_met,
+            kept_fraction: self.kept.kept_fraction(),
             floor_bytes: if budget_met { 0 } else { self.kept.floor_bytes() },
+            floor_s: self.kept.floor_s(),
             over_budget_s: self.kept.over_s(),
+            far_over_budget_s: self.kept.far_over_s(),
             mean_logical_bytes: mean(self.logical_byte_s),
             mean_physical_bytes: mean(self.physical_byte_s),
             peak_physical_bytes: self.together.peak_physical_bytes,

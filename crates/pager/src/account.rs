@@ -486,6 +486,8 @@ impl Measure {
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
+        page.far_over_budget_ms.store((self.kept.far_over_s() * 1000.0) as u64, Relaxed);
+        page.floor_ms.store((self.kept.floor_s() * 1000.0) as u64, Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
         page.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
