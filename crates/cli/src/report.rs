@@ -2,14 +2,15 @@
 //!
 //! Figures that nobody measured are `null`, never 0: a report full of zeros would look like success.
 
+use crate::belief::Bounds;
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
-use crate::outside::{Afterwards, Known, OtherMemory};
+use crate::outside::{Afterwards, Apart, Known, OtherMemory};
 use crate::sampling::Sampled;
 use crate::sites::Sites;
 use crate::tree::Together;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
@@ -106,6 +107,8 @@ pub struct Report {
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
+    /// Processes in which Terrace is and which could leave no figures: of other users, or without a place for them.
+    pub without_figures: Vec<Apart>,
     /// Programs that were executed without Terrace, because a preloaded library cannot come into them.
     pub out_of_reach: Vec<OutOfReach>,
     /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
@@ -248,6 +251,8 @@ pub struct Run<'a> {
     pub together: Option<Together>,
     /// What the kernel said of the processes' memory.
     pub outside: Option<Vec<Known>>,
+    /// Processes that have Terrace and no page.
+    pub apart: Vec<Apart>,
     /// The lowest limit of the memory groups that it is in.
     pub group_limit: Option<u64>,
     /// What became of sampling, if there was any.
@@ -267,21 +272,29 @@ pub struct Run<'a> {
 /// What is said where the library was preloaded and left no page.
 const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
 
+/// What is said of a program that could leave no page.
+const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user changed before it was executed, or there was no place for them); \
+                               what it may have of the budget is not adjusted";
+
 impl Report {
     /// Puts a report together; `pages` are the good ones of `figures::read_all`.
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
+        let pages = &run.believed(pages)[..];
+        // It has become one that could leave no page.
+        let lost = run.apart.iter().find(|apart| apart.pid == run.pid);
         let own_page = figures::of_process(pages, run.pid);
         let own = own_page.map(|index| &pages[index]);
         // It has become a program without the library. What it was before counts where it had memory to manage.
         let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| own.is_none_or(Figures::has_seen_nothing));
         let held: Vec<f64> = pages.iter().map(|page| run.held_byte_s(page)).collect();
         // What the program itself held is not known where it left no page.
-        let main_page = own_page.filter(|_| left.is_none()).map(|own| run.held_most(pages, &held, own)).or(own_page);
+        let main_page =
+            own_page.filter(|_| left.is_none()).map(|own| run.held_most(pages, &held, own)).or(own_page).filter(|_| lost.is_none());
         let main = main_page.map(|index| &pages[index]);
         let seen_outside = main.and_then(|page| run.outside_of(page.pid));
         // One process knows better how it kept its budget than who looks at it now and then.
         let one = pages.iter().filter(|page| !page.has_seen_nothing()).count() <= 1;
-        let several = run.together.filter(|together| together.processes > 1 || together.processes == 1 && !one);
+        let several = run.together.filter(|together| together.processes > 1 || together.processes == 1 && !one || !run.apart.is_empty());
         // Nor does it know anything of the time after Terrace ended in it.
         let measured_until_s = main.and_then(Figures::measured_until_s);
         let afterwards = measured_until_s.and(seen_outside.and_then(|known| known.afterwards));
@@ -302,7 +315,11 @@ impl Report {
         Report {
             version: env!("CARGO_PKG_VERSION"),
             command: run.command.clone(),
-            program: left.map_or_else(|| program(run, pages), |file| file_name(&file.program).into()),
+            program: match (lost, left) {
+                (Some(apart), _) => apart.program.clone(),
+                (None, Some(file)) => file_name(&file.program).into(),
+                (None, None) => program(run, pages),
+            },
             exit_status: run.end.exit_status(),
             signal,
             elapsed_s,
@@ -310,6 +327,7 @@ impl Report {
             managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
             state: state_name(main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state)),
             note: match main {
+                _ if lost.is_some() => Some(LEFT_NO_FIGURES.into()),
                 _ if left.is_some() => left.map(became),
                 Some(page) => note(page),
                 None => Some(match (&run.out_of_reach, &run.unusable_page) {
@@ -348,7 +366,9 @@ impl Report {
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
             measured_until_s,
             afterwards,
-            other_memory: main.filter(|_| run.outside.is_some()).map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other)),
+            other_memory: main
+                .filter(|_| run.outside.is_some())
+                .map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other)),
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
@@ -370,6 +390,7 @@ impl Report {
                     ..process(page, Some(index) == main_page)
                 })
                 .collect(),
+            without_figures: run.apart.clone(),
             out_of_reach: out_of_reach(&run.unreached),
             sites: run.sites.clone(),
         }
@@ -377,6 +398,15 @@ impl Report {
 }
 
 impl Run<'_> {
+    /// The figures, as far as they are believed.
+    fn believed(&self, pages: &[Figures]) -> Vec<Figures> {
+        let Some(outside) = &self.outside else { return pages.to_vec() };
+        let known: HashMap<(u32, u64), &Known> = outside.iter().map(|known| ((known.pid, known.started_ns), known)).collect();
+        let bounds = |page: &Figures| known.get(&(page.pid, page.started_ns)).and_then(|known| known.bounds);
+        let nobody = Bounds::of_nobody(self.elapsed.as_secs_f64());
+        pages.iter().map(|page| bounds(page).unwrap_or(nobody).apply(page)).collect()
+    }
+
     /// What the kernel said of a process: of its last image.
     fn outside_of(&self, pid: u32) -> Option<Known> {
         let all = self.outside.iter().flatten().filter(|known| known.pid == pid);
@@ -524,6 +554,7 @@ pub mod samples {
             elapsed: Duration::from_millis(61_200),
             together: None,
             outside: None,
+            apart: Vec::new(),
             group_limit: None,
             sampled: None,
             wakeful: None,

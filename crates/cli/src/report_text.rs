@@ -1,5 +1,6 @@
 //! The report of a run for people: a few lines for standard error. It says what happened, not what one hoped for.
 
+use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
 use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
@@ -54,6 +55,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         lines.extend(report.together.and_then(|_| budget(report)));
     }
     lines.extend(children(report));
+    lines.extend(without_figures(report));
     lines.extend(out_of_reach(report));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -198,6 +200,14 @@ fn children(report: &Report) -> Vec<String> {
     lines
 }
 
+fn without_figures(report: &Report) -> Option<String> {
+    let all = &report.without_figures;
+    let named = |apart: &Apart| format!("{} ({}), {} at most", apart.program, apart.pid, bytes(apart.peak_anonymous_bytes));
+    let shown = all.iter().take(OUT_OF_REACH_SHOWN).map(named).collect::<Vec<_>>().join(", ");
+    let more = if all.len() > OUT_OF_REACH_SHOWN { format!(" and {} more", all.len() - OUT_OF_REACH_SHOWN) } else { String::new() };
+    (!all.is_empty()).then(|| format!("  without figures: {shown}{more}; they count for the budget, and nothing is assigned to them"))
+}
+
 fn out_of_reach(report: &Report) -> Option<String> {
     let named: Vec<String> = report.out_of_reach.iter().map(|file| format!("{} ({})", file.program, file.cause)).collect();
     let shown = named.iter().take(OUT_OF_REACH_SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -212,7 +222,9 @@ fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
     let met = match (process.budget_met, process.measured_until_s) {
         (_, Some(until)) => format!("; not managed, and not known, from its second {until:.1} on"),
-        (Some(false), None) => format!(", its share of the budget kept for {} of the time", share(process.budget_kept_fraction.unwrap_or(0.0))),
+        (Some(false), None) => {
+            format!(", its share of the budget kept for {} of the time", share(process.budget_kept_fraction.unwrap_or(0.0)))
+        }
         _ => String::new(),
     };
     format!(
@@ -268,7 +280,9 @@ terrace: redis-server  61.2s  exit 0
         let touching = Figures { over_budget_ms: 9_000, far_over_budget_ms: 0, ..active(7) };
         assert!(told(|_| {}, &[touching]).contains("  budget 2.0G: kept (peak 2.0G)\n"));
         let child = told(|_| {}, &[active(7), Figures { pid: 8, ..missed }]);
-        assert!(child.contains("  also redis-server (8), active: ") && child.contains(", its share of the budget kept for 90% of the time\n"));
+        assert!(
+            child.contains("  also redis-server (8), active: ") && child.contains(", its share of the budget kept for 90% of the time\n")
+        );
         let costly = Figures { mean_physical_bytes: 4 << 30, ..active(7) };
         assert!(told(|_| {}, &[costly]).contains("  cost 716.8M of 3.3G (21%)"));
         let frozen = Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };
@@ -361,7 +375,10 @@ terrace: redis-server  61.2s  exit 0
         assert!(text.starts_with(expected) && text.contains("  budget 2.0G: kept") && !text.contains("also"), "{text}");
         let unmanaged = Figures { state: State::Unmanaged, note: "userfaultfd is not permitted".into(), ..compiler };
         let text = told(|_| {}, &[shell(), unmanaged]);
-        assert_eq!(text.lines().nth(1), Some("  of cc1plus (8), which held most of its processes:  not managed: userfaultfd is not permitted"));
+        assert_eq!(
+            text.lines().nth(1),
+            Some("  of cc1plus (8), which held most of its processes:  not managed: userfaultfd is not permitted")
+        );
         assert_eq!(text.lines().count(), 2);
     }
 
@@ -369,7 +386,7 @@ terrace: redis-server  61.2s  exit 0
     fn children_are_told_if_they_have_data_and_small_ones_together() {
         let small = |pid: u32| Figures { mean_logical_bytes: 10 << 20, mean_unmanaged_bytes: 0, ..active(pid) };
         let quiet = Figures { state: State::Idle, mean_logical_bytes: 0, mean_unmanaged_bytes: 0, ..active(9) };
-        let tail = |pages: &[Figures]| told(|_| {}, pages).lines().skip(7).map(str::to_owned).collect::<Vec<_>>();
+        let tail = |pages: &[Figures]| told(|_| {}, pages).lines().skip(8).map(str::to_owned).collect::<Vec<_>>();
         let also = "  also redis-server (8), active: saved 1.4G of 3.3G on average, 812345 restores in all";
         assert_eq!(tail(&[active(7), active(8), quiet.clone()]), [also]);
         let together = "  and 4 more processes, together 39.2M on average (all are in the file of --report)";

@@ -85,9 +85,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
     let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
-    let mut tree = Tree::new(run_dir.path(), dram);
+    let mut tree = Tree::new(run_dir.path(), dram, &settings.tiers);
     let mut ended_processes = Ended::new(run_dir.path());
-    let mut outside = out_of_reach.is_none().then(|| Outside::new(run_dir.path()));
+    let mut outside = out_of_reach.is_none().then(|| Outside::new(run_dir.path(), &settings));
     // Inherited by what is started next.
     let mut sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -153,6 +153,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         end: ended.end,
         elapsed: ended.elapsed,
         together: tree.together(),
+        apart: outside.as_ref().map(Outside::apart).unwrap_or_default(),
         outside: outside.map(Outside::known),
         group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
         sampled: sampling.map(Sampling::end),
@@ -225,6 +226,9 @@ impl Looks {
         }
         if due(&self.outside) {
             self.outside = later(run.outside.as_mut().map_or(Duration::MAX, |outside| outside.look()));
+            if let Some(outside) = &run.outside {
+                run.tree.set_apart(outside.apart_now());
+            }
         }
         if due(&self.sampling) {
             self.sampling = later(sampling.map_or(Duration::MAX, |sampling| sampling.look()));
