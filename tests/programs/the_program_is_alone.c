@@ -380,11 +380,18 @@ static void moved_by_instruction(void) {
     char *target = mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(target != MAP_FAILED);
     size_t from = 512, pages = 2048;
+    /* Linux moves one mapping at a time if a userfaultfd has it, and what is registered in part, or with two (there is one for
+     * each 64 MiB), is several mappings: see docs/known-problems.md. */
+    if (((uintptr_t)map + from * PAGE) >> 26 != ((uintptr_t)map + (from + pages) * PAGE - 1) >> 26)
+        from += pages;
+    for (int tries = 0; evicts() && absent_pages(map + from * PAGE, pages * PAGE) < pages; tries++) {
+        if (tries == 1000)
+            cannot_check("not all of these pages leave");
+        MUST(madvise(map, BYTES, MADV_PAGEOUT) == 0);
+        usleep(10000);
+    }
     long moved = by_instruction(SYS_mremap, (long)(map + from * PAGE), (long)(pages * PAGE), (long)(pages * PAGE),
                                 MREMAP_MAYMOVE | MREMAP_FIXED, (long)target);
-    /* A mapping that is registered in part is several to the kernel, which moves one at a time. */
-    if (moved == -EFAULT || moved == -EINVAL)
-        cannot_check("the kernel does not move several mappings at once");
     MUST(moved == (long)target);
     for (size_t p = 0; p < pages; p++)
         MUST(*(volatile uint64_t *)(target + p * PAGE) == word_of(SEED, from + p, 0));

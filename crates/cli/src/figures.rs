@@ -108,6 +108,8 @@ pub struct Figures {
     pub peak_logical_bytes: u64,
     pub peak_physical_bytes: u64,
     pub over_budget_ms: u64,
+    pub far_over_budget_ms: u64,
+    pub floor_ms: u64,
     pub promoted_pages: u64,
     pub demoted_pages: u64,
     /// By [`Reason`].
@@ -137,6 +139,11 @@ impl Figures {
     /// Bytes of DRAM saved on average, net of overhead; negative where Terrace cost more than it saved.
     pub fn saved_bytes(&self) -> i64 {
         (i128::from(self.mean_logical_bytes) - i128::from(self.mean_physical_bytes)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
+    /// The share of the time, as far as it was measured, in which memory was not above the budget by more than 2 %.
+    pub fn kept_fraction(&self) -> f64 {
+        if self.mean_window_ms == 0 { 1.0 } else { (1.0 - self.far_over_budget_ms as f64 / self.mean_window_ms as f64).max(0.0) }
     }
 
     /// Seconds from the start of the image to its last update.
@@ -588,6 +595,8 @@ fn figures_of(page: &StatsPage) -> Figures {
         peak_logical_bytes: long(&page.peak_logical_bytes),
         peak_physical_bytes: long(&page.peak_physical_bytes),
         over_budget_ms: long(&page.over_budget_ms),
+        far_over_budget_ms: long(&page.far_over_budget_ms),
+        floor_ms: long(&page.floor_ms),
         promoted_pages: long(&page.promoted_pages),
         demoted_pages: long(&page.demoted_pages),
         demoted_for: page.demoted_for.each_ref().map(long),
@@ -672,6 +681,8 @@ pub mod samples {
             peak_logical_bytes: 3_643_348_020,
             peak_physical_bytes: 2_100_000_000,
             over_budget_ms: 300,
+            far_over_budget_ms: 100,
+            floor_ms: 0,
             promoted_pages: 812_345,
             demoted_pages: 1_200_000,
             demoted_for: [700_000, 1_000, 400_000, 99_000, 0, 0, 0],

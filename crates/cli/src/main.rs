@@ -5,6 +5,7 @@
 //! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
 
 mod args;
+mod belief;
 mod budget;
 mod child;
 mod command_path;

@@ -5,6 +5,7 @@
 //! manage, in which nothing runs that could tell. By kind memory is known from /proc/PID/smaps,
 //! which takes a look at every page, so that is read only as memory grows.
 
+use crate::belief::{self, Bounds};
 use crate::figures::{self, PageFile};
 use crate::process::{self, cpu_time, kib_of};
 use crate::quantity::bytes;
@@ -15,6 +16,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_pager::ranges::MANAGED_FROM;
+use terrace_pager::settings::Settings;
+use terrace_pager::sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -29,6 +32,13 @@ const BY_KIND_FROM: u64 = 16 << 20;
 const BY_KIND_MOST: u64 = 4 << 30;
 /// Less of a kind is not worth a word.
 const WORTH_TELLING: u64 = 4 << 20;
+
+/// A process that has no page after so long has none.
+const APART_AFTER: Duration = Duration::from_secs(1);
+/// Of such, so many are told that are gone.
+const APART_KEPT: usize = 100;
+/// Processes of Terrace's own among the descendants.
+const OUR_OWN: [&str; 3] = ["terrace-pager", "terrace-keeper", "signal-witness"];
 
 /// Memory out of Terrace's reach, by kind: the most that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -100,12 +110,61 @@ pub struct Afterwards {
     pub peak_anonymous_bytes: u64,
 }
 
+/// What was seen of one program image of one process, at the end of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Known {
+    /// The process.
+    pub pid: u32,
+    /// When the image was started.
+    pub started_ns: u64,
+    /// What Terrace does not manage of it.
+    pub other: OtherMemory,
+    /// Since Terrace ended in it.
+    pub afterwards: Option<Afterwards>,
+    /// The memory that it held, managed and other, evicted or not, summed up over time: byte-seconds.
+    pub held_byte_s: f64,
+    /// What is believed of its page; `None` if it was never seen to live.
+    pub bounds: Option<Bounds>,
+}
+
+/// A process in which Terrace is, and which could leave no page: it may not write into the run's directory, or there was no place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Apart {
+    /// Its process id.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// The most anonymous memory that it was seen with.
+    pub peak_anonymous_bytes: u64,
+}
+
+/// What is known of a descendant.
+#[derive(Debug)]
+struct Descendant {
+    file: String,
+    /// Since when it seems to have no page; `None` if it has one, or needs none.
+    apart_since: Option<Instant>,
+    anonymous_bytes: u64,
+    /// Once it was counted.
+    told: Option<Apart>,
+}
+
 /// What is known of one program image of one process.
 #[derive(Debug, Default)]
 struct Seen {
     pid: u32,
     started_ns: u64,
     gone: bool,
+    /// What it held at the last look, when that was, and the sum over time.
+    held_bytes: u64,
+    held_ns: u64,
+    held_byte_s: f64,
+    /// See [`Bounds`]. `gone_ns`: when it was first seen not to be there.
+    most_bytes: u64,
+    most_swapped_bytes: u64,
+    most_threads: u64,
+    lied: bool,
+    gone_ns: u64,
     other: OtherMemory,
     /// How much there was when it was last looked at by kind.
     by_kind_bytes: u64,
@@ -122,12 +181,29 @@ struct Seen {
 pub struct Outside {
     run_dir: PathBuf,
     seen: HashMap<String, Seen>,
+    /// When the run began.
+    begun_ns: u64,
+    /// All processes of the run have a page (or should have).
+    all_have_pages: bool,
+    /// What its tiers may take outside its processes.
+    elsewhere: u64,
+    descendants: HashMap<u32, Descendant>,
+    /// Those that had none and are gone.
+    apart: Vec<Apart>,
 }
 
 impl Outside {
     /// Of the processes that put their pages into `run_dir`.
-    pub fn new(run_dir: &Path) -> Self {
-        Outside { run_dir: run_dir.to_owned(), seen: HashMap::new() }
+    pub fn new(run_dir: &Path, settings: &Settings) -> Self {
+        Outside {
+            run_dir: run_dir.to_owned(),
+            seen: HashMap::new(),
+            begun_ns: sys::now_ns(),
+            all_have_pages: settings.children,
+            elsewhere: belief::elsewhere(&settings.tiers),
+            descendants: HashMap::new(),
+            apart: Vec::new(),
+        }
     }
 
     /// Looks at all processes. Returns when to look again.
@@ -138,8 +214,11 @@ impl Outside {
             let (name, started_ns) = (file.name.clone(), file.started_ns);
             let seen = self.seen.entry(name).or_insert_with(|| Seen { pid, started_ns, ..Seen::default() });
             if !seen.gone {
-                by_kind += seen.look(&file);
+                by_kind += seen.look(&file, self.elsewhere);
             }
+        }
+        if self.all_have_pages {
+            self.look_for_those_apart();
         }
         if self.seen.is_empty() {
             return FIRST_LOOKS_EVERY;
@@ -148,30 +227,115 @@ impl Outside {
         LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
-    /// What is known of a process: of its last image. Memory that is shared may be in others' page
-    /// tables.
-    pub fn of(&self, pid: u32) -> (OtherMemory, Option<Afterwards>) {
-        let last = self.seen.values().filter(|seen| seen.pid == pid).max_by_key(|seen| seen.started_ns);
-        let mut other = last.map_or_else(OtherMemory::default, |seen| seen.other);
-        other.shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
-        (other, last.and_then(|seen| seen.afterwards))
+    /// What was seen of all processes. Memory that is shared may be in any one's page table, and so is everyone's.
+    pub fn known(self) -> Vec<Known> {
+        let now_ns = sys::now_ns();
+        let begun_ns = self.begun_ns;
+        let bounds = |seen: &Seen| Bounds {
+            bytes: seen.most_bytes.saturating_add(seen.most_swapped_bytes),
+            seconds: seen.held_ns.saturating_sub(seen.started_ns.max(begun_ns)) as f64 / 1e9,
+            threads: seen.most_threads,
+            lied: seen.lied,
+            unseen_s: if seen.gone_ns == 0 { now_ns } else { seen.gone_ns }.saturating_sub(seen.held_ns) as f64 / 1e9,
+        };
+        let shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
+        let known = |seen: &Seen| Known {
+            pid: seen.pid,
+            started_ns: seen.started_ns,
+            other: OtherMemory { shared_bytes, ..seen.other },
+            afterwards: seen.afterwards,
+            held_byte_s: seen.held_byte_s,
+            bounds: (seen.held_ns > 0).then(|| bounds(seen)),
+        };
+        self.seen.values().map(known).collect()
     }
+
+    /// The processes that are in no page, so far.
+    pub fn apart(&self) -> Vec<Apart> {
+        let there = self.descendants.values().filter_map(|descendant| descendant.told.clone());
+        let mut all: Vec<Apart> = self.apart.iter().cloned().chain(there).collect();
+        all.sort_by_key(|apart| (std::cmp::Reverse(apart.peak_anonymous_bytes), apart.pid));
+        all
+    }
+
+    /// How many of them there are now, and the memory that they have.
+    pub fn apart_now(&self) -> (usize, u64) {
+        let there = self.descendants.values().filter(|descendant| descendant.told.is_some());
+        there.fold((0, 0), |(count, bytes), descendant| (count + 1, bytes + descendant.anonymous_bytes))
+    }
+
+    /// Among all descendants, those that have the library and no page. Of others a second look is needed only once they executed something.
+    fn look_for_those_apart(&mut self) {
+        let there = process::descendants();
+        let now = Instant::now();
+        for pid in &there {
+            let Some((name, file)) = process::name_and_file(*pid) else { continue };
+            let known = self.descendants.get(pid).filter(|known| known.file == file);
+            if known.is_some_and(|known| known.apart_since.is_none()) {
+                continue;
+            }
+            let is_apart = !OUR_OWN.contains(&name.as_str()) && is_without_page(*pid, &self.run_dir);
+            let since = known.and_then(|known| known.apart_since).unwrap_or(now);
+            let anonymous_bytes = if is_apart { process::anonymous_bytes(*pid) } else { 0 };
+            let told = self.descendants.remove(pid).and_then(|known| if known.file == file { known.told } else { self.leave(known) });
+            let told = match told {
+                Some(told) => Some(Apart { peak_anonymous_bytes: told.peak_anonymous_bytes.max(anonymous_bytes), ..told }),
+                None if is_apart && now - since >= APART_AFTER => {
+                    Some(Apart { pid: *pid, program: name, peak_anonymous_bytes: anonymous_bytes })
+                }
+                None => None,
+            };
+            self.descendants.insert(*pid, Descendant { file, apart_since: is_apart.then_some(since), anonymous_bytes, told });
+        }
+        let gone: Vec<u32> = self.descendants.keys().filter(|pid| !there.contains(pid)).copied().collect();
+        for pid in gone {
+            if let Some(known) = self.descendants.remove(&pid) {
+                self.leave(known);
+            }
+        }
+    }
+
+    /// Of what is no more, what is to be told stays.
+    fn leave(&mut self, known: Descendant) -> Option<Apart> {
+        if self.apart.len() < APART_KEPT {
+            self.apart.extend(known.told);
+        }
+        None
+    }
+}
+
+/// Whether the library is in a process and no page of the run's. False if that cannot be known.
+fn is_without_page(pid: u32, run_dir: &Path) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let directory = run_dir.as_os_str().as_encoded_bytes();
+    let has = |part: &[u8]| maps.windows(part.len().max(1)).any(|window| window == part);
+    has(b"/libterrace.so") && !has(directory)
 }
 
 impl Seen {
     /// Returns what looking by kind took.
-    fn look(&mut self, file: &PageFile) -> Duration {
+    fn look(&mut self, file: &PageFile, elsewhere: u64) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = figures::read_image(file) else { return Duration::ZERO };
         let same = process::stat(self.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
         self.gone = same.is_none_or(|stat| stat.ended);
+        if self.gone {
+            self.gone_ns = sys::now_ns();
+        }
         let Some(resident) = process::resident(self.pid).filter(|_| !self.gone) else { return Duration::ZERO };
+        self.most_bytes = self.most_bytes.max(resident.peak_bytes.saturating_add(elsewhere));
+        self.most_swapped_bytes = self.most_swapped_bytes.max(resident.swapped_bytes);
+        self.most_threads = self.most_threads.max(resident.threads);
+        let most = self.most_bytes + self.most_swapped_bytes;
+        self.lied |= image.counts() && image.peak_physical_bytes.max(image.physical_bytes) > belief::memory(most);
         self.other.shared_bytes = self.other.shared_bytes.max(resident.shared_bytes);
         if image.ended_early {
             self.add_afterwards(resident.anonymous_bytes);
         }
-        let managed = if image.counts() { image.physical_bytes } else { 0 };
+        let (managed, data) = if image.counts() { (image.physical_bytes, image.logical_bytes) } else { (0, 0) };
         let unmanaged = resident.anonymous_bytes.saturating_sub(managed);
+        let own = (resident.anonymous_bytes + resident.swapped_bytes).max((data + unmanaged).min(belief::demand(most)));
+        self.add_held(own + resident.shared_bytes, sys::now_ns());
         let grown_by = |part: u64| unmanaged > self.by_kind_bytes + self.by_kind_bytes / part;
         // What grows no longer is looked at once more.
         let settled = unmanaged.abs_diff(self.unmanaged_bytes) <= unmanaged / 64;
@@ -186,6 +350,14 @@ impl Seen {
             self.other.add(&by_kind(BufReader::new(smaps)));
         }
         cpu_time() - begun
+    }
+
+    /// At its start it held nothing, and between two looks it changed steadily.
+    fn add_held(&mut self, bytes: u64, now_ns: u64) {
+        let since_ns = if self.held_ns == 0 { self.started_ns } else { self.held_ns };
+        let seconds = now_ns.saturating_sub(since_ns) as f64 / 1e9;
+        self.held_byte_s += (self.held_bytes as f64 + bytes as f64) / 2.0 * seconds;
+        (self.held_bytes, self.held_ns) = (bytes, now_ns);
     }
 
     fn add_afterwards(&mut self, bytes: u64) {

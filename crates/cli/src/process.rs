@@ -38,13 +38,48 @@ pub fn anonymous_bytes(pid: u32) -> u64 {
     if pages.len() < 3 { 0 } else { pages[1].saturating_sub(pages[2]) * 4096 }
 }
 
-/// Resident memory by kind, of /proc/PID/status.
+/// All resident memory; `None` if there is no such process.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    Some(text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 4096)
+}
+
+/// The name of what a process executes, as the kernel has it: the first 15 bytes; and the file's path, empty if that cannot be known.
+pub fn name_and_file(pid: u32) -> Option<(String, String)> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let file = fs::read_link(format!("/proc/{pid}/exe")).map_or_else(|_| String::new(), |file| file.to_string_lossy().into_owned());
+    Some((name.trim_end().replace(char::is_control, "\u{fffd}"), file))
+}
+
+/// All processes that descend from this one.
+pub fn descendants() -> Vec<u32> {
+    let mut found = vec![std::process::id()];
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let children: Vec<u32> =
+            children.flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect();
+        found.extend(children);
+        next += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// A process's memory by kind, of /proc/PID/status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
     /// Private memory that no file is behind.
     pub anonymous_bytes: u64,
     /// Shared memory: anonymous, memfd, System V, files in memory.
     pub shared_bytes: u64,
+    /// Private memory in the kernel's swap: not resident.
+    pub swapped_bytes: u64,
+    /// All that is resident, at the most.
+    pub peak_bytes: u64,
+    /// Threads.
+    pub threads: u64,
 }
 
 /// Resident memory of a process; `None` if there is no such process, or it has ended.
@@ -54,7 +89,14 @@ pub fn resident(pid: u32) -> Option<Resident> {
 
 fn parse_resident(status: &str) -> Option<Resident> {
     let bytes = |name: &str| status.lines().find_map(|line| kib_of(line, name)).map(|kib| kib << 10);
-    Some(Resident { anonymous_bytes: bytes("RssAnon")?, shared_bytes: bytes("RssShmem")? })
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    Some(Resident {
+        anonymous_bytes: bytes("RssAnon")?,
+        shared_bytes: bytes("RssShmem")?,
+        swapped_bytes: bytes("VmSwap").unwrap_or(0),
+        peak_bytes: bytes("VmHWM")?,
+        threads: threads.unwrap_or(1),
+    })
 }
 
 /// The number of a line `name: N kB`.
@@ -102,8 +144,10 @@ mod tests {
 
     #[test]
     fn resident_memory_is_told_by_kind() {
-        let status = "VmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\n";
-        assert_eq!(parse_resident(status), Some(Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10 }));
+        let status = "VmHWM:\t 950 kB\nVmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\nVmSwap:\t 50 kB\nThreads:\t3\n";
+        let expected =
+            Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10, swapped_bytes: 50 << 10, peak_bytes: 950 << 10, threads: 3 };
+        assert_eq!(parse_resident(status), Some(expected));
         assert_eq!(parse_resident("Name: zombie\nState: Z\n"), None);
         assert!(resident(std::process::id()).is_some_and(|resident| resident.anonymous_bytes > 0));
     }

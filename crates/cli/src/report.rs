@@ -2,14 +2,15 @@
 //!
 //! Figures that nobody measured are `null`, never 0: a report full of zeros would look like success.
 
+use crate::belief::Bounds;
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
-use crate::outside::{Afterwards, OtherMemory};
+use crate::outside::{Afterwards, Apart, Known, OtherMemory};
 use crate::sampling::Sampled;
 use crate::sites::Sites;
 use crate::tree::Together;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
@@ -18,7 +19,7 @@ use terrace_pager::unreached::Unreached;
 use terrace_policy::victims::Reason;
 
 /// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named otherwise. The figures
-/// at the top are those of the program itself; its children have theirs in `processes`.
+/// at the top are those of the process that held most (`figures_of`); all have theirs in `processes`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The version of Terrace.
@@ -35,7 +36,10 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Managed processes that went on when this was written; the report is written again when the last of them has ended.
     pub going_on: usize,
-    /// Whether Terrace was in the program and able to manage its memory.
+    /// Whose figures are at this level: of the process that held most, summed up over time; `null`
+    /// where the program itself left none.
+    pub figures_of: Option<FiguresOf>,
+    /// Whether Terrace was in that process and able to manage its memory.
     pub managed: bool,
     /// `idle`, `observing`, `active`, `unmanaged` or `frozen`.
     pub state: &'static str,
@@ -43,14 +47,20 @@ pub struct Report {
     pub note: Option<String>,
     /// Program data under management.
     pub logical_bytes: Option<u64>,
-    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and the next three, are about all processes together.
+    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and what follows down to `far_over_budget_s`, is about all processes together.
     pub budget_bytes: Option<u64>,
-    /// Whether it was kept, apart from bursts; `null` if that is not known.
+    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time; `null` if that is not known.
     pub budget_met: Option<bool>,
-    /// The least that could be reached, where the budget was not met; otherwise 0.
+    /// The share of the time in which it was not exceeded by more than 2 %.
+    pub budget_kept_fraction: Option<f64>,
+    /// Where the budget was not met, what memory was on average while it was far above it and nothing more could be evicted; otherwise 0.
     pub floor_bytes: Option<u64>,
+    /// How long that was.
+    pub floor_s: Option<f64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
+    /// How long by more than 2 %.
+    pub far_over_budget_s: Option<f64>,
     /// How long idle CPUs were to wake within `--wake-latency`, because pages came back; `null` without that flag, or where it had no effect.
     pub wakeful_s: Option<f64>,
     /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
@@ -99,10 +109,23 @@ pub struct Report {
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
+    /// Processes in which Terrace is and which could leave no figures: of other users, or without a place for them.
+    pub without_figures: Vec<Apart>,
     /// Programs that were executed without Terrace, because a preloaded library cannot come into them.
     pub out_of_reach: Vec<OutOfReach>,
     /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
     pub sites: Vec<Sites>,
+}
+
+/// The process that the report tells of in full.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FiguresOf {
+    /// Its process id.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// Whether it is the program's own process, and none that it started.
+    pub is_the_program: bool,
 }
 
 /// A file that was executed without Terrace, as was what it started.
@@ -189,14 +212,18 @@ pub struct Process {
     pub overhead_bytes: u64,
     /// As at the top.
     pub mean_unmanaged_bytes: u64,
+    /// What it held, managed and other, evicted or not, averaged over the time of the whole run.
+    pub mean_held_bytes: u64,
     /// As at the top.
     pub mean_window_s: f64,
     /// As at the top.
     pub saved_bytes: i64,
     /// Its share of the budget, at the end.
     pub budget_bytes: Option<u64>,
-    /// Whether it kept within its share, apart from bursts; `null` if that is not known.
+    /// Whether it kept within its share, as at the top; `null` if that is not known.
     pub budget_met: Option<bool>,
+    /// As at the top, of its share.
+    pub budget_kept_fraction: Option<f64>,
     /// As at the top.
     pub measured_until_s: Option<f64>,
     /// Pages restored, over all tiers.
@@ -226,9 +253,12 @@ pub struct Run<'a> {
     pub going_on: usize,
     /// What its processes had together, if there was a budget.
     pub together: Option<Together>,
-    /// What the kernel said of its memory: what Terrace does not manage, and what there was after
-    /// Terrace ended in it.
-    pub outside: Option<(OtherMemory, Option<Afterwards>)>,
+    /// What the kernel said of the processes' memory.
+    pub outside: Option<Vec<Known>>,
+    /// Processes that have Terrace and no page.
+    pub apart: Vec<Apart>,
+    /// The lowest limit of the memory groups that it is in.
+    pub group_limit: Option<u64>,
     /// What became of sampling, if there was any.
     pub sampled: Option<Sampled>,
     /// How long idle CPUs were to wake fast, if that was asked for.
@@ -246,24 +276,41 @@ pub struct Run<'a> {
 /// What is said where the library was preloaded and left no page.
 const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
 
+/// What is said of a program that could leave no page.
+const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user changed before it was executed, or there was no place for them); \
+                               what it may have of the budget is not adjusted";
+
 impl Report {
     /// Puts a report together; `pages` are the good ones of `figures::read_all`.
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
-        let main_page = figures::of_process(pages, run.pid);
-        let main = main_page.map(|index| &pages[index]);
+        let pages = &run.believed(pages)[..];
+        // It has become one that could leave no page.
+        let lost = run.apart.iter().find(|apart| apart.pid == run.pid);
+        let own_page = figures::of_process(pages, run.pid);
+        let own = own_page.map(|index| &pages[index]);
         // It has become a program without the library. What it was before counts where it had memory to manage.
-        let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| main.is_none_or(Figures::has_seen_nothing));
+        let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| own.is_none_or(Figures::has_seen_nothing));
+        let held: Vec<f64> = pages.iter().map(|page| run.held_byte_s(page)).collect();
+        // What the program itself held is not known where it left no page.
+        let main_page =
+            own_page.filter(|_| left.is_none()).map(|own| run.held_most(pages, &held, own)).or(own_page).filter(|_| lost.is_none());
+        let main = main_page.map(|index| &pages[index]);
+        let seen_outside = main.and_then(|page| run.outside_of(page.pid));
         // One process knows better how it kept its budget than who looks at it now and then.
         // But a program that left a daemon knows nothing of that one's memory.
-        let has_own = main.is_some_and(|page| !page.has_seen_nothing());
-        let several = run.together.filter(|together| together.processes > 1 || !has_own);
+        let one = pages.iter().filter(|page| !page.has_seen_nothing()).count() <= 1;
+        let has_own = own.is_some_and(|page| !page.has_seen_nothing());
+        let several =
+            run.together.filter(|together| together.processes > 1 || together.processes == 1 && !one || !has_own || !run.apart.is_empty());
         // Nor does it know anything of the time after Terrace ended in it.
         let measured_until_s = main.and_then(Figures::measured_until_s);
-        let afterwards = measured_until_s.and(run.outside.and_then(|(_, afterwards)| afterwards));
+        let afterwards = measured_until_s.and(seen_outside.and_then(|known| known.afterwards));
         let seen = if measured_until_s.is_some() { run.together.filter(|_| afterwards.is_some()) } else { several };
         let judge = main.filter(|_| measured_until_s.is_none());
+        let limit = run.group_limit.filter(|_| is_charged(pages)).unwrap_or(u64::MAX);
         let elapsed_s = run.elapsed.as_secs_f64();
-        let per_elapsed = |ns: u64| if elapsed_s > 0.0 { ns as f64 / 1e9 / elapsed_s } else { 0.0 };
+        let main_s = main.filter(|page| page.pid != run.pid).map_or(elapsed_s, Figures::elapsed_s);
+        let per_elapsed = |ns: u64| if main_s > 0.0 { ns as f64 / 1e9 / main_s } else { 0.0 };
         let signal = match run.end {
             End::Killed(signal) => Some(signal),
             End::Exited(_) => None,
@@ -275,14 +322,20 @@ impl Report {
         Report {
             version: env!("CARGO_PKG_VERSION"),
             command: run.command.clone(),
-            program: left.map_or_else(|| program(run, pages), |file| file_name(&file.program).into()),
+            program: match (lost, left) {
+                (Some(apart), _) => apart.program.clone(),
+                (None, Some(file)) => file_name(&file.program).into(),
+                (None, None) => program(run, pages),
+            },
             exit_status: run.end.exit_status(),
             signal,
             elapsed_s,
             going_on: run.going_on,
+            figures_of: main.map(|page| FiguresOf { pid: page.pid, program: page.program.clone(), is_the_program: page.pid == run.pid }),
             managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
             state: state_name(main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state)),
             note: match main {
+                _ if lost.is_some() => Some(LEFT_NO_FIGURES.into()),
                 _ if left.is_some() => left.map(became),
                 Some(page) => note(page),
                 None => Some(match (&run.out_of_reach, &run.unusable_page) {
@@ -294,18 +347,21 @@ impl Report {
             logical_bytes: main.map(|page| page.mean_logical_bytes),
             budget_bytes: run.together.map(|all| all.budget_bytes).or_else(|| main.map_or(requested, |page| page.budget_bytes)),
             budget_met: seen.map(|all| all.budget_met).or(judge.map(|page| page.budget_met)),
+            budget_kept_fraction: seen.map(|all| all.kept_fraction).or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
+            floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
             over_budget_s: seen.map(|all| all.over_budget_s).or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
+            far_over_budget_s: seen.map(|all| all.far_over_budget_s).or(judge.map(|page| page.far_over_budget_ms as f64 / 1e3)),
             wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
             together: several.map(|all| All {
                 processes: all.processes,
                 logical_bytes: all.mean_logical_bytes,
                 mean_physical_bytes: all.mean_physical_bytes,
-                peak_physical_bytes: all.peak_physical_bytes,
+                peak_physical_bytes: all.peak_physical_bytes.min(limit),
             }),
             mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
             peak_physical_bytes: main
-                .map(|page| page.peak_physical_bytes.max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes))),
+                .map(|page| page.peak_physical_bytes.max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes)).min(limit)),
             overhead_bytes: main.map(|page| page.mean_overhead_bytes),
             peak_overhead_bytes: main.map(|page| page.peak_overhead_bytes),
             saved_bytes: main.map(Figures::saved_bytes),
@@ -318,7 +374,9 @@ impl Report {
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
             measured_until_s,
             afterwards,
-            other_memory: main.and(run.outside).map(|(other, _)| other),
+            other_memory: main
+                .filter(|_| run.outside.is_some())
+                .map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other)),
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
@@ -330,11 +388,65 @@ impl Report {
                 cpu_fraction: sampled.cpu_fraction,
             }),
             policy: run.settings.policy.name(),
-            processes: pages.iter().enumerate().map(|(index, page)| process(page, Some(index) == main_page)).collect(),
+            processes: pages
+                .iter()
+                .zip(&held)
+                .enumerate()
+                .map(|(index, (page, held))| Process {
+                    peak_physical_bytes: page.peak_physical_bytes.min(limit),
+                    mean_held_bytes: if elapsed_s > 0.0 { (held / elapsed_s) as u64 } else { 0 },
+                    ..process(page, Some(index) == main_page)
+                })
+                .collect(),
+            without_figures: run.apart.clone(),
             out_of_reach: out_of_reach(&run.unreached),
             sites: run.sites.clone(),
         }
     }
+}
+
+impl Run<'_> {
+    /// The figures, as far as they are believed.
+    fn believed(&self, pages: &[Figures]) -> Vec<Figures> {
+        let Some(outside) = &self.outside else { return pages.to_vec() };
+        let known: HashMap<(u32, u64), &Known> = outside.iter().map(|known| ((known.pid, known.started_ns), known)).collect();
+        let bounds = |page: &Figures| known.get(&(page.pid, page.started_ns)).and_then(|known| known.bounds);
+        let nobody = Bounds::of_nobody(self.elapsed.as_secs_f64());
+        pages.iter().map(|page| bounds(page).unwrap_or(nobody).apply(page)).collect()
+    }
+
+    /// What the kernel said of a process: of its last image.
+    fn outside_of(&self, pid: u32) -> Option<Known> {
+        let all = self.outside.iter().flatten().filter(|known| known.pid == pid);
+        all.max_by_key(|known| known.started_ns).copied()
+    }
+
+    /// The memory that an image held, managed and other, evicted or not, summed up over time: as seen from outside,
+    /// or by what it told where it lived too short for that.
+    fn held_byte_s(&self, page: &Figures) -> f64 {
+        let is_it = |known: &&Known| known.pid == page.pid && known.started_ns == page.started_ns;
+        let seen = self.outside.iter().flatten().find(is_it).map_or(0.0, |known| known.held_byte_s);
+        let told = page.mean_logical_bytes as f64 + page.mean_unmanaged_bytes as f64;
+        seen.max(told * page.mean_window_ms as f64 / 1e3)
+    }
+
+    /// The image, by its number, that held most over time: the program's `own`, unless another process held more and
+    /// has something to tell.
+    fn held_most(&self, pages: &[Figures], held: &[f64], own: usize) -> usize {
+        let tells = |page: &Figures| {
+            let other = || self.outside_of(page.pid).is_some_and(|known| known.other.bytes() > 0);
+            page.pid != self.pid && (!page.is_idle() || other())
+        };
+        let others = (0..pages.len()).filter(|index| held[*index] > held[own] && tells(&pages[*index]));
+        others.max_by(|a, b| held[*a].total_cmp(&held[*b])).unwrap_or(own)
+    }
+}
+
+/// Whether all memory for the programs' data is memory of their own, which their memory group is charged for: no tier is in files,
+/// on a node or in the kernel's swap.
+fn is_charged(pages: &[Figures]) -> bool {
+    let elsewhere = |name: &str| name == "swap" || name.starts_with("node") || name.contains('@');
+    pages.iter().all(|page| !page.tiers.iter().any(|tier| elsewhere(&tier.name)))
 }
 
 /// What the program's process was last.
@@ -381,10 +493,12 @@ fn process(page: &Figures, main: bool) -> Process {
         peak_physical_bytes: page.peak_physical_bytes,
         overhead_bytes: page.mean_overhead_bytes,
         mean_unmanaged_bytes: page.mean_unmanaged_bytes,
+        mean_held_bytes: 0,
         mean_window_s: page.mean_window_ms as f64 / 1e3,
         saved_bytes: page.saved_bytes(),
         budget_bytes: page.budget_bytes,
         budget_met: page.measured_until_ns.is_none().then_some(page.budget_met),
+        budget_kept_fraction: page.measured_until_ns.is_none().then(|| page.kept_fraction()),
         measured_until_s: page.measured_until_s(),
         faults: page.faults(),
         moves: moves(page),
@@ -449,6 +563,8 @@ pub mod samples {
             going_on: 0,
             together: None,
             outside: None,
+            apart: Vec::new(),
+            group_limit: None,
             sampled: None,
             wakeful: None,
             out_of_reach: None,
@@ -474,6 +590,56 @@ mod tests {
         assert!((report.saved_fraction.unwrap() - 0.424).abs() < 0.001);
         assert!((report.slowdown_estimate.unwrap() - 1.9 / 61.2).abs() < 1e-9);
         assert_eq!(report.processes.iter().map(|p| (p.pid, p.main)).collect::<Vec<_>>(), [(7, true), (8, false)]);
+    }
+
+    /// `g++` starts `cc1plus`, which holds nearly everything.
+    #[test]
+    fn the_process_that_held_most_is_told_in_full() {
+        let settings = Settings::default();
+        let mut run = samples::run(&settings);
+        let nothing = |pid| Figures {
+            program: "g++".into(),
+            state: State::Idle,
+            mean_logical_bytes: 0,
+            peak_logical_bytes: 0,
+            mean_unmanaged_bytes: 0,
+            ..active(pid)
+        };
+        let compiler = Figures { program: "cc1plus".into(), started_ns: 2_000_000_000, updated_ns: 32_000_000_000, ..active(8) };
+        let report = Report::new(&run, &[nothing(7), compiler.clone()]);
+        let of = FiguresOf { pid: 8, program: "cc1plus".into(), is_the_program: false };
+        assert_eq!((report.figures_of, report.program.as_str(), report.managed), (Some(of), "redis-server", true));
+        assert_eq!((report.logical_bytes, report.state), (Some(compiler.mean_logical_bytes), "active"));
+        assert!((report.slowdown_estimate.unwrap() - 1.9 / 30.0).abs() < 1e-9, "of its own time");
+        assert_eq!(report.processes.iter().map(|process| process.main).collect::<Vec<_>>(), [false, true]);
+        assert!(report.processes[1].mean_held_bytes > 3 << 30);
+        // What lives ten times as long holds more in the end, and a child with the same as its parent for a while is not more.
+        let brief = Figures { mean_window_ms: 1_000, ..compiler.clone() };
+        let small = Figures { mean_logical_bytes: 400 << 20, ..active(7) };
+        assert_eq!(Report::new(&run, &[small, brief]).figures_of.map(|of| of.pid), Some(7));
+        // By what is seen from outside, where nothing is managed.
+        let other = OtherMemory { static_bytes: 300 << 20, ..OtherMemory::default() };
+        let seen = |pid, held_byte_s| Known { pid, started_ns: 1_000_000_000, other, held_byte_s, ..Known::default() };
+        run.outside = Some(vec![seen(8, 1e9), seen(7, 1e8)]);
+        let report = Report::new(&run, &[nothing(7), nothing(8)]);
+        assert_eq!((report.figures_of.map(|of| of.pid), report.other_memory), (Some(8), Some(other)));
+        run.outside = Some(vec![seen(8, 1e8), seen(7, 1e9)]);
+        assert_eq!(Report::new(&run, &[nothing(7), nothing(8)]).figures_of.map(|of| of.pid), Some(7));
+    }
+
+    #[test]
+    fn no_peak_is_above_the_memory_groups_limit() {
+        let settings = Settings::default();
+        let mut run = samples::run(&settings);
+        run.together = Some(Together { processes: 2, peak_physical_bytes: 5 << 30, ..Together::default() });
+        run.group_limit = Some(1 << 30);
+        let report = Report::new(&run, &[active(7), active(8)]);
+        assert_eq!((report.peak_physical_bytes, report.together.map(|all| all.peak_physical_bytes)), (Some(1 << 30), Some(1 << 30)));
+        assert_eq!(report.processes[1].peak_physical_bytes, 1 << 30);
+        // A group is not charged for pages in the kernel's zram.
+        let mut swaps = active(7);
+        swaps.tiers[1].name = "swap".into();
+        assert_eq!(Report::new(&run, &[swaps]).peak_physical_bytes, Some(2_100_000_000));
     }
 
     #[test]
@@ -502,7 +668,7 @@ mod tests {
         assert_eq!((report.measured_until_s, report.budget_met, report.over_budget_s), (Some(4.0), None, None));
         assert_eq!((report.processes[0].budget_met, report.afterwards), (None, None));
         let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
-        run.outside = Some((OtherMemory::default(), Some(afterwards)));
+        run.outside = Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
         run.together = Some(Together { processes: 1, budget_bytes: 3 << 30, over_budget_s: 50.0, ..Together::default() });
         let report = Report::new(&run, &[page]);
         assert_eq!((report.budget_met, report.over_budget_s, report.afterwards), (Some(false), Some(50.0), Some(afterwards)));

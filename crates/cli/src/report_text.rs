@@ -1,28 +1,33 @@
 //! The report of a run for people: a few lines for standard error. It says what happened, not what one hoped for.
 
+use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
 use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
 
-/// Most child processes listed; the JSON report has all.
+/// Most processes listed beside the first; the JSON report has all.
 const PROCESSES_SHOWN: usize = 8;
+/// Those that held less than this share of the run's memory are told together.
+const WORTH_A_LINE: f64 = 0.01;
 /// Most programs out of reach that are named; likewise.
 const OUT_OF_REACH_SHOWN: usize = 4;
 
 /// The whole text, each line ended.
 pub fn text(report: &Report, settings: &Settings) -> String {
     let mut lines = vec![headline(report)];
+    lines.extend(whose(report));
+    let last = lines.len() - 1;
     match report.state {
         "unmanaged" => {
-            lines[0] += &format!("  not managed: {}", report.note.as_deref().unwrap_or("for an unknown reason"));
+            lines[last] += &format!("  not managed: {}", report.note.as_deref().unwrap_or("for an unknown reason"));
         }
         "idle" => {
             let least = bytes(MIN_BUDGET_BYTES);
             let other = report.other_memory.map(|other| other.text()).unwrap_or_default();
             if other.is_empty() {
-                lines[0] += &format!("  touched less than {least}, nothing to manage");
+                lines[last] += &format!("  touched less than {least}, nothing to manage");
             } else {
-                lines[0] += &format!("  touched less than {least} that can be managed");
+                lines[last] += &format!("  touched less than {least} that can be managed");
                 lines.push(format!("  not managed: {other}"));
             }
         }
@@ -50,6 +55,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         lines.extend(report.together.and_then(|_| budget(report)));
     }
     lines.extend(children(report));
+    lines.extend(without_figures(report));
     lines.extend(out_of_reach(report));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -62,14 +68,21 @@ fn headline(report: &Report) -> String {
     format!("terrace: {}  {:.1}s  {end}", report.program, report.elapsed_s)
 }
 
+/// Whose figures follow, if not the program's own.
+fn whose(report: &Report) -> Option<String> {
+    let of = report.figures_of.as_ref().filter(|of| !of.is_the_program)?;
+    Some(format!("  of {} ({}), which held most of its processes:", of.program, of.pid))
+}
+
 /// Whether the averages are of any time at all.
 fn is_measured(report: &Report) -> bool {
     report.measured_until_s.is_none() || report.mean_window_s.is_some_and(|window| window > 0.0)
 }
 
+/// Sizes are averages, and restores are those of the whole run: each column says so. Where pages are at the end is in the JSON report.
 fn table(report: &Report) -> Vec<String> {
     let width = report.tiers.iter().map(|tier| tier.name.chars().count()).max().unwrap_or(0).max("tier".len());
-    let mut lines = vec![format!("  {:<width$} {:>10} {:>10} {:>10} {:>10}  restore", "tier", "logical", "physical", "pages", "restores")];
+    let mut lines = vec![format!("  {:<width$} {:>14} {:>14} {:>14}  time of one", "tier", "data, mean", "DRAM, mean", "restores, all")];
     for tier in &report.tiers {
         let time = |us: Option<f64>| us.map(|us| short_time((us * 1e3) as u64));
         let restore = match (time(tier.fault_p50_us), time(tier.fault_p99_us)) {
@@ -78,7 +91,7 @@ fn table(report: &Report) -> Vec<String> {
         };
         let restores = if tier.faults == 0 { "-".into() } else { tier.faults.to_string() };
         let (logical, physical) = (bytes(tier.logical_bytes), bytes(tier.physical_bytes));
-        lines.push(format!("  {:<width$} {logical:>10} {physical:>10} {:>10} {restores:>10}  {restore}", tier.name, tier.pages));
+        lines.push(format!("  {:<width$} {logical:>14} {physical:>14} {restores:>14}  {restore}", tier.name));
     }
     lines
 }
@@ -89,7 +102,7 @@ fn balance(report: &Report) -> String {
     let fraction = report.saved_fraction.map(|fraction| format!(" ({})", share(fraction.abs()))).unwrap_or_default();
     let verb = if saved < 0 { "cost" } else { "saved" };
     format!(
-        "  {verb} {} of {}{fraction}; lost {} waiting for memory (estimate: {} of the time)",
+        "  {verb} {} of {}{fraction} on average; lost {} in all waiting for memory (estimate: {} of the time)",
         bytes(saved.unsigned_abs()),
         bytes(logical),
         short_time((report.stall_s.unwrap_or(0.0) * 1e9) as u64),
@@ -108,15 +121,21 @@ fn budget(report: &Report) -> Option<String> {
         Some(all) => (" for all processes", format!("together peak {}", bytes(all.peak_physical_bytes))),
         None => ("", format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)))),
     };
-    let over = report.over_budget_s.filter(|over| *over > 0.0).map(|over| format!(", above it for {over:.1}s")).unwrap_or_default();
-    if report.budget_met == Some(true) {
-        return Some(format!("  budget {}{all}: kept ({peak}{over})", bytes(budget)));
-    }
-    if report.budget_met.is_none() {
-        return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget)));
-    }
-    let floor = report.floor_bytes.filter(|floor| *floor > 0).map(|floor| format!(": the least that can be reached is {}", bytes(floor)));
-    Some(format!("  budget {}{all}: NOT KEPT{} ({peak}{over})", bytes(budget), floor.unwrap_or_default()))
+    let far_over_s = report.far_over_budget_s.unwrap_or(0.0);
+    let over = if far_over_s > 0.0 { format!(", more than 2% above it for {far_over_s:.1}s") } else { String::new() };
+    let verdict = match (report.budget_met, report.budget_kept_fraction) {
+        (Some(true), _) => "kept".to_string(),
+        (Some(false), Some(fraction)) => format!("kept for {} of the time", share(fraction)),
+        _ => return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget))),
+    };
+    Some(format!("  budget {}{all}: {verdict} ({peak}{over}){}", bytes(budget), floor(report).unwrap_or_default()))
+}
+
+/// What stood in the way of the budget.
+fn floor(report: &Report) -> Option<String> {
+    let floor = report.floor_bytes.filter(|floor| *floor > 0 && report.measured_until_s.is_none())?;
+    let seconds = report.floor_s.unwrap_or(0.0);
+    Some(format!("; could not get below {} for {seconds:.1}s, while the rest was in use", bytes(floor)))
 }
 
 fn cost(report: &Report) -> String {
@@ -148,17 +167,17 @@ fn huge_pages(report: &Report) -> Option<String> {
 fn left_alone(report: &Report) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(unmanaged) = report.mean_unmanaged_bytes.filter(|unmanaged| *unmanaged > 0) {
-        parts.push(format!("{} of other memory", bytes(unmanaged)));
+        parts.push(format!("{} of other memory on average", bytes(unmanaged)));
     }
     if let Some(other) = report.other_memory.filter(|other| other.bytes() > 0) {
         parts.push(format!("at most {}", other.text()));
     }
     if let Some(shared) = report.shared_pages.filter(|shared| *shared > 0) {
-        parts.push(format!("{shared} pages shared with a child"));
+        parts.push(format!("{shared} pages shared with a child at the end"));
     }
     if report.moves.failed > 0 {
         let with = report.moves.failed_with.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
-        parts.push(format!("{} moves the kernel refused{with}", report.moves.failed));
+        parts.push(format!("{} moves the kernel refused in all{with}", report.moves.failed));
     }
     (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
 }
@@ -166,12 +185,27 @@ fn left_alone(report: &Report) -> Option<String> {
 fn children(report: &Report) -> Vec<String> {
     // A shell's many small children have nothing to tell.
     let worth = |process: &&Process| !process.main && (process.logical_bytes > 0 || process.state == "frozen") && process.state != "idle";
-    let all: Vec<&Process> = report.processes.iter().filter(worth).collect();
-    let mut lines: Vec<String> = all.iter().take(PROCESSES_SHOWN).map(|process| child(process)).collect();
-    if all.len() > PROCESSES_SHOWN {
-        lines.push(format!("  and {} more processes (all are in the file of --report)", all.len() - PROCESSES_SHOWN));
+    let held = |processes: &[&Process]| processes.iter().fold(0, |sum: u64, process| sum.saturating_add(process.mean_held_bytes));
+    let of_all = held(&report.processes.iter().collect::<Vec<_>>());
+    let large = |process: &&Process| process.state == "frozen" || process.mean_held_bytes as f64 >= of_all as f64 * WORTH_A_LINE;
+    let (mut shown, mut rest): (Vec<&Process>, Vec<&Process>) = report.processes.iter().filter(worth).partition(large);
+    rest.extend(shown.drain(PROCESSES_SHOWN.min(shown.len())..));
+    let mut lines: Vec<String> = shown.iter().map(|process| child(process)).collect();
+    let together = bytes(held(&rest));
+    match rest.len() {
+        0 => {}
+        1 => lines.push(format!("  and 1 more process, {together} on average (it is in the file of --report)")),
+        more => lines.push(format!("  and {more} more processes, together {together} on average (all are in the file of --report)")),
     }
     lines
+}
+
+fn without_figures(report: &Report) -> Option<String> {
+    let all = &report.without_figures;
+    let named = |apart: &Apart| format!("{} ({}), {} at most", apart.program, apart.pid, bytes(apart.peak_anonymous_bytes));
+    let shown = all.iter().take(OUT_OF_REACH_SHOWN).map(named).collect::<Vec<_>>().join(", ");
+    let more = if all.len() > OUT_OF_REACH_SHOWN { format!(" and {} more", all.len() - OUT_OF_REACH_SHOWN) } else { String::new() };
+    (!all.is_empty()).then(|| format!("  without figures: {shown}{more}; they count for the budget, and nothing is assigned to them"))
 }
 
 fn out_of_reach(report: &Report) -> Option<String> {
@@ -188,11 +222,13 @@ fn child(process: &Process) -> String {
     let verb = if process.saved_bytes < 0 { "cost" } else { "saved" };
     let met = match (process.budget_met, process.measured_until_s) {
         (_, Some(until)) => format!("; not managed, and not known, from its second {until:.1} on"),
-        (Some(false), None) => ", its share of the budget NOT KEPT".into(),
+        (Some(false), None) => {
+            format!(", its share of the budget kept for {} of the time", share(process.budget_kept_fraction.unwrap_or(0.0)))
+        }
         _ => String::new(),
     };
     format!(
-        "  also {} ({}), {}: {verb} {} of {}, {} restores{met}",
+        "  also {} ({}), {}: {verb} {} of {} on average, {} restores in all{met}",
         process.program,
         process.pid,
         process.state,
@@ -206,7 +242,7 @@ fn child(process: &Process) -> String {
 mod tests {
     use super::*;
     use crate::figures::{Figures, samples::active};
-    use crate::outside::{Afterwards, OtherMemory};
+    use crate::outside::{Afterwards, Known, OtherMemory};
     use crate::report::{Run, samples};
     use terrace_pager::stats::State;
     use terrace_pager::unreached::Unreached;
@@ -222,21 +258,31 @@ mod tests {
     fn an_active_program_is_told_in_a_few_lines() {
         let expected = "\
 terrace: redis-server  61.2s  exit 0
-  tier    logical   physical      pages   restores  restore
-  dram       1.0G       1.0G     262144          -  -
-  lz4        2.3G     716.8M     602931     812345  9.2us p50, 31us p99
-  saved 1.4G of 3.3G (42%); lost 1.9s waiting for memory (estimate: 3.1% of the time)
-  budget 2.0G: kept (peak 2.0G, above it for 0.3s)
+  tier     data, mean     DRAM, mean  restores, all  time of one
+  dram           1.0G           1.0G              -  -
+  lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
+  saved 1.4G of 3.3G (42%) on average; lost 1.9s in all waiting for memory (estimate: 3.1% of the time)
+  budget 2.0G: kept (peak 2.0G, more than 2% above it for 0.1s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
-  not managed: 12.0M of other memory, 512 pages shared with a child, 17 moves the kernel refused (Device or resource busy (os error 16))
+  not managed: 12.0M of other memory on average, 512 pages shared with a child at the end, 17 moves the kernel refused in all (Device or resource busy (os error 16))
 ";
         assert_eq!(told(|_| {}, &[active(7)]), expected);
     }
 
     #[test]
     fn bad_news_is_told_plainly() {
-        let unreachable_budget = Figures { budget_met: false, floor_bytes: 3 << 30, ..active(7) };
-        assert!(told(|_| {}, &[unreachable_budget]).contains("  budget 2.0G: NOT KEPT: the least that can be reached is 3.0G (peak"));
+        let missed = Figures { budget_met: false, over_budget_ms: 9_000, far_over_budget_ms: 6_000, ..active(7) };
+        let line = "  budget 2.0G: kept for 90% of the time (peak 2.0G, more than 2% above it for 6.0s)";
+        assert!(told(|_| {}, std::slice::from_ref(&missed)).contains(&format!("{line}\n")));
+        let stuck = Figures { floor_bytes: 3 << 30, floor_ms: 4_000, ..missed.clone() };
+        let why = "; could not get below 3.0G for 4.0s, while the rest was in use";
+        assert!(told(|_| {}, &[stuck]).contains(&format!("{line}{why}\n")));
+        let touching = Figures { over_budget_ms: 9_000, far_over_budget_ms: 0, ..active(7) };
+        assert!(told(|_| {}, &[touching]).contains("  budget 2.0G: kept (peak 2.0G)\n"));
+        let child = told(|_| {}, &[active(7), Figures { pid: 8, ..missed }]);
+        assert!(
+            child.contains("  also redis-server (8), active: ") && child.contains(", its share of the budget kept for 90% of the time\n")
+        );
         let costly = Figures { mean_physical_bytes: 4 << 30, ..active(7) };
         assert!(told(|_| {}, &[costly]).contains("  cost 716.8M of 3.3G (21%)"));
         let frozen = Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };
@@ -276,10 +322,11 @@ terrace: redis-server  61.2s  exit 0
 terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be managed
   not managed: 300.0M static data (.bss and .data), 160.0M shared (several processes may have its pages)
 ";
-        assert_eq!(told(|run| run.outside = Some((other, None)), &[idle]), expected);
-        let line = "  not managed: 12.0M of other memory, at most 300.0M static data (.bss and .data), 160.0M shared \
+        let known = || Some(vec![Known { pid: 7, other, ..Known::default() }]);
+        assert_eq!(told(|run| run.outside = known(), &[idle]), expected);
+        let line = "  not managed: 12.0M of other memory on average, at most 300.0M static data (.bss and .data), 160.0M shared \
                     (several processes may have its pages), 512 pages";
-        let text = told(|run| run.outside = Some((other, None)), &[active(7)]);
+        let text = told(|run| run.outside = known(), &[active(7)]);
         assert!(text.contains(line), "{text}");
     }
 
@@ -296,19 +343,62 @@ terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be manage
         }
         let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
         let nothing = Figures { mean_window_ms: 0, mean_logical_bytes: 0, mean_physical_bytes: 0, tiers: Vec::new(), ..page };
-        let text = told(|run| run.outside = Some((OtherMemory::default(), Some(afterwards))), &[nothing]);
+        let known = || Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
+        let text = told(|run| run.outside = known(), &[nothing]);
         assert!(text.contains("nothing was managed: 4.0G of anonymous memory on average, 5.0G at most\n"), "{text}");
         assert!(!text.contains("averages") && !text.contains("saved"), "{text}");
     }
 
+    /// A shell, or a compiler's driver.
+    fn shell() -> Figures {
+        Figures {
+            state: State::Idle,
+            mean_logical_bytes: 0,
+            peak_logical_bytes: 0,
+            mean_unmanaged_bytes: 0,
+            program: "sh".into(),
+            ..active(7)
+        }
+    }
+
     #[test]
-    fn children_of_a_shell_are_told_if_they_have_data() {
-        let shell = Figures { state: State::Idle, ..active(7) };
-        let quiet = Figures { state: State::Idle, ..active(9) };
-        let lines = told(|_| {}, &[shell.clone(), active(8), quiet]);
-        assert_eq!(lines.lines().nth(1), Some("  also redis-server (8), active: saved 1.4G of 3.3G, 812345 restores"));
-        assert_eq!(lines.lines().count(), 2);
-        let many: Vec<Figures> = std::iter::once(shell).chain((10..30).map(active)).collect();
-        assert!(told(|_| {}, &many).ends_with("  and 12 more processes (all are in the file of --report)\n"));
+    fn who_held_most_is_told_in_full_whoever_was_started_first() {
+        let compiler = Figures { program: "cc1plus".into(), ..active(8) };
+        let expected = "\
+terrace: redis-server  61.2s  exit 0
+  of cc1plus (8), which held most of its processes:
+  tier     data, mean     DRAM, mean  restores, all  time of one
+  dram           1.0G           1.0G              -  -
+  lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
+  saved 1.4G of 3.3G (42%) on average;";
+        let text = told(|_| {}, &[shell(), compiler.clone()]);
+        assert!(text.starts_with(expected) && text.contains("  budget 2.0G: kept") && !text.contains("also"), "{text}");
+        let unmanaged = Figures { state: State::Unmanaged, note: "userfaultfd is not permitted".into(), ..compiler };
+        let text = told(|_| {}, &[shell(), unmanaged]);
+        assert_eq!(
+            text.lines().nth(1),
+            Some("  of cc1plus (8), which held most of its processes:  not managed: userfaultfd is not permitted")
+        );
+        assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn children_are_told_if_they_have_data_and_small_ones_together() {
+        let small = |pid: u32| Figures { mean_logical_bytes: 10 << 20, mean_unmanaged_bytes: 0, ..active(pid) };
+        let quiet = Figures { state: State::Idle, mean_logical_bytes: 0, mean_unmanaged_bytes: 0, ..active(9) };
+        let tail = |pages: &[Figures]| told(|_| {}, pages).lines().skip(8).map(str::to_owned).collect::<Vec<_>>();
+        let also = "  also redis-server (8), active: saved 1.4G of 3.3G on average, 812345 restores in all";
+        assert_eq!(tail(&[active(7), active(8), quiet.clone()]), [also]);
+        let together = "  and 4 more processes, together 39.2M on average (all are in the file of --report)";
+        let all: Vec<Figures> = [active(7), active(8), quiet].into_iter().chain((20..24).map(small)).collect();
+        assert_eq!(tail(&all), [also, together]);
+        let one = tail(&[active(7), small(8)]);
+        assert_eq!(one, ["  and 1 more process, 9.8M on average (it is in the file of --report)"]);
+        let frozen = Figures { state: State::Frozen, ..small(8) };
+        assert!(tail(&[active(7), frozen])[0].starts_with("  also redis-server (8), frozen: "));
+        let many: Vec<Figures> = (7..28).map(active).collect();
+        let lines = tail(&many);
+        assert_eq!(lines.len(), 9);
+        assert!(lines[8].starts_with("  and 12 more processes, together "), "{lines:?}");
     }
 }

@@ -19,7 +19,7 @@ use crate::run_dir::RunDir;
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
-use crate::{budget, command_path, disposition, library, report_text, say, sites};
+use crate::{budget, command_path, disposition, doctor, library, report_text, say, sites};
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -118,9 +118,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         prepare(&mut command, &settings, &library);
     }
     let mut watch = Watch {
-        tree: Tree::new(run_dir.path(), dram),
+        tree: Tree::new(run_dir.path(), dram, &settings.tiers),
         ended: Ended::new(run_dir.path()),
-        outside: out_of_reach.is_none().then(|| Outside::new(run_dir.path())),
+        outside: out_of_reach.is_none().then(|| Outside::new(run_dir.path(), &settings)),
         sampling,
         wakefulness,
         moves,
@@ -173,7 +173,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         elapsed: ended.elapsed,
         going_on,
         together: tree.together(),
-        outside: outside.map(|outside| outside.of(ended.pid)),
+        apart: outside.as_ref().map(Outside::apart).unwrap_or_default(),
+        outside: outside.map(Outside::known),
+        group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
         out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
@@ -312,6 +314,9 @@ impl Watch {
         }
         if due(&looks.outside) {
             looks.outside = later(outside.as_mut().map_or(Duration::MAX, Outside::look));
+            if let Some(outside) = outside {
+                tree.set_apart(outside.apart_now());
+            }
         }
         if due(&looks.sampling) {
             looks.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::look));

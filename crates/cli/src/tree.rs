@@ -4,6 +4,7 @@
 //! A process that ends in any way is noticed, and what it had is the others' at the next look. If `terrace run` itself ends, all keep
 //! what they have. The pages are files, read and written and never mapped here: whatever a program does to its own, nothing of ours breaks.
 
+use crate::belief;
 use crate::figures::{self, Image, PageFile};
 use crate::process::{self, cpu_time};
 use crate::shares::{Need, shares};
@@ -38,6 +39,10 @@ const FLOOR_FADES: f64 = 0.95;
 pub struct Tree {
     run_dir: PathBuf,
     dram: Dram,
+    /// What the tiers may take outside the processes.
+    elsewhere: u64,
+    /// How many processes have no page, and their memory.
+    apart: (usize, u64),
     members: HashMap<String, Member>,
     touched_max: u64,
     kept: Kept,
@@ -64,13 +69,16 @@ struct Member {
     /// It will never speak again.
     gone: bool,
     image: Image,
-    /// It was there under its number.
+    /// It was there under its number, at some look; and at the last.
     seen: bool,
+    same: bool,
     /// How much of its memory is its own, where others share it.
     own: f64,
     floor: f64,
     /// The highest `peak_physical_bytes` it told of, at earlier looks.
     peak: u64,
+    /// `peak_logical_bytes` as it told it.
+    told_logical: u64,
     written: Option<(u64, u64)>,
 }
 
@@ -87,6 +95,31 @@ impl Member {
         }
     }
 
+    /// What it says of its memory is believed as far as /proc bears it out (see [`belief`]). How much data it has had is told back to it as it is.
+    fn believe(&mut self, elsewhere: u64) {
+        let image = &mut self.image;
+        self.told_logical = image.peak_logical_bytes;
+        if !self.same || !image.counts() {
+            return;
+        }
+        let Some(mut bytes) = process::resident_bytes(image.pid) else { return };
+        let mut peak = bytes;
+        // Little happens that takes a longer look.
+        if image.peak_physical_bytes > bytes
+            && let Some(resident) = process::resident(image.pid)
+        {
+            bytes = bytes.saturating_add(resident.swapped_bytes);
+            peak = bytes.max(resident.peak_bytes.saturating_add(resident.swapped_bytes));
+        }
+        let (bytes, peak) = (bytes.saturating_add(elsewhere), peak.saturating_add(elsewhere));
+        let most = |field: &mut u64, most: u64| *field = most.min(*field);
+        most(&mut image.physical_bytes, belief::memory(bytes));
+        most(&mut image.peak_physical_bytes, belief::memory(peak));
+        most(&mut image.peak_overhead_bytes, belief::memory(peak));
+        most(&mut image.logical_bytes, belief::demand(bytes));
+        most(&mut image.peak_logical_bytes, belief::demand(peak));
+    }
+
     /// Whether it has memory that may be another's too. A child that was just forked is idle for a moment, with all that its parent has.
     fn shares_pages(&self) -> bool {
         self.image.counts() || self.image.state == State::Idle && self.image.forked
@@ -100,12 +133,18 @@ pub struct Together {
     pub processes: usize,
     /// The budget at the end.
     pub budget_bytes: u64,
-    /// Whether it was kept, apart from bursts.
+    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time.
     pub budget_met: bool,
-    /// The least that was reached where it was not; otherwise 0.
+    /// The share of the time in which it was not exceeded by more than 2 %.
+    pub kept_fraction: f64,
+    /// Where it was not kept, what there was on average while nothing more could be evicted; otherwise 0.
     pub floor_bytes: u64,
+    /// How long that was.
+    pub floor_s: f64,
     /// Time above it.
     pub over_budget_s: f64,
+    /// By more than 2 %.
+    pub far_over_budget_s: f64,
     /// Average data.
     pub mean_logical_bytes: u64,
     /// Average DRAM for it.
@@ -116,10 +155,12 @@ pub struct Together {
 
 impl Tree {
     /// The processes that put their pages into `run_dir`.
-    pub fn new(run_dir: &Path, dram: Dram) -> Self {
+    pub fn new(run_dir: &Path, dram: Dram, tiers: &str) -> Self {
         Tree {
             run_dir: run_dir.to_owned(),
             dram,
+            elsewhere: belief::elsewhere(tiers),
+            apart: (0, 0),
             members: HashMap::new(),
             touched_max: 0,
             kept: Kept::default(),
@@ -137,6 +178,11 @@ impl Tree {
         }
     }
 
+    /// So many processes have no page and so much memory: it is counted, and nothing can be assigned to them.
+    pub fn set_apart(&mut self, apart: (usize, u64)) {
+        self.apart = apart;
+    }
+
     /// Looks at all processes and assigns what each may have. Returns when to look again.
     pub fn look(&mut self) -> Duration {
         if self.dram == Dram::Unlimited {
@@ -150,6 +196,8 @@ impl Tree {
         }
         self.read_pages();
         self.see_who_is_gone();
+        let elsewhere = self.elsewhere;
+        self.live().for_each(|member| member.believe(elsewhere));
         let counting = self.count_sharing(now);
         let room = self.assign(now);
         if self.members.is_empty() {
@@ -198,9 +246,11 @@ impl Tree {
                 gone: false,
                 image: Image::default(),
                 seen: false,
+                same: false,
                 own: 1.0,
                 floor: 0.0,
                 peak: 0,
+                told_logical: 0,
                 written: None,
             });
         }
@@ -234,6 +284,7 @@ impl Tree {
             let silent = now_ns.saturating_sub(image.updated_ns) > SILENT_NS;
             let same = process::stat(image.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
             member.seen |= same.is_some();
+            member.same = same.is_some_and(|stat| !stat.ended);
             member.gone = match same {
                 Some(stat) if stat.ended => true,
                 Some(_) if image.started_ns < last[&(image.pid, image.start_ticks)] => true,
@@ -280,7 +331,7 @@ impl Tree {
         let dram = self.dram;
         let mut members: Vec<&mut Member> = self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0).collect();
         members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
-        let mut idle_bytes = 0u64;
+        let (apart, mut idle_bytes) = self.apart;
         let (mut logical, mut physical, mut peak, mut at_floor) = (0u64, 0u64, 0u64, true);
         let mut needs = Vec::new();
         for member in &mut members {
@@ -314,7 +365,7 @@ impl Tree {
         let to_share = budget.saturating_sub(idle_bytes);
         // What an idle process may begin with: as much as if all of them began now.
         let beginning = to_share / members.len().max(1) as u64;
-        let processes = needs.len();
+        let processes = needs.len() + apart;
         let mut room = budget.saturating_sub(physical);
         let mut shares = shares(to_share, &needs).into_iter();
         for member in members {
@@ -330,7 +381,7 @@ impl Tree {
                 continue;
             };
             room = room.min(share.saturating_sub(member.image.physical_bytes));
-            let assigned = (share.max(1), member.image.peak_logical_bytes);
+            let assigned = (share.max(1), member.told_logical);
             if member.written != Some(assigned) && figures::write_share(&member.file.path, assigned.0, assigned.1).is_ok() {
                 member.written = Some(assigned);
             }
@@ -352,11 +403,89 @@ impl Tree {
             processes: self.together.processes.max(processes),
             budget_bytes: budget,
             budget_met,
+            kept_fraction: self.kept.kept_fraction(),
             floor_bytes: if budget_met { 0 } else { self.kept.floor_bytes() },
+            floor_s: self.kept.floor_s(),
             over_budget_s: self.kept.over_s(),
+            far_over_budget_s: self.kept.far_over_s(),
             mean_logical_bytes: mean(self.logical_byte_s),
             mean_physical_bytes: mean(self.physical_byte_s),
             peak_physical_bytes: self.together.peak_physical_bytes,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::samples::page_of;
+    use std::mem::offset_of;
+    use std::process::{Child, Command};
+    use terrace_pager::stats::StatsPage;
+    use terrace_pager::sys;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A process that sleeps; killed when dropped.
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Puts down a page of a process that is there, which says that it has so much.
+    fn put(directory: &Path, pid: u32, logical: u64, physical: u64) -> PathBuf {
+        let ticks = process::stat(pid).expect("it lives").start_ticks;
+        let mut page = page_of(pid, sys::now_ns(), ticks, sys::pid_namespace());
+        let mut set = |offset: usize, value: u64| page[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
+        for offset in [offset_of!(StatsPage, logical_bytes), offset_of!(StatsPage, peak_logical_bytes)] {
+            set(offset, logical);
+        }
+        for offset in [offset_of!(StatsPage, physical_bytes), offset_of!(StatsPage, peak_physical_bytes)] {
+            set(offset, physical);
+        }
+        page[offset_of!(StatsPage, state)..][..4].copy_from_slice(&(State::Active as u32).to_ne_bytes());
+        let path = directory.join(format!("{pid}-1.stats"));
+        std::fs::write(&path, page).unwrap();
+        path
+    }
+
+    fn share(path: &Path) -> u64 {
+        let page = std::fs::read(path).unwrap();
+        u64::from_ne_bytes(page[offset_of!(StatsPage, share_bytes)..][..8].try_into().unwrap())
+    }
+
+    /// A process that lies in its page gets no more of the budget by it, the others get no less, and no sum is wrong.
+    #[test]
+    fn the_budget_is_divided_by_what_proc_says() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sleeper = Sleeper(Command::new("sleep").arg("600").spawn().unwrap());
+        // What this process has: it is an honest one.
+        let memory = vec![1u8; 64 << 20];
+        std::hint::black_box(&memory);
+        let honest = put(scratch.path(), std::process::id(), 200 * MIB, 60 * MIB);
+        let liar = put(scratch.path(), sleeper.0.id(), 1 << 50, 1 << 50);
+        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), "dram,lz4");
+        tree.look();
+        let (honest, liar) = (share(&honest), share(&liar));
+        assert!(honest > 45 * MIB && honest + liar == 100 * MIB, "{honest} and {liar}");
+        let together = tree.together().unwrap();
+        assert!(together.peak_physical_bytes < 100 * MIB, "{together:?}");
+        assert!(together.budget_met, "{together:?}");
+    }
+
+    /// A process without a page has what it has, and the others the rest.
+    #[test]
+    fn who_has_no_page_is_counted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let own = put(scratch.path(), std::process::id(), 200 * MIB, 10 * MIB);
+        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), "dram,lz4");
+        tree.set_apart((1, 70 * MIB));
+        tree.look();
+        assert_eq!(share(&own), 30 * MIB);
+        assert_eq!(tree.together().map(|all| all.processes), Some(2));
     }
 }

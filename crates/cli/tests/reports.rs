@@ -68,9 +68,10 @@ fn the_page_of_the_program_is_the_report() {
         page.state.store(State::Active as u32, Relaxed);
         page.budget_bytes.store(64 << 20, Relaxed);
         page.budget_met.store(1, Relaxed);
-        page.mean_window_ms.store(1_500, Relaxed);
-        page.mean_logical_bytes.store(100 << 20, Relaxed);
-        page.mean_physical_bytes.store(60 << 20, Relaxed);
+        // No more than the program can have had, nor for longer.
+        page.mean_window_ms.store(5, Relaxed);
+        page.mean_logical_bytes.store(5 << 20, Relaxed);
+        page.mean_physical_bytes.store(3 << 20, Relaxed);
         page.promoted_pages.store(11, Relaxed);
         page.tier_count.store(2, Relaxed);
         stats::set_text(&page.tiers[0].name, "dram");
@@ -85,17 +86,68 @@ fn the_page_of_the_program_is_the_report() {
     let output = scratch.terrace(&arguments).env("STUB_PAGE", page).output().unwrap();
     let text = stderr(&output);
     assert!(
-        text.contains("  saved 40.0M of 100.0M (40%)") && text.contains("9.0us p50, 31us p99") && text.contains("budget 64.0M: kept"),
+        text.contains("  saved 2.0M of 5.0M (40%)") && text.contains("9.0us p50, 31us p99") && text.contains("budget 64.0M: kept"),
         "{text}"
     );
     let report = report(&scratch);
-    assert_eq!((&report["managed"], &report["state"], &report["saved_bytes"]), (&true.into(), &"active".into(), &(40u64 << 20).into()));
+    assert_eq!((&report["managed"], &report["state"], &report["saved_bytes"]), (&true.into(), &"active".into(), &(2u64 << 20).into()));
     assert_eq!((&report["tiers"][1]["name"], &report["tiers"][1]["fault_p50_us"]), (&"lz4".into(), &9.0.into()));
-    assert_eq!((&report["mean_window_s"], &report["moves"]["promoted_pages"]), (&1.5.into(), &11.into()));
+    assert_eq!((&report["mean_window_s"], &report["moves"]["promoted_pages"]), (&0.005.into(), &11.into()));
     let processes = report["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 2);
     assert_eq!(processes.iter().filter(|process| process["main"] == true).count(), 1);
     assert_eq!(scratch.run_directories(), [""; 0]);
+}
+
+/// The page of a process is a file that the process can write. Of what it says, no more is told than /proc bears out.
+#[test]
+fn a_page_that_lies_is_not_believed() {
+    let Some(scratch) = Scratch::new() else { return };
+    let page = scratch.page(|page| {
+        page.state.store(State::Active as u32, Relaxed);
+        page.budget_bytes.store(64 << 20, Relaxed);
+        page.mean_window_ms.store(1 << 50, Relaxed);
+        page.far_over_budget_ms.store(1 << 50, Relaxed);
+        page.stall_ns.store(1 << 60, Relaxed);
+        page.cpu_ns.store(1 << 60, Relaxed);
+        page.tier_count.store(1, Relaxed);
+        stats::set_text(&page.tiers[0].name, "dram");
+        for bytes in [
+            &page.mean_logical_bytes,
+            &page.mean_physical_bytes,
+            &page.peak_physical_bytes,
+            &page.mean_unmanaged_bytes,
+            &page.mean_overhead_bytes,
+            &page.physical_bytes,
+            &page.logical_bytes,
+            &page.tiers[0].mean_physical_bytes,
+        ] {
+            bytes.store(1 << 49, Relaxed);
+        }
+    });
+    let path = scratch.path("r.json");
+    let arguments = ["run", "--dram", "64M", "--report", path.to_str().unwrap(), "--", "sh", "-c", "sleep 0.9; exit 0"];
+    let output = scratch.terrace(&arguments).env("STUB_PAGE", page).output().unwrap();
+    let report = report(&scratch);
+    let number = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {report}"));
+    for path in [
+        "/peak_physical_bytes",
+        "/mean_physical_bytes",
+        "/mean_unmanaged_bytes",
+        "/overhead_bytes",
+        "/tiers/0/physical_bytes",
+        "/processes/0/peak_physical_bytes",
+        "/processes/1/mean_physical_bytes",
+        "/together/peak_physical_bytes",
+    ] {
+        assert!(number(path) < f64::from(64 << 20), "{path}: {report}");
+    }
+    let elapsed = number("/elapsed_s");
+    for path in ["/mean_window_s", "/stall_s", "/far_over_budget_s", "/processes/1/stall_s"] {
+        assert!(number(path) < elapsed * 4.0, "{path}: {report}");
+    }
+    assert!(number("/together/logical_bytes") < f64::from(1 << 30), "{report}");
+    assert!(!stderr(&output).contains("512.0T"), "{}", stderr(&output));
 }
 
 #[test]

@@ -433,7 +433,9 @@ impl Measure {
             let resident = anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
-        let physical = pager.physical_bytes();
+        // What moved since the look at it is in two places for a moment, and pools count what they may touch.
+        let most = if anonymous > 0 { anonymous + in_files(pager) } else { u64::MAX };
+        let physical = pager.physical_bytes().min(most);
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
         let logical = pager.touched_bytes();
         if now_ns.saturating_sub(self.grown_from.0) > IDLE_SCAN_EVERY_NS {
@@ -484,6 +486,8 @@ impl Measure {
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
+        page.far_over_budget_ms.store((self.kept.far_over_s() * 1000.0) as u64, Relaxed);
+        page.floor_ms.store((self.kept.floor_s() * 1000.0) as u64, Relaxed);
         page.shared_pages.store(self.shared_pages, Relaxed);
         page.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0b");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0c");
 /// Most tiers one page can tell of.
 pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
@@ -102,11 +102,11 @@ pub struct StatsPage {
     pub measured_until_ns: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// 1 while (or if, at the end) the budget was kept, apart from bursts; 0 where it could not be.
+    /// 1 while (or if, at the end) the budget was kept ([`Kept`](crate::kept::Kept)); 0 where it was not.
     pub budget_met: AtomicU32,
     /// Tiers in use: the first so many of `tiers`.
     pub tier_count: AtomicU32,
-    /// Least physical bytes that could be reached where the budget could not; 0 otherwise.
+    /// Mean physical bytes while nothing more could be evicted, where the budget was not kept; 0 otherwise.
     pub floor_bytes: AtomicU64,
     /// 1 while nothing more can be evicted although memory is above the budget.
     pub at_floor: AtomicU32,
@@ -136,6 +136,10 @@ pub struct StatsPage {
     pub peak_logical_bytes: AtomicU64,
     /// Milliseconds during which physical exceeded the budget.
     pub over_budget_ms: AtomicU64,
+    /// Those of them during which it did by more than 2 %.
+    pub far_over_budget_ms: AtomicU64,
+    /// Those of them, in turn, during which nothing more could be evicted.
+    pub floor_ms: AtomicU64,
     /// Pages brought back to DRAM, by faults or ahead of them.
     pub promoted_pages: AtomicU64,
     /// Pages moved out of DRAM or to a denser tier.
