@@ -199,9 +199,10 @@ pub struct Damaged {
 /// All pages in a run directory.
 pub fn read_all(run_dir: &Path) -> Pages {
     let mut pages = Pages::default();
-    for PageFile { path, pid, .. } in page_files(run_dir) {
+    for PageFile { path, pid, started_ns, .. } in page_files(run_dir) {
         match read_page(&path, pid, figures_of) {
-            Ok(figures) => pages.good.push(figures),
+            // By the file's name, as everywhere: the page is the process' own to write.
+            Ok(figures) => pages.good.push(Figures { started_ns, ..figures }),
             Err(why) => pages.damaged.push(Damaged { pid, why }),
         }
     }

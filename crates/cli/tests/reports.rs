@@ -105,6 +105,7 @@ fn a_page_that_lies_is_not_believed() {
     let Some(scratch) = Scratch::new() else { return };
     let page = scratch.page(|page| {
         page.state.store(State::Active as u32, Relaxed);
+        page.updated_ns.store(u64::MAX, Relaxed);
         page.budget_bytes.store(64 << 20, Relaxed);
         page.mean_window_ms.store(1 << 50, Relaxed);
         page.far_over_budget_ms.store(1 << 50, Relaxed);
