@@ -91,6 +91,7 @@ fn the_budget_is_kept_beside_them() {
     // Long enough for the beginning, when memory comes faster than it can leave, to be a small part on a slow machine too.
     let finished = load("jump", "256M", "24").args(["--change-every", "3"]).under(terrace).succeed();
     made_and_split(&finished);
-    assert_eq!(finished.report().at("/budget_met").as_bool(), Some(true), "{}", finished.account("went over its budget"));
+    let kept = finished.report().number("/budget_kept_fraction");
+    assert!(kept > 0.9, "{}", finished.account(&format!("kept its budget for {kept} of the time")));
     finished.report().expect_moves(10_000, 1_000);
 }
