@@ -409,6 +409,128 @@ static void moved_by_instruction(void) {
     MUST(status == 0);
 }
 
+#ifdef __x86_64__
+static struct {
+    const char *what;
+    long number, arguments[5], result;
+} tried[] = {
+    {"open", SYS_open, {(long)"/etc/passwd", O_RDONLY}, 0},
+    {"openat", SYS_openat, {AT_FDCWD, (long)"/etc/passwd", O_RDONLY}, 0},
+    {"execve", SYS_execve, {(long)"/bin/true"}, 0},
+    {"kill", SYS_kill, {1, 0}, 0},
+    {"tgkill", SYS_tgkill, {1, 1, 0}, 0},
+    {"ptrace", SYS_ptrace, {0x4206, 1}, 0},
+    {"process_vm_readv", SYS_process_vm_readv, {1}, 0},
+    {"process_vm_writev", SYS_process_vm_writev, {1}, 0},
+    {"pidfd_open", SYS_pidfd_open, {1}, 0},
+    {"socket", SYS_socket, {1, 1}, 0},
+    {"clone", SYS_clone, {SIGCHLD}, 0},
+    {"fork", SYS_fork, {0}, 0},
+    {"unshare", SYS_unshare, {CLONE_NEWNS}, 0},
+    {"setresuid", SYS_setresuid, {0, 0, 0}, 0},
+    {"capset", SYS_capset, {0}, 0},
+    {"userfaultfd", SYS_userfaultfd, {0}, 0},
+    {"bpf", SYS_bpf, {0}, 0},
+    {"io_uring_setup", SYS_io_uring_setup, {1}, 0},
+    {"memfd_create", SYS_memfd_create, {(long)"x"}, 0},
+    {"unlink", SYS_unlink, {(long)"/nonexistent"}, 0},
+    {"mount", SYS_mount, {0}, 0},
+    {"ioctl TIOCSTI", SYS_ioctl, {0, 0x5412}, 0},
+    {"prctl PR_SET_DUMPABLE", SYS_prctl, {4, 1}, 0},
+};
+static volatile int taken;
+
+/* Runs on a stack of the companion's, in place of the function to which it should have returned. */
+__attribute__((force_align_arg_pointer, noinline)) static void taken_over(void) {
+    if (__atomic_fetch_add(&taken, 1, __ATOMIC_SEQ_CST) == 0) {
+        for (size_t t = 0; t < COUNT(tried); t++) {
+            long *with = tried[t].arguments;
+            tried[t].result = by_instruction(tried[t].number, with[0], with[1], with[2], with[3], with[4]);
+        }
+        __atomic_store_n(&taken, 1000, __ATOMIC_SEQ_CST);
+    }
+    for (;;) {
+        struct timespec second = {1, 0};
+        by_instruction(SYS_nanosleep, (long)&second, 0, 0, 0, 0);
+    }
+}
+
+/* The mapping of this process that holds an address, or (without one) the code of the library. */
+static bool find_mapping(uintptr_t address, uintptr_t *from, uintptr_t *to) {
+    char line[512], rights[8];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps);
+    while (!found && fgets(line, sizeof line, maps)) {
+        MUST(sscanf(line, "%lx-%lx %7s", from, to, rights) == 3);
+        found = address ? *from <= address && address < *to : rights[2] == 'x' && strstr(line, "/libterrace.so");
+    }
+    fclose(maps);
+    return found;
+}
+
+static void *touch_all(void *unused) {
+    check_all();
+    return unused;
+}
+#endif
+
+/* The companion's stacks are in memory that the program can write. A program that makes it return into code of its own has
+ * gained nothing by that. */
+static void a_companion_that_was_taken_over_reaches_nothing(void) {
+#ifdef __x86_64__
+    make_cold();
+    pid_t companion = companion_of_this();
+    MUST(!evicts() || companion > 0);
+    if (companion <= 0)
+        return;
+    uintptr_t code, code_end;
+    MUST(find_mapping(0, &code, &code_end));
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%d/task", companion);
+    DIR *directory = opendir(path);
+    MUST(directory);
+    size_t changed = 0;
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        uintptr_t stack = 0, from, to;
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/syscall", companion, entry->d_name);
+        /* Number, six arguments, stack pointer. One that runs has none of this. */
+        for (int tries = 0; entry->d_name[0] != '.' && stack == 0 && tries < 1000; tries++) {
+            FILE *call = fopen(path, "r");
+            if (call && fgets(line, sizeof line, call))
+                sscanf(line, "%*s %*s %*s %*s %*s %*s %*s %lx", &stack);
+            if (call)
+                fclose(call);
+            usleep(1000);
+        }
+        if (stack == 0 || !find_mapping(stack, &from, &to))
+            continue;
+        for (uintptr_t *word = (uintptr_t *)stack; (uintptr_t)word < to && (uintptr_t)word < stack + 16 * KIB; word++)
+            if (*word >= code && *word < code_end)
+                *word = (uintptr_t)taken_over, changed++;
+    }
+    closedir(directory);
+    MUST(changed > 0);
+    /* A fault makes a handler return. */
+    pthread_t toucher;
+    MUST(pthread_create(&toucher, NULL, touch_all, NULL) == 0);
+    for (int tries = 0; taken < 1000 && tries < 20000; tries++)
+        usleep(1000);
+    if (taken < 1000) {
+        dprintf(2, "FAILED: %zu return addresses were changed, and no thread came\n", changed);
+        _exit(1);
+    }
+    MUST(kill(companion, SIGKILL) == 0);
+    for (size_t t = 0; t < COUNT(tried); t++)
+        if (tried[t].result != -EPERM) {
+            dprintf(2, "FAILED: %s gave the companion %ld\n", tried[t].what, tried[t].result);
+            _exit(1);
+        }
+#else
+    cannot_check("return addresses are looked for on x86-64 only");
+#endif
+}
+
 /* A fork that the C library does not make is seen by nobody. Its child sees its parent's data or is ended by SIGSEGV; it
  * never reads zeros. Children of the C library's forks, before and after it, have everything. */
 static void forked_by_instruction(void) {
@@ -551,6 +673,7 @@ int main(int count, char **words) {
         CASE(descriptors_are_out_of_reach),
         CASE(children_where_nothing_more_can_be_made),
         CASE(the_companion_is_confined),
+        CASE(a_companion_that_was_taken_over_reaches_nothing),
         CASE(nothing_is_wrong_when_the_companion_is_killed),
         CASE(a_sharer_outlives_the_program),
         CASE(sharers_may_be_killed),

@@ -16,6 +16,7 @@ cases! { PROGRAM.hold:
     descriptors_are_out_of_reach
     children_where_nothing_more_can_be_made
     the_companion_is_confined
+    a_companion_that_was_taken_over_reaches_nothing
     nothing_is_wrong_when_the_companion_is_killed
     a_sharer_outlives_the_program
     sharers_may_be_killed
