@@ -160,6 +160,11 @@ pub struct RunArguments {
     #[arg(long, value_name = "SIZE|PCT")]
     pub dram: Option<Dram>,
 
+    /// Take the share of --dram of the most data that an earlier run had, as its JSON report tells, and hold to it from the start; without it, of what this
+    /// run has had so far, once it has stopped growing
+    #[arg(long, value_name = "REPORT.json")]
+    pub of: Option<PathBuf>,
+
     /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the medium
     /// is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
     #[arg(long, value_name = "LIST", value_parser = tiers)]

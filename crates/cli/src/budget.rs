@@ -2,9 +2,25 @@
 
 use crate::doctor;
 use crate::quantity::bytes;
-use std::path::PathBuf;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
 use terrace_pager::pager::START_MIN_BYTES;
-use terrace_pager::settings::Dram;
+use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
+
+/// A share of the most data that an earlier run had at a time, by its JSON report.
+pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
+    let Dram::Share(share) = dram else { bail!("--of {} needs a share that is taken of it, such as --dram 60%", report.display()) };
+    let text = fs::read_to_string(report).with_context(|| format!("--of {}: cannot be read", report.display()))?;
+    let peak = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|report| report.get("peak_logical_bytes")?.as_u64());
+    let Some(peak) = peak else {
+        bail!(
+            "--of {}: that is no report of `terrace run --report` with a `peak_logical_bytes`; run the program once with --observe --report FILE.json",
+            report.display()
+        )
+    };
+    Ok(Dram::Bytes(((peak as f64 * share) as u64).max(MIN_BUDGET_BYTES)))
+}
 
 /// What is to be said of a budget, if anything.
 pub fn remark(dram: Dram) -> Option<String> {
@@ -42,6 +58,25 @@ fn remark_on(budget: u64, machine: Option<u64>, group: Option<(u64, PathBuf)>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_an_earlier_run_is_a_size() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("r.json");
+        let of = |text: &str, dram: Dram| {
+            fs::write(&file, text).unwrap();
+            of_report(dram, &file).map_err(|error| format!("{error:#}"))
+        };
+        let earlier = r#"{"peak_logical_bytes": 1000000000}"#;
+        assert_eq!(of(earlier, Dram::Share(0.6)), Ok(Dram::Bytes(600_000_000)));
+        assert_eq!(of(r#"{"peak_logical_bytes": 7}"#, Dram::Share(0.6)), Ok(Dram::Bytes(MIN_BUDGET_BYTES)));
+        assert!(of(earlier, Dram::Bytes(7)).is_err_and(|why| why.contains("needs a share")));
+        assert!(of(earlier, Dram::Unlimited).is_err_and(|why| why.contains("needs a share")));
+        for text in ["", "[]", "{}", r#"{"peak_logical_bytes": null}"#] {
+            assert!(of(text, Dram::Share(0.5)).is_err_and(|why| why.contains("--observe --report")), "{text}");
+        }
+        assert!(of_report(Dram::Share(0.5), Path::new("/nonexistent/r.json")).is_err());
+    }
 
     #[test]
     fn a_budget_that_cannot_be_meant_is_remarked_on() {

@@ -22,8 +22,8 @@ use serde_json::json;
 use std::io::Write;
 use std::path::Path;
 
-pub use cgroup::lowest_limit as lowest_group_limit;
-pub use memory::total as machine_memory;
+pub use cgroup::{lowest_limit as lowest_group_limit, rooms as group_rooms};
+pub use memory::{room as machine_room, total as machine_memory};
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -256,6 +256,8 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
+    /// See [`Figures::stall_ns`].
+    pub stall_ns: u64,
     /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages that the program asked for or that came ahead of a stream.
     pub served_faults: u64,
 }
@@ -287,6 +289,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
+        stall_ns: page.stall_ns.load(Relaxed),
         served_faults: served_faults(page),
     };
     read_page(&file.path, file.pid, take).ok()

@@ -57,6 +57,9 @@ pub struct Report {
     pub floor_bytes: Option<u64>,
     /// How long that was.
     pub floor_s: Option<f64>,
+    /// How long a share (`--dram 60%`) was not held to, or not in full, because memory grew and the machine had room; `null`
+    /// without a share.
+    pub growing_s: Option<f64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
     /// How long by more than 2 %.
@@ -65,6 +68,8 @@ pub struct Report {
     pub wakeful_s: Option<f64>,
     /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
     pub together: Option<All>,
+    /// The most data that there was at a time: of all processes under a budget, else of this one. `--of` takes it from here.
+    pub peak_logical_bytes: Option<u64>,
     /// DRAM for that data: resident pages, pools and overhead.
     pub mean_physical_bytes: Option<u64>,
     /// Its highest value.
@@ -79,6 +84,11 @@ pub struct Report {
     pub saved_fraction: Option<f64>,
     /// Time the program's threads waited for restores and for room, per elapsed time. An estimate; may exceed 1 with many threads.
     pub slowdown_estimate: Option<f64>,
+    /// The same of the last minute; of the whole time where that was shorter.
+    pub slowdown_last_minute: Option<f64>,
+    /// Whether more was lost than that: what is not known is how much slower a program computes where its caches were used by
+    /// others meanwhile. So wherever pages were moved.
+    pub slowdown_is_lower_bound: Option<bool>,
     /// The same in seconds.
     pub stall_s: Option<f64>,
     /// The program's other anonymous memory, which is not in the sizes above.
@@ -350,6 +360,7 @@ impl Report {
             budget_kept_fraction: seen.map(|all| all.kept_fraction).or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
             floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
+            growing_s: run.together.filter(|_| matches!(run.settings.dram, Dram::Share(_))).map(|all| all.growing_s),
             over_budget_s: seen.map(|all| all.over_budget_s).or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
             far_over_budget_s: seen.map(|all| all.far_over_budget_s).or(judge.map(|page| page.far_over_budget_ms as f64 / 1e3)),
             wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
@@ -359,6 +370,7 @@ impl Report {
                 mean_physical_bytes: all.mean_physical_bytes,
                 peak_physical_bytes: all.peak_physical_bytes.min(limit),
             }),
+            peak_logical_bytes: run.together.map(|all| all.peak_logical_bytes).or(main.map(|page| page.peak_logical_bytes)),
             mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
             peak_physical_bytes: main
                 .map(|page| page.peak_physical_bytes.max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes)).min(limit)),
@@ -369,6 +381,11 @@ impl Report {
                 .filter(|page| page.mean_logical_bytes > 0)
                 .map(|page| page.saved_bytes() as f64 / page.mean_logical_bytes as f64),
             slowdown_estimate: main.map(|page| per_elapsed(page.stall_ns)),
+            slowdown_last_minute: main.map(|page| {
+                let before = seen_outside.filter(|known| known.started_ns == page.started_ns).and_then(|known| known.stalled_before);
+                stall_since(page, before).unwrap_or(per_elapsed(page.stall_ns))
+            }),
+            slowdown_is_lower_bound: main.map(|page| page.promoted_pages + page.demoted_pages > 0),
             stall_s: main.map(|page| page.stall_ns as f64 / 1e9),
             mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
@@ -403,6 +420,13 @@ impl Report {
             sites: run.sites.clone(),
         }
     }
+}
+
+/// The time that threads waited for memory, per elapsed time, since `before`: when that was (ns), and how long they had waited
+/// until then (ns). `None` where that is no time.
+fn stall_since(page: &Figures, before: Option<(u64, u64)>) -> Option<f64> {
+    let (before_ns, stalled_ns) = before.filter(|(before_ns, _)| *before_ns < page.updated_ns)?;
+    Some(page.stall_ns.saturating_sub(stalled_ns) as f64 / (page.updated_ns - before_ns) as f64)
 }
 
 impl Run<'_> {

@@ -101,8 +101,9 @@ fn balance(report: &Report) -> String {
     let saved = report.saved_bytes.unwrap_or(0);
     let fraction = report.saved_fraction.map(|fraction| format!(" ({})", share(fraction.abs()))).unwrap_or_default();
     let verb = if saved < 0 { "cost" } else { "saved" };
+    let least = if report.slowdown_is_lower_bound == Some(true) { "at least " } else { "" };
     format!(
-        "  {verb} {} of {}{fraction} on average; lost {} in all waiting for memory (estimate: {} of the time)",
+        "  {verb} {} of {}{fraction} on average; lost {least}{} in all waiting for memory (estimate: {} of the time)",
         bytes(saved.unsigned_abs()),
         bytes(logical),
         short_time((report.stall_s.unwrap_or(0.0) * 1e9) as u64),
@@ -112,7 +113,13 @@ fn balance(report: &Report) -> String {
 
 fn observed(report: &Report, settings: &Settings) -> String {
     let why = if settings.observe { "observed only (--observe)" } else { "no budget (--dram)" };
-    format!("  {why}: nothing was moved; {} of program data on average", bytes(report.logical_bytes.unwrap_or(0)))
+    let peak = report.peak_logical_bytes.unwrap_or(0);
+    format!(
+        "  {why}: nothing was moved; {} of program data on average, {} at most; --dram {}M would hold three fifths of that",
+        bytes(report.logical_bytes.unwrap_or(0)),
+        bytes(peak),
+        (peak * 3 / 5) >> 20
+    )
 }
 
 fn budget(report: &Report) -> Option<String> {
@@ -128,7 +135,9 @@ fn budget(report: &Report) -> Option<String> {
         (Some(false), Some(fraction)) => format!("kept for {} of the time", share(fraction)),
         _ => return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget))),
     };
-    Some(format!("  budget {}{all}: {verdict} ({peak}{over}){}", bytes(budget), floor(report).unwrap_or_default()))
+    let growing = report.growing_s.filter(|growing_s| *growing_s >= 0.1);
+    let growing = growing.map(|growing_s| format!("; not held to for {growing_s:.1}s while memory grew")).unwrap_or_default();
+    Some(format!("  budget {}{all}: {verdict} ({peak}{over}){growing}{}", bytes(budget), floor(report).unwrap_or_default()))
 }
 
 /// What stood in the way of the budget.
@@ -261,7 +270,7 @@ terrace: redis-server  61.2s  exit 0
   tier     data, mean     DRAM, mean  restores, all  time of one
   dram           1.0G           1.0G              -  -
   lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
-  saved 1.4G of 3.3G (42%) on average; lost 1.9s in all waiting for memory (estimate: 3.1% of the time)
+  saved 1.4G of 3.3G (42%) on average; lost at least 1.9s in all waiting for memory (estimate: 3.1% of the time)
   budget 2.0G: kept (peak 2.0G, more than 2% above it for 0.1s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
   not managed: 12.0M of other memory on average, 512 pages shared with a child at the end, 17 moves the kernel refused in all (Device or resource busy (os error 16))
@@ -301,7 +310,7 @@ terrace: redis-server  61.2s  exit 0
         let idle = Figures { state: State::Idle, ..active(7) };
         assert_eq!(told(|_| {}, &[idle]), "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n");
         let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
-        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average\n"));
+        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average, 3.4G at most; --dram 2084M would hold three fifths of that\n"));
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         );
     }
     let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } = Effective::of_command_line(arguments)?;
+    if let Some(report) = &arguments.of {
+        settings.dram = budget::of_report(settings.dram, report)?;
+    }
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
         stress.to_string_lossy().parse::<Stress>()?;
     }

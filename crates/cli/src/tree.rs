@@ -6,7 +6,9 @@
 
 use crate::belief;
 use crate::figures::{self, Image, PageFile};
+use crate::growth::{self, Growth};
 use crate::process::{self, cpu_time};
+use crate::room;
 use crate::shares::{Need, shares};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -45,12 +47,14 @@ pub struct Tree {
     apart: (usize, u64),
     members: HashMap<String, Member>,
     touched_max: u64,
+    growth: Growth,
     kept: Kept,
     together: Together,
     logical_byte_s: f64,
     physical_byte_s: f64,
     seconds: f64,
     looked: Option<Instant>,
+    begun: Instant,
     /// When the directory last changed, as far as all of its files are known.
     taken_in: Option<SystemTime>,
     /// No look before this time unless a process came.
@@ -131,8 +135,12 @@ impl Member {
 pub struct Together {
     /// Most processes with memory under management at a time.
     pub processes: usize,
-    /// The budget at the end.
+    /// The budget at the end, as it is held to.
     pub budget_bytes: u64,
+    /// The most data at a time.
+    pub peak_logical_bytes: u64,
+    /// How long a share was not held to, because memory grew: see [`Growth`].
+    pub growing_s: f64,
     /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time.
     pub budget_met: bool,
     /// The share of the time in which it was not exceeded by more than 2 %.
@@ -163,12 +171,14 @@ impl Tree {
             apart: (0, 0),
             members: HashMap::new(),
             touched_max: 0,
+            growth: Growth::new(),
             kept: Kept::default(),
             together: Together::default(),
             logical_byte_s: 0.0,
             physical_byte_s: 0.0,
             seconds: 0.0,
             looked: None,
+            begun: Instant::now(),
             taken_in: None,
             quiet_until: Instant::now(),
             quiet: Quiet::new(LOOK_EVERY, QUIET_LOOK_EVERY),
@@ -216,7 +226,7 @@ impl Tree {
             .filter(|member| !member.gone)
             .map(|member| member.image.physical_bytes + member.image.committed_bytes)
             .sum();
-        let sleep = self.quiet.sleep(bytes, room, came);
+        let sleep = self.quiet.sleep(bytes, room, came || self.growth.is_changing());
         // The last of the looks meanwhile, each of which may come a little early, is one.
         self.quiet_until = now + sleep - LOOK_EVERY / 2;
     }
@@ -361,7 +371,14 @@ impl Tree {
         physical += idle_bytes;
         self.together.peak_physical_bytes = self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
-        let budget = dram.budget_bytes(self.touched_max);
+        let share = dram.budget_bytes(self.touched_max);
+        let budget = match dram {
+            Dram::Share(_) => {
+                let now_s = (now - self.begun).as_secs_f64();
+                self.growth.limit(growth::Look { now_s, most: self.touched_max, data: logical, physical, share }, room::after)
+            }
+            Dram::Bytes(_) | Dram::Unlimited => share,
+        };
         let to_share = budget.saturating_sub(idle_bytes);
         // What an idle process may begin with: as much as if all of them began now.
         let beginning = to_share / members.len().max(1) as u64;
@@ -401,7 +418,9 @@ impl Tree {
         let budget_met = self.kept.is_kept();
         self.together = Together {
             processes: self.together.processes.max(processes),
-            budget_bytes: budget,
+            budget_bytes: self.dram.budget_bytes(self.touched_max),
+            peak_logical_bytes: self.touched_max,
+            growing_s: self.growth.waited_s(),
             budget_met,
             kept_fraction: self.kept.kept_fraction(),
             floor_bytes: if budget_met { 0 } else { self.kept.floor_bytes() },

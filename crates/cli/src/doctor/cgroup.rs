@@ -2,6 +2,7 @@
 //! too); its user should know it.
 
 use super::{Row, Status, read};
+use crate::growth::Room;
 use crate::quantity::bytes;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,26 @@ pub fn lowest_limit() -> Option<(u64, PathBuf)> {
     lowest(&read("/proc/self/cgroup").ok()?, &read("/proc/self/mountinfo").ok()?)
 }
 
+/// What our group and those around it may still take, for each that has a limit. Clean pages of files that are not in use can
+/// be had back, so they are no use. Where the use cannot be read, there is no room.
+pub fn rooms() -> Vec<Room> {
+    let texts = read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
+    texts.map_or_else(
+        |_| Vec::new(),
+        |(groups, mounts)| all_limits(&groups, &mounts).iter().map(|(limit, file)| room(*limit, file)).collect(),
+    )
+}
+
+fn room(limit: u64, file: &Path) -> Room {
+    let version_2 = file.file_name().is_some_and(|name| name == "memory.max");
+    let (used, inactive) = if version_2 { ("memory.current", "inactive_file ") } else { ("memory.usage_in_bytes", "total_inactive_file ") };
+    let number = |name: &str| read(file.with_file_name(name)).ok()?.parse::<u64>().ok();
+    let stat = read(file.with_file_name("memory.stat")).unwrap_or_default();
+    let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.parse().ok()).unwrap_or(0);
+    let used = number(used).map_or(limit, |used| used.saturating_sub(inactive));
+    Room { total: limit, available: limit.saturating_sub(used) }
+}
+
 fn judge(name: &'static str, lowest: Option<(u64, PathBuf)>) -> Row {
     match lowest {
         None => Row::ok(name, "none", "memory is limited by the machine only"),
@@ -38,7 +59,11 @@ fn judge(name: &'static str, lowest: Option<(u64, PathBuf)>) -> Row {
 
 /// The lowest limit on the way from our group to the top, and where it is written.
 fn lowest(groups: &str, mounts: &str) -> Option<(u64, PathBuf)> {
-    groups.lines().filter_map(|line| file_of(line, mounts)).flat_map(|(mount, group, file)| limits(&mount, &group, file)).min()
+    all_limits(groups, mounts).into_iter().min()
+}
+
+fn all_limits(groups: &str, mounts: &str) -> Vec<(u64, PathBuf)> {
+    groups.lines().filter_map(|line| file_of(line, mounts)).flat_map(|(mount, group, file)| limits(&mount, &group, file)).collect()
 }
 
 /// For a line of /proc/self/cgroup that is about memory: its mount point, the group's path there, and the limit's file.
@@ -83,6 +108,10 @@ mod tests {
         }
         let mounts = format!("30 23 0:26 / {} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate", at.display());
         assert_eq!(lowest("0::/a/b", &mounts), Some((1 << 30, at.join("a/memory.max"))));
+        assert_eq!(room(1 << 30, &at.join("a/memory.max")), Room { total: 1 << 30, available: 0 });
+        fs::write(at.join("a/memory.current"), "536870912\n").unwrap();
+        fs::write(at.join("a/memory.stat"), "anon 1\ninactive_file 268435456\nactive_file 7\n").unwrap();
+        assert_eq!(room(1 << 30, &at.join("a/memory.max")), Room { total: 1 << 30, available: 3 << 28 });
         assert_eq!(lowest("0::/", &mounts), None);
         assert_eq!(lowest("0::/a", "nonsense\n"), None);
         fs::write(at.join("a/memory.limit_in_bytes"), "9223372036854771712").unwrap();

@@ -1,6 +1,7 @@
 //! How much memory there is (from /proc/meminfo: the sizes of NUMA nodes lag behind on some machines), and huge pages.
 
 use super::{Row, Status, chosen, read};
+use crate::growth::Room;
 use crate::quantity::bytes;
 use terrace_tiers::meminfo_bytes;
 
@@ -26,9 +27,18 @@ pub fn total() -> Option<u64> {
     meminfo_bytes(&read("/proc/meminfo").ok()?, "", "MemTotal")
 }
 
+/// What the machine has; `None` where that cannot be read.
+pub fn room() -> Option<Room> {
+    room_in(&read("/proc/meminfo").ok()?)
+}
+
+fn room_in(text: &str) -> Option<Room> {
+    Some(Room { total: meminfo_bytes(text, "", "MemTotal")?, available: meminfo_bytes(text, "", "MemAvailable")? })
+}
+
 fn memory(text: &str) -> Row {
     let name = "memory";
-    let (Some(total), Some(available)) = (meminfo_bytes(text, "", "MemTotal"), meminfo_bytes(text, "", "MemAvailable")) else {
+    let Some(Room { total, available }) = room_in(text) else {
         return Row::new(name, Status::Warn, "/proc/meminfo is not understood", "not known", "");
     };
     Row::ok(name, format!("{} in all, {} available", bytes(total), bytes(available)), "a size for --dram can be chosen by these")
