@@ -82,11 +82,14 @@ fn processes(report: &Report) -> Vec<serde_json::Value> {
 #[test]
 fn forked_children_keep_within_it_together() {
     let _machine = machine();
-    let (finished, observed) = watched(case(&["many", "4", "60", "5"]).under(Terrace::within("42%")));
+    // They grow for two seconds, and then come down to the share for five.
+    let (finished, observed) = watched(case(&["many", "4", "60", "16"]).under(Terrace::within("42%")));
     let report = finished.report();
     let budget = report.number("/budget_bytes");
     assert!(budget > 0.42 * 225.0 * MIB && budget < 0.42 * 255.0 * MIB, "42 % of 240 MiB, not {budget}");
     observed.expect_within(budget, 5, report);
+    let growing_s = report.number("/growing_s");
+    assert!(growing_s > 4.0 && growing_s < 10.0, "{report}");
     report.expect_moves_in("children_share_", 20_000, 1_000);
     assert!(report.number("/together/processes") >= 4.0, "{report}");
     // What the report says of them together is what was seen, on average.

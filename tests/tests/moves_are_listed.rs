@@ -27,7 +27,7 @@ fn what_is_listed_is_what_is_reported() {
     for (tiers, policy) in [("dram,lz4,zstd:1", "terrace"), ("dram,lz4", "jenga")] {
         let file = scratch.path().join("moves.jsonl");
         let file = file.to_str().expect("UTF-8");
-        let terrace = ["--tiers", tiers, "--policy", policy, "--moves", file].into_iter().fold(Terrace::within("40%"), Terrace::and);
+        let terrace = ["--tiers", tiers, "--policy", policy, "--moves", file].into_iter().fold(Terrace::within("64M"), Terrace::and);
         let finished = Program::new(compiled("skewed.c", &[])).args(["64", "2"]).under(terrace).succeed();
         let report = finished.report();
         report.expect_moves(5_000, 1_000);

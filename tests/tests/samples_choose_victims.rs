@@ -44,7 +44,7 @@ fn every_policy_keeps_every_byte() {
     for policy in ["terrace", "faults", "jenga", "memtis", "memtis-qc"] {
         for (pattern, threads) in [("jump", "1"), ("scan", "2")] {
             let program = load(pattern, "1.5", &["--change-every", "0.4", "--threads", threads, "--check-all"]);
-            let finished = program.under(Terrace::within("50%").and("--policy").and(policy)).succeed();
+            let finished = program.under(Terrace::within("96M").and("--policy").and(policy)).succeed();
             let report = finished.report();
             assert_eq!(report.at("/policy").as_str(), Some(policy));
             let samples = report.at("/sampler/kind").as_str() != Some("faults");
@@ -89,7 +89,7 @@ fn without_samples_faults_suffice() {
     let _machine = machine();
     // The default policy asks for none where pages come back by faults.
     for (flag, value) in [("--sampler", "none"), ("--policy", "faults"), ("--policy", "terrace")] {
-        let finished = load("zipf", "1", &[]).under(Terrace::within("50%").and(flag).and(value)).succeed();
+        let finished = load("zipf", "1", &[]).under(Terrace::within("96M").and(flag).and(value)).succeed();
         assert_eq!(finished.report().at("/sampler/kind").as_str(), Some("faults"));
         finished.report().expect_managed();
     }
@@ -100,7 +100,7 @@ fn what_this_machine_lacks_is_said() {
     let _machine = machine();
     // No processor has both.
     let lacks = if std::path::Path::new("/sys/bus/event_source/devices/ibs_op").exists() { "pebs" } else { "ibs" };
-    let finished = load("zipf", "0.5", &[]).under(Terrace::within("50%").and("--sampler").and(lacks)).succeed();
+    let finished = load("zipf", "0.5", &[]).under(Terrace::within("96M").and("--sampler").and(lacks)).succeed();
     let name = lacks.to_uppercase();
     assert!(finished.stderr.contains("faults alone") && finished.stderr.contains(&name), "{}", finished.stderr);
     let strict = terrace(&["run", "--strict", "--dram", "1G", "--sampler", lacks, "--", "true"]);
