@@ -32,6 +32,8 @@ pub enum Command {
     ///
     /// Exit status: 0 where Terrace can evict, 1 where programs would run unmanaged.
     Doctor(DoctorArguments),
+    /// Show the runs that live on this machine: your own, or all of them to root
+    Status(StatusArguments),
     /// Load a server or memory, and check what comes back
     Load(LoadArguments),
     /// Run a program as it is, and write down which parts of its memory it waits for, and when
@@ -236,7 +238,7 @@ pub struct RunArguments {
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub no_children: Option<bool>,
 
-    /// Write the report as JSON to this file as well
+    /// Write the report as JSON to this file as well; - is standard output, after what the program wrote there
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
 
@@ -256,6 +258,17 @@ pub struct RunArguments {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = false, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `terrace status`.
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// Print JSON: one object a look
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every second, until the end of the last run
+    #[arg(long)]
+    pub watch: bool,
 }
 
 /// `terrace record`.

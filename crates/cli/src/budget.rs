@@ -22,6 +22,14 @@ pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
     Ok(Dram::Bytes(((peak as f64 * share) as u64).max(MIN_BUDGET_BYTES)))
 }
 
+/// Refuses a number that was hardly meant as bytes.
+pub fn refuse_bare_number(dram: Dram) -> Result<()> {
+    match dram {
+        Dram::Bytes(bytes @ 1..=1024) => bail!("--dram {bytes} is {bytes} bytes; did you mean {bytes}% or {bytes}M?"),
+        _ => Ok(()),
+    }
+}
+
 /// What is to be said of a budget, if anything.
 pub fn remark(dram: Dram) -> Option<String> {
     let Dram::Bytes(budget) = dram else { return None };
@@ -30,10 +38,9 @@ pub fn remark(dram: Dram) -> Option<String> {
 
 fn remark_on(budget: u64, machine: Option<u64>, group: Option<(u64, PathBuf)>) -> Option<String> {
     if budget < START_MIN_BYTES as u64 {
-        let meant = if (1..=100).contains(&budget) { format!("did you mean {budget}% or {budget}M? ") } else { String::new() };
         return Some(format!(
             "--dram {} cannot be kept: what a program uses at the time and Terrace itself (some megabytes in each process) take more; \
-             {meant}it pays from 64M on",
+             it pays from 64M on",
             bytes(budget)
         ));
     }
@@ -86,7 +93,8 @@ mod tests {
         assert_eq!(of(2 << 30, Some(2 << 30)), None);
         let starts = |said: Option<String>, with: &str| assert!(said.as_deref().is_some_and(|said| said.starts_with(with)), "{said:?}");
         starts(of(1 << 20, None), "--dram 1.0M cannot be kept");
-        assert!(of(60, None).is_some_and(|said| said.contains("did you mean 60% or 60M?")));
+        assert!(refuse_bare_number(Dram::Bytes(60)).is_err_and(|why| why.to_string().contains("did you mean 60% or 60M?")));
+        assert!(refuse_bare_number(Dram::Bytes(1 << 20)).is_ok() && refuse_bare_number(Dram::Share(0.6)).is_ok());
         starts(of(20 << 40, None), "--dram 20.0T is more than this machine has (16.0G)");
         starts(of(3 << 30, Some(2 << 30)), "--dram 3.0G is more than this memory group may have (2.0G, /g)");
         assert_eq!(remark(Dram::Unlimited).or(remark(Dram::Share(0.01))), None);

@@ -295,6 +295,11 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
     read_page(&file.path, file.pid, take).ok()
 }
 
+/// The figures of one page; `None` if it cannot be used.
+pub fn read_figures(file: &PageFile) -> Option<Figures> {
+    read_page(&file.path, file.pid, figures_of).ok()
+}
+
 fn served_faults(page: &StatsPage) -> u64 {
     let count = page.tier_count.load(Relaxed) as usize;
     let ours = page.tiers[..count].iter().filter(|tier| stats::get_text(&tier.name) != "swap");

@@ -42,11 +42,12 @@ mod service;
 mod shares;
 mod sim;
 mod sites;
+mod status;
 mod tree;
 mod wake;
 mod witness;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -54,6 +55,10 @@ use std::process::ExitCode;
 const OUR_FAULT: u8 = 125;
 
 fn main() -> ExitCode {
+    if std::env::args_os().len() <= 1 {
+        let _ = args::Arguments::command().print_long_help();
+        return ExitCode::SUCCESS;
+    }
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if !error.use_stderr() => {
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
+        args::Command::Status(arguments) => status::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments),

@@ -562,7 +562,8 @@ fn note(page: &Figures) -> Option<String> {
     Some(page.note.clone()).filter(|note| !note.is_empty())
 }
 
-fn state_name(state: State) -> &'static str {
+/// A state as reports name it.
+pub fn state_name(state: State) -> &'static str {
     match state {
         State::Idle => "idle",
         State::Observing => "observing",

@@ -1,11 +1,12 @@
 //! The file of `--report`: proved writable before the program starts, written whole at its end.
 //!
 //! A regular file is written beside itself and renamed into place, so that a reader never sees half a report; a device or
-//! a pipe (`/dev/stdout`) is opened and written as it is.
+//! a pipe is opened and written as it is, and `-` is standard output.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// An open place for the report. Dropped unwritten, it leaves nothing behind.
@@ -20,6 +21,10 @@ pub struct ReportFile {
 impl ReportFile {
     /// Opens the place, or says why no report could be written there.
     pub fn open(target: &Path) -> Result<Self> {
+        if target == Path::new("-") {
+            let file = File::from(io::stdout().as_fd().try_clone_to_owned().context("the report cannot be written to standard output")?);
+            return Ok(ReportFile { file, beside: None, target: target.to_owned() });
+        }
         let refused = || format!("the report cannot be written to {}; name a file in a directory that you can write to", target.display());
         let existing = fs::metadata(target).ok();
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {

@@ -15,7 +15,7 @@ use crate::outside::Outside;
 use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
-use crate::run_dir::RunDir;
+use crate::run_dir::{About, RunDir};
 use crate::sampling::{Choice, Sampling};
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
@@ -26,7 +26,7 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
 use terrace_pager::stats::NO_PLACE;
@@ -45,6 +45,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         );
     }
     let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } = Effective::of_command_line(arguments)?;
+    budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
         settings.dram = budget::of_report(settings.dram, report)?;
     }
@@ -68,7 +69,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
-        if let Some(remark) = budget::remark(settings.dram).filter(|_| !settings.observe) {
+        if settings.observe && settings.dram != Dram::Unlimited {
+            say("--dram has no effect: --observe moves nothing");
+        } else if let Some(remark) = budget::remark(settings.dram) {
             say(&remark);
         }
         if settings.allocator != Allocator::Context && (arguments.zones.is_some() || arguments.context_depth.is_some()) {
@@ -87,6 +90,13 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
 
     let run_dir = RunDir::create()?;
+    run_dir.describe(&About {
+        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        dram: settings.dram.to_string(),
+        tiers: settings.tiers.clone(),
+        observe: settings.observe,
+        started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    });
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
     let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };

@@ -5,6 +5,7 @@
 //! the same user knows which directories nobody needs any more, and removes them.
 
 use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,9 +18,68 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "terrace-";
 /// The file in each that is locked while the run lives.
 const LOCK: &str = "run";
+/// The file in each that says what runs there: [`About`].
+const ABOUT: &str = "about.json";
+/// No such file is larger: the longest command line of Linux, as JSON.
+const ABOUT_BYTES: u64 = 16 << 20;
 /// So much must be free where a directory is made, or else it is made elsewhere if it can be: pages of some processes.
 const ROOM_BYTES: u64 = 256 << 10;
 const ROOM_FILES: u64 = 64;
+
+/// What is said of a run while it lives, for `terrace status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// `--dram`, as it would be written.
+    pub dram: String,
+    /// `--tiers`.
+    pub tiers: String,
+    /// `--observe`.
+    pub observe: bool,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
+}
+
+/// A run that lives: its directory, and what it said of itself (nothing yet, or another version's).
+pub struct LiveRun {
+    pub path: PathBuf,
+    pub about: Option<About>,
+}
+
+/// The runs that live on this machine, as far as this user may look: all of them for root, the user's own otherwise. And how
+/// many there are of other users.
+pub fn live() -> (Vec<LiveRun>, usize) {
+    let user = own_user();
+    let mut places = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    places.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    if user == 0 {
+        places.extend(std::fs::read_dir("/run/user").into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    places.sort();
+    places.dedup();
+    let (mut runs, mut others) = (Vec::new(), 0);
+    for path in places.iter().flat_map(|place| directories(place)) {
+        let Ok(about) = path.symlink_metadata() else { continue };
+        if about.uid() != user && user != 0 {
+            others += 1;
+        } else if is_live(&path) {
+            runs.push(LiveRun { about: read_about(&path), path });
+        }
+    }
+    (runs, others)
+}
+
+fn read_about(path: &Path) -> Option<About> {
+    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path.join(ABOUT)).ok()?;
+    let small = file.metadata().ok().filter(|about| about.is_file() && about.len() <= ABOUT_BYTES);
+    small.and_then(|_| serde_json::from_reader(std::io::BufReader::new(file)).ok())
+}
+
+/// Whether somebody has the lock of a run's directory.
+fn is_live(path: &Path) -> bool {
+    open_lock(path).is_ok_and(|lock| !try_lock(&lock, libc::LOCK_SH))
+}
 
 /// A directory that goes with this value.
 #[derive(Debug)]
@@ -65,10 +125,17 @@ impl RunDir {
                 let _ = std::fs::remove_dir(&path);
             })?;
             // Whoever came before the lock took the directory for abandoned.
-            if try_lock(&lock) && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock)) {
+            if try_lock(&lock, libc::LOCK_EX) && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock)) {
                 return Ok(RunDir { path, _lock: lock });
             }
         }
+    }
+
+    /// Says what runs. That is for people, so what cannot be written is left out.
+    pub fn describe(&self, about: &About) {
+        let text = serde_json::to_vec(about).unwrap_or_default();
+        let options = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(ABOUT));
+        let _ = options.and_then(|mut file| io::Write::write_all(&mut file, &text));
     }
 
     /// Where it is: absolute if the place was.
@@ -97,35 +164,41 @@ fn remove(path: &Path) {
 /// Removes the directories in `place` of runs of this user that live no more. Those without a file to lock are left alone: another
 /// version's, or not finished yet.
 fn remove_abandoned(place: &Path) {
-    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let is_name = |name: &str| {
-            let digits = name.strip_prefix(PREFIX).unwrap_or_default();
-            digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
-        if !name.to_str().is_some_and(is_name) {
+    for path in directories(place) {
+        if !path.symlink_metadata().is_ok_and(|about| about.uid() == own_user()) {
             continue;
         }
-        let path = entry.path();
-        if !path.symlink_metadata().is_ok_and(|about| about.is_dir() && about.uid() == own_user()) {
-            continue;
-        }
-        let options = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let Ok(lock) = File::options().write(true).custom_flags(options).open(path.join(LOCK)) else { continue };
-        if try_lock(&lock) {
+        let Ok(lock) = open_lock(&path) else { continue };
+        if try_lock(&lock, libc::LOCK_EX) {
             remove(&path);
         }
     }
+}
+
+/// What is called like a run's directory in a place, and is one.
+fn directories(place: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_name = |name: &str| {
+        let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+        digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let named = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_name)).map(|entry| entry.path());
+    named.filter(|path| path.symlink_metadata().is_ok_and(|about| about.is_dir()))
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path.join(LOCK))
 }
 
 fn is_same(there: &std::fs::Metadata, file: &File) -> bool {
     file.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (there.dev(), there.ino()))
 }
 
-/// Locks a file until it is closed, by the end of this process too; false if another has it.
-fn try_lock(file: &File) -> bool {
+/// Locks a file until it is closed, by the end of this process too: alone (LOCK_EX), or beside others who look (LOCK_SH).
+/// False if another has it.
+fn try_lock(file: &File, how: i32) -> bool {
     // SAFETY: no memory is involved.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
 }
 
 /// Whether a place takes the pages of some processes, as far as can be known.

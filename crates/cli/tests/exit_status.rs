@@ -78,7 +78,7 @@ fn a_budget_that_cannot_be_meant_is_remarked_on_and_the_run_goes_on() {
     let Some(scratch) = Scratch::new() else { return };
     let run = |dram: &str| scratch.terrace(&["run", "--dram", dram, "--", "sh", "-c", "exit 7"]).output().unwrap();
     let remarks = |text: &str| text.lines().filter(|line| line.starts_with("terrace: --dram ")).count();
-    for (dram, remark) in [("1M", "cannot be kept"), ("60", "did you mean 60% or 60M?"), ("20T", "is more than this m")] {
+    for (dram, remark) in [("1M", "cannot be kept"), ("20T", "is more than this m")] {
         let output = run(dram);
         assert_eq!(output.status.code(), Some(7));
         assert!(stderr(&output).contains(remark) && remarks(&stderr(&output)) == 1, "{dram}: {}", stderr(&output));
@@ -86,6 +86,26 @@ fn a_budget_that_cannot_be_meant_is_remarked_on_and_the_run_goes_on() {
     for dram in ["64M", "60%", "unlimited"] {
         assert_eq!(remarks(&stderr(&run(dram))), 0, "{dram}");
     }
+}
+
+#[test]
+fn a_bare_number_is_refused_and_no_words_at_all_get_help() {
+    let Some(scratch) = Scratch::new() else { return };
+    let witness = scratch.path("ran");
+    let output = scratch.terrace(&["run", "--dram", "60", "--", "touch", witness.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("did you mean 60% or 60M?") && !witness.exists(), "{}", stderr(&output));
+    let output = terrace::<&str>(&[]).output().unwrap();
+    assert!(output.status.success() && stdout(&output).contains("Usage: terrace"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_report_may_go_to_standard_output() {
+    let Some(scratch) = Scratch::new() else { return };
+    let output = scratch.terrace(&["run", "--report", "-", "--", "echo", "hello"]).output().unwrap();
+    let text = stdout(&output);
+    let report: serde_json::Value = serde_json::from_str(text.strip_prefix("hello\n").unwrap()).unwrap();
+    assert_eq!(report["exit_status"], 0);
 }
 
 #[test]

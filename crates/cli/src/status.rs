@@ -1,0 +1,278 @@
+//! `terrace status`: the runs that live on this machine, and how their processes stand.
+//!
+//! All of it is read from the runs' directories, which only their user and root can: from the statistics pages of the
+//! processes, looked at twice, as rates need some time between two looks.
+
+use crate::args::StatusArguments;
+use crate::figures::{self, Figures, Image, PageFile};
+use crate::process;
+use crate::quantity::{bytes, share};
+use crate::report::state_name;
+use crate::run_dir::{self, About, LiveRun};
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+use terrace_pager::stats::State;
+use terrace_pager::sys;
+use terrace_policy::victims::Reason;
+
+/// Between the two looks of one answer, and between the answers of `--watch`.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// A process that measures writes ten times a second; after so long its figures are old.
+const SILENT_NS: u64 = 5_000_000_000;
+const PAGE_BYTES: u64 = 4096;
+
+/// What is shown.
+#[derive(Debug, PartialEq, Serialize)]
+struct Status {
+    /// By time of start.
+    runs: Vec<Run>,
+    /// Directories of other users' runs, of which nothing can be told.
+    runs_of_others: usize,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Run {
+    directory: PathBuf,
+    /// `null` if the run said nothing of itself.
+    #[serde(flatten)]
+    about: Option<About>,
+    /// By time of start.
+    processes: Vec<Process>,
+}
+
+/// A process, now. Rates are of `interval_s`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Process {
+    pid: u32,
+    program: String,
+    state: &'static str,
+    note: Option<String>,
+    /// Data under management, DRAM for it, and what it may have; `null` without a limit.
+    logical_bytes: u64,
+    physical_bytes: u64,
+    budget_bytes: Option<u64>,
+    /// Pages that came back, in all and each second.
+    faults: u64,
+    faults_per_s: f64,
+    /// Time that its threads waited for memory: in all, and per second of the interval. At least: see the report.
+    stall_s: f64,
+    slowdown: f64,
+    interval_s: f64,
+    /// For how long nothing was heard of it, where its figures are old.
+    silent_s: Option<f64>,
+    tiers: Vec<TierNow>,
+    /// Pages that left DRAM, by reason.
+    demoted_for: HashMap<&'static str, u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct TierNow {
+    name: String,
+    /// Data in it now.
+    logical_bytes: u64,
+    faults: u64,
+}
+
+/// What rates are taken from: of a page, by its file.
+#[derive(Clone, Copy)]
+struct Before {
+    at_ns: u64,
+    faults: u64,
+    stall_ns: u64,
+}
+
+/// Shows it; the exit status is 0, also where nothing runs.
+pub fn run(arguments: &StatusArguments) -> Result<u8> {
+    let mut before = HashMap::new();
+    look(&mut before);
+    std::thread::sleep(FIRST_WAIT);
+    loop {
+        let status = look(&mut before);
+        let text = if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) };
+        let mut out = io::stdout().lock();
+        // Whoever reads it may have seen enough.
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() || !arguments.watch || status.runs.is_empty() {
+            return Ok(0);
+        }
+        drop(out);
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
+    let (live, runs_of_others) = run_dir::live();
+    let mut runs: Vec<Run> = live.into_iter().map(|run| look_at(run, before)).collect();
+    runs.sort_by_key(|run| (run.about.as_ref().map(|about| about.started), run.directory.clone()));
+    Status { runs, runs_of_others }
+}
+
+fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
+    let newest = figures::newest_pages(&run.path);
+    let mut processes: Vec<(u64, Process)> = Vec::new();
+    for file in newest.into_values() {
+        let (Some(image), Some(page)) = (figures::read_image(&file), figures::read_figures(&file)) else { continue };
+        if lives(&image) {
+            let process = process(&file, &image, &page, before);
+            processes.push((file.started_ns, process));
+        }
+    }
+    processes.sort_by_key(|(started_ns, process)| (*started_ns, process.pid));
+    Run { directory: run.path, about: run.about, processes: processes.into_iter().map(|(_, process)| process).collect() }
+}
+
+/// Whether a process is there; one whose number means nothing here, as far as it speaks.
+fn lives(image: &Image) -> bool {
+    if image.pid_namespace != sys::pid_namespace() {
+        return sys::now_ns().saturating_sub(image.updated_ns) < SILENT_NS;
+    }
+    process::stat(image.pid).is_some_and(|stat| !stat.ended && (image.start_ticks == 0 || stat.start_ticks == image.start_ticks))
+}
+
+fn process(file: &PageFile, image: &Image, page: &Figures, before: &mut HashMap<PathBuf, Before>) -> Process {
+    let now_ns = sys::now_ns();
+    let now = Before { at_ns: now_ns, faults: page.faults(), stall_ns: page.stall_ns };
+    let then = before.insert(file.path.clone(), now).unwrap_or(now);
+    let interval_s = (now.at_ns - then.at_ns) as f64 / 1e9;
+    let rate = |more: u64| if interval_s > 0.0 { more as f64 / interval_s } else { 0.0 };
+    let measures = matches!(image.state, State::Observing | State::Active);
+    let silent_ns = Some(now_ns.saturating_sub(image.updated_ns)).filter(|silent| measures && *silent > SILENT_NS);
+    Process {
+        pid: image.pid,
+        program: plain(&page.program),
+        state: state_name(image.state),
+        note: Some(plain(&page.note)).filter(|note| !note.is_empty()),
+        logical_bytes: image.logical_bytes,
+        physical_bytes: image.physical_bytes,
+        budget_bytes: page.budget_bytes.filter(|_| measures),
+        faults: now.faults,
+        faults_per_s: rate(now.faults.saturating_sub(then.faults)),
+        stall_s: page.stall_ns as f64 / 1e9,
+        slowdown: rate(now.stall_ns.saturating_sub(then.stall_ns)) / 1e9,
+        interval_s,
+        silent_s: silent_ns.map(|silent| silent as f64 / 1e9),
+        tiers: page
+            .tiers
+            .iter()
+            .map(|tier| TierNow { name: plain(&tier.name), logical_bytes: tier.pages.saturating_mul(PAGE_BYTES), faults: tier.faults })
+            .collect(),
+        demoted_for: Reason::ALL.iter().map(|reason| reason.name()).zip(page.demoted_for).filter(|(_, pages)| *pages > 0).collect(),
+    }
+}
+
+/// What a process, or a user, wrote, as it may be shown on a terminal.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+fn text(status: &Status) -> String {
+    let mut lines = Vec::new();
+    if status.runs.is_empty() {
+        lines.push("nothing runs under Terrace here".to_string());
+    }
+    for run in &status.runs {
+        lines.push(headline(run));
+        lines.push(format!(
+            "  {:>8}  {:<16} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8}",
+            "process", "program", "state", "data", "DRAM", "budget", "faults/s", "waiting"
+        ));
+        lines.extend(run.processes.iter().flat_map(row));
+        if run.processes.is_empty() {
+            lines.push("  no process of it has figures".into());
+        }
+    }
+    if status.runs_of_others > 0 {
+        lines.push(format!("other users' runs: {}; only they and root can look at them", status.runs_of_others));
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn headline(run: &Run) -> String {
+    let Some(about) = &run.about else { return format!("{}: says nothing of itself", run.directory.display()) };
+    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let dram = about.dram.parse().map_or(about.dram.clone(), bytes);
+    let what = if about.observe { "--observe".to_string() } else { format!("--dram {dram} --tiers {}", about.tiers) };
+    format!("{}  ({what}; for {})", plain(&about.command.join(" ")), duration(seconds.saturating_sub(about.started)))
+}
+
+fn row(process: &Process) -> Vec<String> {
+    let budget = process.budget_bytes.map_or("-".into(), bytes);
+    let mut lines = vec![format!(
+        "  {:>8}  {:<16.16} {:<10} {:>9} {:>9} {:>9} {:>9.0} {:>8}",
+        process.pid,
+        process.program,
+        process.state,
+        bytes(process.logical_bytes),
+        bytes(process.physical_bytes),
+        budget,
+        process.faults_per_s,
+        share(process.slowdown)
+    )];
+    let held: Vec<String> = process
+        .tiers
+        .iter()
+        .filter(|tier| tier.logical_bytes > 0)
+        .map(|tier| format!("{} {}", tier.name, bytes(tier.logical_bytes)))
+        .collect();
+    if held.len() > 1 {
+        lines.push(format!("            data in {}", held.join(", ")));
+    }
+    lines.extend(
+        process.silent_s.map(|silent_s| format!("            silent for {silent_s:.0}s: these figures are old (stopped, or starved)")),
+    );
+    lines.extend(process.note.as_ref().map(|note| format!("            note: {note}")));
+    lines
+}
+
+/// `42s`, `7m`, `3h 7m`, `2d 3h`.
+fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m"),
+        3600..86_400 => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_in_lines_that_a_terminal_can_show() {
+        assert_eq!(text(&Status { runs: Vec::new(), runs_of_others: 0 }), "nothing runs under Terrace here\n");
+        let about = About {
+            command: vec!["redis-server".into(), "\u{1b}[2Jx".into()],
+            dram: "60%".into(),
+            tiers: "dram,lz4".into(),
+            observe: false,
+            started: 0,
+        };
+        let tier = |name: &str, mib: u64| TierNow { name: name.into(), logical_bytes: mib << 20, faults: 0 };
+        let process = Process {
+            pid: 77,
+            program: "redis-server".into(),
+            state: "active",
+            logical_bytes: 300 << 20,
+            physical_bytes: 200 << 20,
+            budget_bytes: Some(200 << 20),
+            faults_per_s: 1234.4,
+            slowdown: 0.031,
+            silent_s: Some(7.0),
+            tiers: vec![tier("dram", 100), tier("lz4", 200), tier("zstd:1", 0)],
+            ..Process::default()
+        };
+        let runs = vec![Run { directory: "/d".into(), about: Some(about), processes: vec![process] }];
+        let text = text(&Status { runs, runs_of_others: 2 });
+        assert!(text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "), "{text}");
+        assert!(text.contains("      77  redis-server     active        300.0M    200.0M    200.0M      1234     3.1%\n"), "{text}");
+        assert!(text.contains("data in dram 100.0M, lz4 200.0M\n") && text.contains("silent for 7s"), "{text}");
+        assert!(text.ends_with("other users' runs: 2; only they and root can look at them\n"), "{text}");
+        assert_eq!([42, 420, 11_220, 183_700].map(duration), ["42s", "7m", "3h 7m", "2d 3h"]);
+    }
+}
