@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test sanitize soak bench bench-servers bench-malloc install clean
+.PHONY: help build demo test sanitize soak bench bench-servers bench-malloc install uninstall clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -21,7 +21,7 @@ help:
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
-	@echo 'make install [PREFIX=/usr/local]'
+	@echo 'make install [PREFIX=/usr/local], make uninstall'
 	@echo 'make clean'
 
 build:
@@ -73,10 +73,18 @@ install:
 	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build
 	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
 	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+	-strip --strip-debug $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+	$(RELEASE)/terrace generate $(DESTDIR)$(PREFIX)/share
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
+
+uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp lib/pkgconfig/terrace.pc \
+		share/man/man3/mnalloc.3 share/man/man1/terrace.1 share/man/man1/terrace-*.1 \
+		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish
 
 clean:
 	rm -rf .demo

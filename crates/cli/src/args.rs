@@ -47,6 +47,17 @@ pub enum Command {
     /// Run the papers' figures in the simulator, and put their numbers beside ours
     #[command(after_long_help = REPRODUCE_HELP)]
     Reproduce(ReproduceArguments),
+    /// Write manual pages and completions, for `make install`
+    #[command(hide = true)]
+    Generate(GenerateArguments),
+}
+
+/// `terrace generate`.
+#[derive(Args, Debug)]
+pub struct GenerateArguments {
+    /// A directory that is laid out like /usr/share
+    #[arg(value_name = "DIR")]
+    pub share: PathBuf,
 }
 
 const REPRODUCE_HELP: &str = "\

@@ -17,6 +17,7 @@ mod doctor;
 mod effective;
 mod ended;
 mod figures;
+mod generate;
 mod going_on;
 mod growth;
 mod heatmap;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
+        args::Command::Generate(arguments) => generate::run(&arguments),
         args::Command::Status(arguments) => status::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
