@@ -116,6 +116,18 @@ fn a_project_checks_itself_with_sanitizers() {
     assert!(under.stderr.contains("./asan (AddressSanitizer)"), "{}", under.stderr);
 }
 
+/// Browsers' sandboxes give up rights in a child that has their memory and no thread area.
+#[test]
+fn a_child_without_a_thread_area_gives_up_rights() {
+    let start = || Program::new(compiled("other_thread_area.c", &[]));
+    let alone = start().succeed();
+    assert_eq!(String::from_utf8_lossy(&alone.stdout), "status 0x2a00\nstatus 0x2a00\n");
+    for terrace in [Terrace::within("4G"), Terrace::stressed(), Terrace::within("4G").and("--no-children")] {
+        let under = start().under(terrace).succeed();
+        assert_eq!(String::from_utf8_lossy(&under.stdout), String::from_utf8_lossy(&alone.stdout), "{}", under.account("differs"));
+    }
+}
+
 /// `env`, shells and wrappers execute the program in their place: it is the one that the report is
 /// about.
 #[test]
