@@ -7,6 +7,10 @@ fn main() {
     for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
+    // Codecs take memory of the library's own, not the program's: see `codecs`.
+    for name in ["malloc", "calloc", "free"] {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
+    }
     // Who links with it and is started under `terrace run` gets it once.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libterrace.so");
     // Our threads run until the process ends: the library must never be unloaded.

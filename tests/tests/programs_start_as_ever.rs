@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use terrace_tests::{Finished, Program, Terrace, compiled, skip, terrace_command};
 
 /// A C program of `programs/`, compiled with further options.
@@ -114,6 +115,29 @@ fn a_project_checks_itself_with_sanitizers() {
     };
     assert_eq!((sorted(&under), own_stderr(&under)), (sorted(&alone), own_stderr(&alone)));
     assert!(under.stderr.contains("./asan (AddressSanitizer)"), "{}", under.stderr);
+}
+
+/// Browsers' sandboxes give up rights in a child that has their memory and no thread area.
+#[test]
+fn a_child_without_a_thread_area_gives_up_rights() {
+    let start = || Program::new(compiled("other_thread_area.c", &[]));
+    let alone = start().succeed();
+    assert_eq!(String::from_utf8_lossy(&alone.stdout), "status 0x2a00\nstatus 0x2a00\n");
+    for terrace in [Terrace::within("4G"), Terrace::stressed(), Terrace::within("4G").and("--no-children")] {
+        let under = start().under(terrace).succeed();
+        assert_eq!(String::from_utf8_lossy(&under.stdout), String::from_utf8_lossy(&alone.stdout), "{}", under.account("differs"));
+    }
+}
+
+/// Codecs take no memory of the program's allocator, whose lock is held while a child begins.
+#[test]
+fn a_program_with_its_own_allocator_forks() {
+    let start = || Program::new(compiled("forks_with_own_malloc.c", &["-fno-builtin", "-pthread"])).time_limit(Duration::from_secs(120));
+    for terrace in [Terrace::within("64M"), Terrace::within("64M").and("--allocator").and("system")] {
+        let under = start().under(terrace).succeed();
+        assert_eq!(String::from_utf8_lossy(&under.stdout), "0 wrong, children found theirs\n", "{}", under.account("failed"));
+        under.report().expect_moves(1_000, 1_000);
+    }
 }
 
 /// `env`, shells and wrappers execute the program in their place: it is the one that the report is

@@ -5,6 +5,7 @@
 //! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed,
 //! [`executed`] what the program executes, [`privileges`] the calls before which everything must be open. Nothing here aborts the program or prints more than a line.
 
+mod codecs;
 mod entry;
 mod executed;
 mod kept;

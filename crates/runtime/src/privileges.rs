@@ -11,11 +11,13 @@ use terrace_pager::{Mode, sys};
 
 /// Has the companion made, if there will ever be one.
 fn start_first() {
+    // A child of vfork has its parent's memory, and another program in a moment. It may have no
+    // thread area of its own (browsers' sandboxes make such children), and so no errno either.
+    if PROCESS.load(Relaxed) != sys::process_id() {
+        return;
+    }
     let _errno = sys::ErrnoKept::new();
-    // A child of vfork has its parent's memory, and another program in a moment.
-    if PROCESS.load(Relaxed) == sys::process_id()
-        && let Some(pager) = pager()
-    {
+    if let Some(pager) = pager() {
         pager.start_before_rights_go();
         if pager.mode() != Mode::Failed {
             pager.start_timers();
