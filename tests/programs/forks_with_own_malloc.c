@@ -1,5 +1,6 @@
 /* A program with an allocator of its own, whose lock is held over a fork, as browsers' and databases'
- * are. It forks while much of its memory may be out, and the child finds all of it.
+ * are. It forks while much of its memory may be out, and the child finds all of it. With an argument
+ * it maps its heap while it holds that lock.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -17,12 +18,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char first[1 << 20] __attribute__((aligned(4096)));
 static char *heap = first;
 static size_t used, end = sizeof first;
+static int maps_locked;
+
+static char *map_heap(void)
+{
+    return mmap(NULL, HEAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
 
 static void *take(size_t size, size_t align)
 {
     if (align < 16)
         align = 16;
     pthread_mutex_lock(&lock);
+    if (maps_locked) {
+        maps_locked = 0;
+        heap = map_heap(), used = 0, end = heap == MAP_FAILED ? 0 : HEAP;
+    }
     size_t start = (used + 16 + align - 1) / align * align;
     void *block = NULL;
     if (size <= end && start <= end - size) {
@@ -70,14 +81,19 @@ static int wrong(void)
     return wrong;
 }
 
-int main(void)
+int main(int count, char **words)
 {
-    char *mapped = mmap(NULL, HEAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED)
-        return 2;
-    pthread_mutex_lock(&lock);
-    heap = mapped, used = 0, end = HEAP;
-    pthread_mutex_unlock(&lock);
+    (void)words;
+    if (count > 1) {
+        maps_locked = 1;
+    } else {
+        char *mapped = map_heap();
+        if (mapped == MAP_FAILED)
+            return 2;
+        pthread_mutex_lock(&lock);
+        heap = mapped, used = 0, end = HEAP;
+        pthread_mutex_unlock(&lock);
+    }
     pthread_atfork(hold, let_go, let_go);
     for (int block = 0; block < BLOCKS; block++) {
         if ((blocks[block] = malloc(BLOCK)) == NULL)

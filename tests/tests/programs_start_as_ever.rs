@@ -132,9 +132,19 @@ fn a_child_without_a_thread_area_gives_up_rights() {
 /// Codecs take no memory of the program's allocator, whose lock is held while a child begins.
 #[test]
 fn a_program_with_its_own_allocator_forks() {
-    let start = || Program::new(compiled("forks_with_own_malloc.c", &["-fno-builtin", "-pthread"])).time_limit(Duration::from_secs(120));
+    with_its_own_allocator(&[]);
+}
+
+/// Nor does what starts when the program maps memory, which it may do while it holds that lock.
+#[test]
+fn a_program_maps_memory_for_its_own_allocator() {
+    with_its_own_allocator(&["maps-locked"]);
+}
+
+fn with_its_own_allocator(words: &[&str]) {
+    let program = compiled("forks_with_own_malloc.c", &["-fno-builtin", "-pthread"]);
     for terrace in [Terrace::within("64M"), Terrace::within("64M").and("--allocator").and("system")] {
-        let under = start().under(terrace).succeed();
+        let under = Program::new(&program).args(words).time_limit(Duration::from_secs(60)).under(terrace).succeed();
         assert_eq!(String::from_utf8_lossy(&under.stdout), "0 wrong, children found theirs\n", "{}", under.account("failed"));
         under.report().expect_moves(1_000, 1_000);
     }

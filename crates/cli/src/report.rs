@@ -319,6 +319,9 @@ impl Report {
         let judge = main.filter(|_| measured_until_s.is_none());
         let limit = run.group_limit.filter(|_| is_charged(pages)).unwrap_or(u64::MAX);
         let elapsed_s = run.elapsed.as_secs_f64();
+        // Daemons live longer than the program.
+        let lived_s = run.outside.iter().flatten().filter_map(|known| Some(known.bounds?.seconds));
+        let run_s = lived_s.fold(elapsed_s, f64::max);
         let main_s = main.filter(|page| page.pid != run.pid).map_or(elapsed_s, Figures::elapsed_s);
         let per_elapsed = |ns: u64| if main_s > 0.0 { ns as f64 / 1e9 / main_s } else { 0.0 };
         let signal = match run.end {
@@ -411,7 +414,7 @@ impl Report {
                 .enumerate()
                 .map(|(index, (page, held))| Process {
                     peak_physical_bytes: page.peak_physical_bytes.min(limit),
-                    mean_held_bytes: if elapsed_s > 0.0 { (held / elapsed_s) as u64 } else { 0 },
+                    mean_held_bytes: if run_s > 0.0 { (held / run_s) as u64 } else { 0 },
                     ..process(page, Some(index) == main_page)
                 })
                 .collect(),

@@ -180,8 +180,10 @@ impl Companion {
         std::mem::take(&mut self.failure.lock())
     }
 
-    /// Thread-local storage for all threads, on the first start. Until the program's first fork the C library can make it.
-    fn make_thread_storage(&self) -> Result<(), String> {
+    /// Thread-local storage for all threads, once. Until the program's first fork the C library can make it. It takes memory
+    /// from the program's allocator for it, so where that is the program's own, this must be called while none of its locks
+    /// is held: before `main`.
+    pub fn make_thread_storage(&self) -> Result<(), String> {
         for place in &self.thread_pointers {
             if place.load(Relaxed) == 0 {
                 let pointer = sys::new_thread_storage()

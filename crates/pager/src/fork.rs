@@ -247,6 +247,7 @@ impl Pager {
             self.events.reset_after_fork();
             self.stats.reset_after_fork();
         }
+        self.tiers.iter().for_each(|tier| tier.stats.begin_again());
         self.mover.touching.store(0, Relaxed);
         self.timers.reset_after_fork();
         if self.is_retired() {

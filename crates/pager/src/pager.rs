@@ -546,6 +546,12 @@ impl Pager {
         holds
     }
 
+    /// Makes what the companion's threads need of the C library now, rather than at the first start. Where that fails, the
+    /// start says so.
+    pub fn make_thread_storage(&self) {
+        let _ = self.companion.make_thread_storage();
+    }
+
     /// The userfaultfd that serves an address.
     pub(crate) fn uffd_of(&self, address: usize) -> Fd {
         let shards = self.descriptors.shards.load(Acquire).max(1);

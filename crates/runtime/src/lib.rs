@@ -113,6 +113,9 @@ fn set_up() -> Result<(), String> {
     };
     let pager = Pager::create(settings, host)?;
     zone::attach(pager);
+    if !is_allocator_ours() {
+        pager.make_thread_storage();
+    }
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
         pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
     }
@@ -125,6 +128,21 @@ fn set_up() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether who calls `calloc` by name, as the dynamic loader does, comes to this library.
+fn is_allocator_ours() -> bool {
+    let base = |address: *const c_void| {
+        let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the loader writes the description, for which zeros are valid too.
+        unsafe {
+            libc::dladdr(address, about.as_mut_ptr());
+            about.assume_init().dli_fbase
+        }
+    };
+    // SAFETY: a name that ends with a NUL.
+    let calloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
+    base(calloc) == base(is_allocator_ours as *const c_void)
 }
 
 /// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last fault on the page at `address` was read by its

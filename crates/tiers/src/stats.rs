@@ -57,6 +57,13 @@ impl Times {
         self.histogram().len()
     }
 
+    /// Forgets all of it, unless somebody is counting at this moment.
+    pub fn clear(&self) {
+        if let Ok(mut histogram) = self.0.try_lock() {
+            histogram.reset();
+        }
+    }
+
     /// Counts are whole after every statement, so those of a thread that panicked are as good as any.
     fn histogram(&self) -> MutexGuard<'_, Histogram<u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,6 +88,13 @@ impl TierStats {
             rejected: AtomicU64::new(0),
             restores: Times::new(),
         }
+    }
+
+    /// In a forked child: what was counted since the start is its parent's. What is held stays.
+    pub fn begin_again(&self) {
+        self.faults.store(0, Relaxed);
+        self.rejected.store(0, Relaxed);
+        self.restores.clear();
     }
 
     /// Pages held now, without copies of pages that are back in DRAM.
@@ -172,5 +186,23 @@ impl TierStats {
 impl Default for TierStats {
     fn default() -> Self {
         TierStats::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that only slept had thousands of restores once.
+    #[test]
+    fn a_child_begins_with_what_is_held_and_no_counts() {
+        let stats = TierStats::new();
+        stats.pages.store(3, Relaxed);
+        stats.count_fault();
+        stats.rejected.store(2, Relaxed);
+        stats.record_restore(1_000_000);
+        assert!(stats.restore_quantile_ns(0.5) > 0);
+        stats.begin_again();
+        assert_eq!((stats.pages(), stats.faults(), stats.rejected(), stats.restore_quantile_ns(0.5)), (3, 0, 0, 0));
     }
 }
