@@ -880,7 +880,7 @@ impl Pager {
                 before the fork. All memory stays in DRAM. To change that: fork first, or start as that user, with access to \
                 /dev/userfaultfd"
                 .to_string(),
-            e => format!("cannot open /proc/self/pagemap ({e}): is /proc mounted, and ours? All memory stays in DRAM"),
+            e => format!("cannot open /proc/self/pagemap ({e}): is /proc mounted here, and this process in it (a sandbox or chroot may hide it)? All memory stays in DRAM"),
         })?;
         let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
         // A kernel short of memory is asked again.
