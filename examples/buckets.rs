@@ -46,15 +46,25 @@ fn main() {
     }
     let found = |n: &usize| {
         let (key, value) = (key_of(*n), value_of(*n));
-        table[bucket_of(&key)].iter().any(|entry| entry.0.as_slice() == key.as_bytes() && entry.1.as_slice() == value.as_bytes())
+        table[bucket_of(&key)].iter().any(|entry| {
+            entry.0.as_slice() == key.as_bytes() && entry.1.as_slice() == value.as_bytes()
+        })
     };
     let found = (0..KEYS).filter(found).count();
     // With the global allocator: all that a function allocates.
-    let log: Vec<String> = terrace_api::cold(|| (0..1000).map(|n| format!("line {n} of a log that is seldom read")).collect());
+    let log: Vec<String> = terrace_api::cold(|| {
+        (0..1000).map(|n| format!("line {n} of a log that is seldom read")).collect()
+    });
 
-    let figures: Vec<_> = arenas.iter().filter_map(Arena::figures).filter(|figures| figures.objects > 0).collect();
+    let figures: Vec<_> =
+        arenas.iter().filter_map(Arena::figures).filter(|figures| figures.objects > 0).collect();
     let mean = |sum: usize| sum as f64 / figures.len().max(1) as f64;
-    let (objects, pages) = (figures.iter().map(|f| f.objects).sum(), figures.iter().map(|f| f.pages).sum());
-    println!("{found} of {KEYS} keys found; {:.1} objects of a bucket lie on {:.2} pages", mean(objects), mean(pages));
+    let (objects, pages) =
+        (figures.iter().map(|f| f.objects).sum(), figures.iter().map(|f| f.pages).sum());
+    println!(
+        "{found} of {KEYS} keys found; {:.1} objects of a bucket lie on {:.2} pages",
+        mean(objects),
+        mean(pages)
+    );
     assert!(found == KEYS && log.len() == 1000);
 }

@@ -56,10 +56,13 @@ impl Run {
     fn of(options: &Options, pattern: &str, policy: &str) -> anyhow::Result<Run> {
         let mut flags = vec!["--dram", &options.dram, "--policy", policy];
         flags.extend(options.terrace_flags.split_ascii_whitespace());
-        let (seconds, change_every) = (options.seconds.to_string(), options.change_every.to_string());
-        let arguments = ["--size", &options.size, "--seconds", &seconds, "--change-every", &change_every];
+        let (seconds, change_every) =
+            (options.seconds.to_string(), options.change_every.to_string());
+        let arguments =
+            ["--size", &options.size, "--seconds", &seconds, "--change-every", &change_every];
         let Outcome { load, report, over_time, interval_s } =
-            load::run(pattern, &arguments, Some(&flags), &[]).with_context(|| format!("under {policy}"))?;
+            load::run(pattern, &arguments, Some(&flags), &[])
+                .with_context(|| format!("under {policy}"))?;
         Ok(Run {
             over_time,
             interval_s,
@@ -73,7 +76,8 @@ impl Run {
 
     /// Mean throughput from one second to another.
     fn between(&self, from_s: f64, to_s: f64) -> f64 {
-        let index = |seconds: f64| ((seconds / self.interval_s).round() as usize).min(self.over_time.len());
+        let index =
+            |seconds: f64| ((seconds / self.interval_s).round() as usize).min(self.over_time.len());
         let part = &self.over_time[index(from_s)..index(to_s)];
         part.iter().sum::<f64>() / part.len().max(1) as f64
     }
@@ -89,8 +93,11 @@ impl Run {
                 // Half a second of it, not one lucky interval.
                 let stretch = (0.5 / self.interval_s).round().max(1.0) as usize;
                 let later = self.over_time.get(from..).unwrap_or_default();
-                let later = &later[..later.len().min((options.change_every / self.interval_s) as usize)];
-                let found = later.windows(stretch).position(|part| part.iter().sum::<f64>() / stretch as f64 >= goal);
+                let later =
+                    &later[..later.len().min((options.change_every / self.interval_s) as usize)];
+                let found = later
+                    .windows(stretch)
+                    .position(|part| part.iter().sum::<f64>() / stretch as f64 >= goal);
                 found.map_or(options.change_every, |intervals| intervals as f64 * self.interval_s)
             })
             .collect()
@@ -146,7 +153,13 @@ fn compare(options: &Options, pattern: &str) -> anyhow::Result<Vec<Value>> {
         let intervals = runs.iter().map(|run| run.over_time.len()).min().unwrap_or(0);
         let over_time: Vec<f64> = (0..intervals).map(|i| of(&|run| run.over_time[i])).collect();
         let interval_s = of(&|run| run.interval_s);
-        curves.push((policy.as_str(), picture::smooth(&over_time, 5).enumerate().map(|(i, v)| (i as f64 * interval_s, v / 1e6)).collect()));
+        curves.push((
+            policy.as_str(),
+            picture::smooth(&over_time, 5)
+                .enumerate()
+                .map(|(i, v)| (i as f64 * interval_s, v / 1e6))
+                .collect(),
+        ));
         rows.push(json!({
             "policy": policy, "accesses_per_s": of(&|run| run.per_s), "late_accesses_per_s": late, "recover_s": median(&recoveries),
             "recoveries_s": recoveries, "demoted_pages": of(&|run| run.demoted), "promoted_pages": of(&|run| run.promoted),

@@ -41,7 +41,9 @@ print(len(text), sorted(back, key=lambda row: row['name'])[0]['n'], count.most_c
 
 /// Runs the programs.
 pub fn run() -> anyhow::Result<()> {
-    println!("Purity / completeness of context numbers against the true ten innermost return addresses, percent of allocations\n");
+    println!(
+        "Purity / completeness of context numbers against the true ten innermost return addresses, percent of allocations\n"
+    );
     print!("{:>14} {:>12} {:>9}", "program", "allocations", "contexts");
     DEPTHS.iter().for_each(|depth| match depth {
         0 => print!(" {:>13}", "ra^sp"),
@@ -61,7 +63,10 @@ pub fn run() -> anyhow::Result<()> {
         run(scratch.path(), &probe).with_context(|| format!("{program} could not be measured"))?;
         let quality = quality(&probe.records(of)?)?;
         print!("{program:>14} {:>12} {:>9}", quality.allocations, quality.contexts);
-        quality.by_depth.iter().for_each(|(purity, completeness, _)| print!(" {purity:>6.1}/{completeness:>6.1}"));
+        quality
+            .by_depth
+            .iter()
+            .for_each(|(purity, completeness, _)| print!(" {purity:>6.1}/{completeness:>6.1}"));
         println!();
         let by_depth: Vec<Value> = DEPTHS
             .iter()
@@ -84,10 +89,18 @@ struct Probe {
 impl Probe {
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> anyhow::Result<Command> {
         let library = std::env::current_exe()?.with_file_name("libterrace_contexts.so");
-        anyhow::ensure!(library.exists(), "{} is missing: run `make build` first", library.display());
+        anyhow::ensure!(
+            library.exists(),
+            "{} is missing: run `make build` first",
+            library.display()
+        );
         let mut command = Command::new(program);
         machine::ends_with_us(&mut command);
-        command.env("LD_PRELOAD", library).env("TERRACE_CONTEXTS", &self.prefix).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .env("LD_PRELOAD", library)
+            .env("TERRACE_CONTEXTS", &self.prefix)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         Ok(command)
     }
 
@@ -95,8 +108,12 @@ impl Probe {
     fn records(&self, program: &str) -> anyhow::Result<Vec<u8>> {
         let begin = format!("contexts.{program}");
         let mut longest = Vec::new();
-        for file in fs::read_dir(self.prefix.parent().context("a prefix in a directory")?)?.flatten() {
-            if file.file_name().to_string_lossy().starts_with(&begin) && file.metadata()?.len() as usize > longest.len() {
+        for file in
+            fs::read_dir(self.prefix.parent().context("a prefix in a directory")?)?.flatten()
+        {
+            if file.file_name().to_string_lossy().starts_with(&begin)
+                && file.metadata()?.len() as usize > longest.len()
+            {
                 longest = fs::read(file.path())?;
             }
         }
@@ -114,15 +131,24 @@ fn done(mut command: Command) -> anyhow::Result<()> {
 fn redis(scratch: &Path, probe: &Probe) -> anyhow::Result<()> {
     let socket = scratch.join("socket");
     let mut server = probe.command("redis-server")?;
-    let mut server = server.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket).spawn()?;
+    let mut server = server
+        .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .arg(&socket)
+        .spawn()?;
     let begun = Instant::now();
     while UnixStream::connect(&socket).is_err() {
-        anyhow::ensure!(begun.elapsed() < START_WITHIN && server.try_wait()?.is_none(), "redis-server did not start");
+        anyhow::ensure!(
+            begun.elapsed() < START_WITHIN && server.try_wait()?.is_none(),
+            "redis-server did not start"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
     let tests = "set,get,incr,lpush,rpush,lpop,sadd,hset,spop,zadd,zpopmin,lrange_100,mset";
     let mut load = Command::new("redis-benchmark");
-    load.arg("-s").arg(&socket).args(["-n", "5000", "-r", "2000", "-q", "-t", tests]).stdout(Stdio::null());
+    load.arg("-s")
+        .arg(&socket)
+        .args(["-n", "5000", "-r", "2000", "-q", "-t", tests])
+        .stdout(Stdio::null());
     done(load)?;
     let mut end = Command::new("redis-cli");
     end.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
@@ -180,14 +206,23 @@ struct Quality {
 }
 
 fn quality(bytes: &[u8]) -> anyhow::Result<Quality> {
-    let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
+        .collect();
     // Where the compiler's unwinder found no caller (0), nothing is known to compare with.
-    let records: Vec<&[u64]> = words.chunks_exact(RECORD_WORDS).filter(|record| record[0] != 0).collect();
-    anyhow::ensure!(records.len() * RECORD_WORDS * 10 > words.len() * 9, "of a tenth of the allocations no true context is known");
+    let records: Vec<&[u64]> =
+        words.chunks_exact(RECORD_WORDS).filter(|record| record[0] != 0).collect();
+    anyhow::ensure!(
+        records.len() * RECORD_WORDS * 10 > words.len() * 9,
+        "of a tenth of the allocations no true context is known"
+    );
     // The share of all that is the commonest of its group.
     let commonest = |group: usize, of: usize| {
         let mut counts: HashMap<(u64, u64), usize> = HashMap::new();
-        records.iter().for_each(|record| *counts.entry((record[group], record[of])).or_default() += 1);
+        records
+            .iter()
+            .for_each(|record| *counts.entry((record[group], record[of])).or_default() += 1);
         let mut most: HashMap<u64, usize> = HashMap::new();
         for ((group, _), count) in counts {
             let most = most.entry(group).or_default();
@@ -199,7 +234,11 @@ fn quality(bytes: &[u8]) -> anyhow::Result<Quality> {
         let (purity, numbers) = commonest(number, 0);
         (purity, commonest(0, number).0, numbers)
     });
-    Ok(Quality { allocations: records.len(), contexts: commonest(0, 0).1, by_depth: by_depth.collect() })
+    Ok(Quality {
+        allocations: records.len(),
+        contexts: commonest(0, 0).1,
+        by_depth: by_depth.collect(),
+    })
 }
 
 #[cfg(test)]

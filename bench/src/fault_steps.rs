@@ -30,7 +30,9 @@ fn one(cpus: &str, report: Option<&str>) -> anyhow::Result<Value> {
     let mut command = Command::new("taskset");
     command.args(["-c", cpus]);
     if let Some(report) = report {
-        command.arg(terrace()?).args(["run", "--dram", "16G", "--tiers", "dram,lz4", "--report", report, "--"]);
+        command
+            .arg(terrace()?)
+            .args(["run", "--dram", "16G", "--tiers", "dram,lz4", "--report", report, "--"]);
         command.env("TERRACE_TRACE_FAULTS", "1");
     }
     command.arg(own).arg("time-touches");
@@ -44,7 +46,9 @@ fn one(cpus: &str, report: Option<&str>) -> anyhow::Result<Value> {
 
 /// Runs every side `repeats` times.
 pub fn run(repeats: usize) -> anyhow::Result<()> {
-    println!("Steps of a fault, 64 MiB in random order, lz4, medians of {repeats} interleaved runs (µs, median / p99):\n");
+    println!(
+        "Steps of a fault, 64 MiB in random order, lz4, medians of {repeats} interleaved runs (µs, median / p99):\n"
+    );
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().to_string_lossy().into_owned();
     let mut ours = [Vec::new(), Vec::new()];
@@ -67,21 +71,36 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
         }
     }
     let of = |runs: &[Value], step: &str, which: &str| {
-        median(&runs.iter().map(|run| run[step][which].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>())
+        median(
+            &runs
+                .iter()
+                .map(|run| run[step][which].as_f64().unwrap_or(f64::NAN))
+                .collect::<Vec<_>>(),
+        )
     };
     let mut json = json!({ "repeats": repeats });
     println!("{:36}{:>16}{:>16}", "", PLACES[0].0, PLACES[1].0);
     for (step, what) in FAULT {
-        let cells = ours.each_ref().map(|runs| (of(runs, step, "p50_us"), of(runs, step, "p99_us")));
-        println!("{what:36}{}", cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat());
+        let cells =
+            ours.each_ref().map(|runs| (of(runs, step, "p50_us"), of(runs, step, "p99_us")));
+        println!(
+            "{what:36}{}",
+            cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat()
+        );
         for ((place, _), (p50, p99)) in PLACES.iter().zip(cells) {
             json[place][step] = json!({ "p50_us": p50, "p99_us": p99 });
         }
     }
     match &missing {
         None => {
-            let cells = theirs.each_ref().map(|runs| (of(runs, "total", "p50_us"), of(runs, "total", "p99_us")));
-            println!("{:36}{}", "zram lz4, total", cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat());
+            let cells = theirs
+                .each_ref()
+                .map(|runs| (of(runs, "total", "p50_us"), of(runs, "total", "p99_us")));
+            println!(
+                "{:36}{}",
+                "zram lz4, total",
+                cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat()
+            );
             for ((place, _), (p50, p99)) in PLACES.iter().zip(cells) {
                 json[place]["zram_total"] = json!({ "p50_us": p50, "p99_us": p99 });
             }
@@ -94,7 +113,12 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
     println!("\nSteps of an eviction, µs a page (one CPU; means, evicted by MADV_PAGEOUT):");
     let mut sum = 0.0;
     for step in EVICTION {
-        let us = median(&evictions.iter().map(|steps| steps[step].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>());
+        let us = median(
+            &evictions
+                .iter()
+                .map(|steps| steps[step].as_f64().unwrap_or(f64::NAN))
+                .collect::<Vec<_>>(),
+        );
         println!("{:36}{us:>16.2}", step.trim_end_matches("_us"));
         json["eviction"][step] = json!(us);
         sum += us;

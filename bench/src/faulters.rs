@@ -9,24 +9,34 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 /// How the figures of one case are called in the program's output, and in the table.
-const FIGURES: [(&str, &str); 4] =
-    [("pages_per_s", "pages/s"), ("touch_p50_us", "p50 µs"), ("touch_p99_us", "p99 µs"), ("cpu_us", "CPU µs/page")];
+const FIGURES: [(&str, &str); 4] = [
+    ("pages_per_s", "pages/s"),
+    ("touch_p50_us", "p50 µs"),
+    ("touch_p99_us", "p99 µs"),
+    ("cpu_us", "CPU µs/page"),
+];
 
 /// One run of the program: its figures, by case.
 fn one(flags: Option<&[&str]>, cpus: &str, threads: &[usize]) -> anyhow::Result<Vec<Value>> {
     let own = std::env::current_exe()?;
     let threads = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let output = pinned_to(cpus, flags, &[&own.to_string_lossy(), "touch-from-threads", &threads])?.output()?;
+    let output = pinned_to(cpus, flags, &[&own.to_string_lossy(), "touch-from-threads", &threads])?
+        .output()?;
     if !output.status.success() {
         bail!("the measured program failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     let text = String::from_utf8(output.stdout)?;
-    text.lines().map(|line| serde_json::from_str(line).context("figures that are no JSON")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).context("figures that are no JSON"))
+        .collect()
 }
 
 /// Runs both sides `repeats` times with each of the numbers of threads.
 pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Result<()> {
-    let flags: Vec<&str> = ["--dram", "16G", "--tiers", "dram,lz4"].into_iter().chain(terrace_flags.split_whitespace()).collect();
+    let flags: Vec<&str> = ["--dram", "16G", "--tiers", "dram,lz4"]
+        .into_iter()
+        .chain(terrace_flags.split_whitespace())
+        .collect();
     let mut json = json!({ "repeats": repeats, "terrace_flags": terrace_flags });
     let mut missing = None;
     let several = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
@@ -45,7 +55,9 @@ pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Re
                 }
             }
         }
-        println!("64 MiB touched from threads on {place}, medians of {repeats} interleaved runs (Terrace, zram lz4, ratio):\n");
+        println!(
+            "64 MiB touched from threads on {place}, medians of {repeats} interleaved runs (Terrace, zram lz4, ratio):\n"
+        );
         print!("{:34}", "");
         FIGURES.iter().for_each(|(_, title)| print!("{title:>31}"));
         println!();
@@ -53,7 +65,14 @@ pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Re
         let mut rows = Vec::new();
         for (index, (threads, FaulterCase { title, .. })) in cases.enumerate() {
             let of = |side: &[Vec<Value>], name: &str| {
-                median(&side.iter().map(|run| run.get(index).and_then(|case| case[name].as_f64()).unwrap_or(f64::NAN)).collect::<Vec<_>>())
+                median(
+                    &side
+                        .iter()
+                        .map(|run| {
+                            run.get(index).and_then(|case| case[name].as_f64()).unwrap_or(f64::NAN)
+                        })
+                        .collect::<Vec<_>>(),
+                )
             };
             print!("{:34}", format!("{threads} threads, {title}"));
             let mut row = json!({ "threads": threads, "case": title });

@@ -52,10 +52,12 @@ impl Run {
         let flags = flags.map(|flags| [&["--dram", &options.dram], flags].concat());
         let seconds = options.seconds.to_string();
         let arguments = ["--size", &options.size, "--seconds", &seconds, "--change-every", "1000"];
-        let variables: &[_] = if asks { &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")] } else { &[] };
+        let variables: &[_] =
+            if asks { &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")] } else { &[] };
         let Outcome { load, report, over_time, interval_s } =
             load::run(pattern, &arguments, flags.as_deref(), variables).with_context(|| name)?;
-        let late = &over_time[over_time.len().saturating_sub((LATE_S / interval_s).round() as usize)..];
+        let late =
+            &over_time[over_time.len().saturating_sub((LATE_S / interval_s).round() as usize)..];
         Ok(Run {
             per_s: number(&load["accesses_per_s"]),
             late_per_s: late.iter().sum::<f64>() / late.len().max(1) as f64,
@@ -87,7 +89,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut rows = Vec::new();
         for ((name, ..), side) in SIDES.iter().zip(&runs) {
             let of = |get: fn(&Run) -> f64| median(&side.iter().map(get).collect::<Vec<_>>());
-            let ratios: Vec<f64> = side.iter().zip(&runs[0]).map(|(run, alone)| run.late_per_s / alone.late_per_s).collect();
+            let ratios: Vec<f64> = side
+                .iter()
+                .zip(&runs[0])
+                .map(|(run, alone)| run.late_per_s / alone.late_per_s)
+                .collect();
             let (ratio, (from, to)) = (median(&ratios), median_interval(&ratios));
             println!(
                 "{name:>20} {:>9.2} {:>9.2} {ratio:>15.2}x {:>22} {:>7.0} {:>7.0} {:>7.2}",

@@ -67,7 +67,11 @@ pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> an
         results::write("idle-memory", memory(&sides, repeats)?)?;
     }
     if wanted(Part::Cpu) {
-        let name = if changes == CHANGES_SHORT { "idle-cpu".into() } else { format!("idle-cpu-{changes}") };
+        let name = if changes == CHANGES_SHORT {
+            "idle-cpu".into()
+        } else {
+            format!("idle-cpu-{changes}")
+        };
         results::write(&name, cpu(&[sides, vec![Side::Sampled]].concat(), pairs, changes)?)?;
     }
     Ok(())
@@ -76,7 +80,10 @@ pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> an
 /// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
 fn seconds(side: Side, changes: u32) -> anyhow::Result<(f64, f64)> {
     let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
-    let mut child = side.command(&[PYTHON, "-c", CHANGES, &changes.to_string()])?.stdout(Stdio::null()).spawn()?;
+    let mut child = side
+        .command(&[PYTHON, "-c", CHANGES, &changes.to_string()])?
+        .stdout(Stdio::null())
+        .spawn()?;
     let mut own = 0.0;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -98,7 +105,9 @@ fn run_seconds(pid: u32) -> Option<f64> {
 }
 
 fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
-    println!("CPU time of all processes on one CPU: python3, 200,000 strings with {changes} changes, {rounds} rounds, nothing evicted:\n");
+    println!(
+        "CPU time of all processes on one CPU: python3, 200,000 strings with {changes} changes, {rounds} rounds, nothing evicted:\n"
+    );
     let mut found: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     let mut own: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     // The first round fills caches. Every second one goes backwards: what drifts meets all sides alike.
@@ -128,23 +137,34 @@ fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
     ];
     for (side, base) in pairs {
         let (Some(with), Some(without)) = (of(side), of(base)) else { continue };
-        let ratios: Vec<f64> = with.iter().zip(without).map(|(with, without)| with / without).collect();
+        let ratios: Vec<f64> =
+            with.iter().zip(without).map(|(with, without)| with / without).collect();
         let (low, high) = median_interval(&ratios);
         let ratio = median(&ratios);
-        println!("{:>9} / {:<9} {ratio:.4}   95 % interval {low:.4} to {high:.4}", side.name(), base.name());
+        println!(
+            "{:>9} / {:<9} {ratio:.4}   95 % interval {low:.4} to {high:.4}",
+            side.name(),
+            base.name()
+        );
         rows.push(json!({ "side": side.name(), "against": base.name(), "ratio_median": ratio, "ratio_95": [low, high] }));
     }
     println!("alone: {:.2} s", median(alone));
     let mut shares = serde_json::Map::new();
     for (side, own) in sides.iter().zip(&own).filter(|(side, _)| side.is_under_terrace()) {
         let share = median(own) / median(alone);
-        println!("`terrace run` itself, start included, on the side {}: {:.3} % of that", side.name(), share * 100.0);
+        println!(
+            "`terrace run` itself, start included, on the side {}: {:.3} % of that",
+            side.name(),
+            share * 100.0
+        );
         shares.insert(side.name().into(), json!(share));
     }
     println!();
     let samples: serde_json::Map<String, Value> =
         sides.iter().zip(&found).map(|(side, found)| (side.name().into(), json!(found))).collect();
-    Ok(json!({ "rounds": rounds, "changes": changes, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }))
+    Ok(
+        json!({ "rounds": rounds, "changes": changes, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }),
+    )
 }
 
 fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
@@ -158,7 +178,9 @@ fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
     let own = std::env::current_exe()?;
     let own = own.to_string_lossy();
     let mut rows = Vec::new();
-    let programs = ["small strings", "strings", "objects"].into_iter().flat_map(|name| [50, 300, 1000].map(|mib| (name, mib)));
+    let programs = ["small strings", "strings", "objects"]
+        .into_iter()
+        .flat_map(|name| [50, 300, 1000].map(|mib| (name, mib)));
     for (name, mib) in programs {
         let size = mib.to_string();
         let program: &[&str] = match name {
@@ -174,7 +196,9 @@ fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
         }
         let mut alone = (0.0, 0.0);
         for (side, found) in sides.iter().zip(&found) {
-            let of = |get: fn(&Footprint) -> f64| median(&found.iter().map(get).collect::<Vec<_>>()) / 1048576.0;
+            let of = |get: fn(&Footprint) -> f64| {
+                median(&found.iter().map(get).collect::<Vec<_>>()) / 1048576.0
+            };
             let (rss, pss, anonymous) = (of(|f| f.rss), of(|f| f.pss), of(|f| f.anonymous));
             if *side == Side::Alone {
                 alone = (rss, pss);

@@ -35,7 +35,11 @@ pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<C
 }
 
 /// The same on these CPUs, as taskset lists them.
-pub fn pinned_to(cpus: &str, terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<Command> {
+pub fn pinned_to(
+    cpus: &str,
+    terrace_flags: Option<&[&str]>,
+    args: &[&str],
+) -> anyhow::Result<Command> {
     let mut command = Command::new("taskset");
     ends_with_us(&mut command);
     command.args(["-c", cpus]);
@@ -61,7 +65,11 @@ pub fn ends_with_us(command: &mut Command) {
 pub fn description() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
-    let model = cpu.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split(": ").nth(1)).unwrap_or("unknown");
+    let model = cpu
+        .lines()
+        .find(|l| l.starts_with("model name"))
+        .and_then(|l| l.split(": ").nth(1))
+        .unwrap_or("unknown");
     json!({
         "cpu": model,
         "cpus": std::thread::available_parallelism().map_or(0, |n| n.get()),

@@ -201,9 +201,13 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         Some(What::Pages { repeats }) => pages::run(repeats),
         Some(What::FaultSteps { repeats }) => fault_steps::run(repeats),
-        Some(What::Idle { pairs, changes, repeats, only }) => idle::run(pairs, changes, repeats, only),
+        Some(What::Idle { pairs, changes, repeats, only }) => {
+            idle::run(pairs, changes, repeats, only)
+        }
         Some(What::Threads { repeats }) => threads::run(repeats),
-        Some(What::Faulters { repeats, threads, terrace_flags }) => faulters::run(repeats, &threads, &terrace_flags),
+        Some(What::Faulters { repeats, threads, terrace_flags }) => {
+            faulters::run(repeats, &threads, &terrace_flags)
+        }
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Programs(options)) => programs::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),

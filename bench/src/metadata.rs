@@ -9,7 +9,9 @@ use std::process::Command;
 
 /// Runs both sizes.
 pub fn run() -> anyhow::Result<()> {
-    println!("Metadata and all other overhead (stacks, buffers, allocator), three quarters evicted:\n");
+    println!(
+        "Metadata and all other overhead (stacks, buffers, allocator), three quarters evicted:\n"
+    );
     let mut rows = Vec::new();
     for gib in [1usize, 8] {
         let report = tempfile::NamedTempFile::new()?;
@@ -27,8 +29,14 @@ pub fn run() -> anyhow::Result<()> {
         let json: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
         let overhead = json["peak_overhead_bytes"].as_f64().unwrap_or(f64::NAN);
         let managed = (gib << 30) as f64;
-        println!("{gib:>3} GiB managed: {:>8.2} MiB = {:.3} % (bar 0.300 %)", overhead / 1048576.0, overhead / managed * 100.0);
-        rows.push(json!({ "managed_gib": gib, "overhead_bytes": overhead, "share": overhead / managed }));
+        println!(
+            "{gib:>3} GiB managed: {:>8.2} MiB = {:.3} % (bar 0.300 %)",
+            overhead / 1048576.0,
+            overhead / managed * 100.0
+        );
+        rows.push(
+            json!({ "managed_gib": gib, "overhead_bytes": overhead, "share": overhead / managed }),
+        );
     }
     results::write("metadata", json!(rows))
 }

@@ -42,10 +42,13 @@ fn figures(flags: Option<&[&str]>) -> anyhow::Result<Figures> {
 
 /// Runs both sides `repeats` times.
 pub fn run(repeats: usize) -> anyhow::Result<()> {
-    println!("One page, 64 MiB in random order, everything on CPU 0, medians of {repeats} interleaved runs (µs):\n");
+    println!(
+        "One page, 64 MiB in random order, everything on CPU 0, medians of {repeats} interleaved runs (µs):\n"
+    );
     let report = tempfile::NamedTempFile::new()?;
     let path = report.path().to_string_lossy().into_owned();
-    let (mut ours, mut theirs, mut restores, mut inline) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut restores, mut inline) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut missing = None;
     for _ in 0..repeats {
         ours.push(figures(Some(&["--dram", "16G", "--tiers", "dram,lz4", "--report", &path]))?);
@@ -60,8 +63,11 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
         }
     }
     let of = |side: &[Figures], get: Get| median(&side.iter().map(get).collect::<Vec<_>>());
-    let rows: [(&str, Get); 3] =
-        [("fault, median", |f| f.fault_p50), ("fault, p99", |f| f.fault_p99), ("eviction, batches of 512", |f| f.page_out)];
+    let rows: [(&str, Get); 3] = [
+        ("fault, median", |f| f.fault_p50),
+        ("fault, p99", |f| f.fault_p99),
+        ("eviction, batches of 512", |f| f.page_out),
+    ];
     let mut json = json!({ "repeats": repeats, "restore_p50_us": median(&restores) });
     println!("{:28}{:>10}{:>10}{:>10}", "", "Terrace", "zram lz4", "ratio");
     for (name, get) in rows {
@@ -71,9 +77,18 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
     }
     let restore = median(&restores);
     let fault = of(&theirs, |f| f.fault_p50);
-    println!("{:28}{restore:>10.2}{fault:>10.2}{:>9.2}x", "restore within the fault", restore / fault);
-    let asked = |name: &str| median(&inline.iter().map(|run| run[name].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>());
-    for (row, name) in [("inline restore, one page", "inline_p50_us"), ("inline restore, of 16", "inline_range_p50_us")] {
+    println!(
+        "{:28}{restore:>10.2}{fault:>10.2}{:>9.2}x",
+        "restore within the fault",
+        restore / fault
+    );
+    let asked = |name: &str| {
+        median(&inline.iter().map(|run| run[name].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>())
+    };
+    for (row, name) in [
+        ("inline restore, one page", "inline_p50_us"),
+        ("inline restore, of 16", "inline_range_p50_us"),
+    ] {
         let us = asked(name);
         println!("{row:28}{us:>10.2}{fault:>10.2}{:>9.2}x", us / fault);
         json[row] = json!({ "terrace_us": us, "zram_us": fault, "ratio": us / fault });
@@ -88,7 +103,11 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
         println!("  {row:46}{ns:>8.3} ns");
         json[name] = json!(ns);
     }
-    println!("paged out when touched: Terrace {:.1} %, zram {:.1} %", of(&ours, |f| f.share) * 100.0, of(&theirs, |f| f.share) * 100.0);
+    println!(
+        "paged out when touched: Terrace {:.1} %, zram {:.1} %",
+        of(&ours, |f| f.share) * 100.0,
+        of(&theirs, |f| f.share) * 100.0
+    );
     if let Some(why) = missing {
         println!("no zram side: {why}");
         json["zram_missing"] = json!(why);

@@ -42,8 +42,15 @@ pub struct Frame<'a> {
 }
 
 /// Named lines; with `dots` each point is one.
-pub fn panel(area: &Area<'_>, frame: Frame, dots: bool, curves: Vec<(&str, Points, RGBColor)>) -> anyhow::Result<()> {
-    let most = curves.iter().flat_map(|(_, points, _)| points).map(|point| point.1).fold(0.0, f64::max) * 1.1;
+pub fn panel(
+    area: &Area<'_>,
+    frame: Frame,
+    dots: bool,
+    curves: Vec<(&str, Points, RGBColor)>,
+) -> anyhow::Result<()> {
+    let most =
+        curves.iter().flat_map(|(_, points, _)| points).map(|point| point.1).fold(0.0, f64::max)
+            * 1.1;
     let mut chart = ChartBuilder::on(area)
         .caption(frame.title, ("sans-serif", 18))
         .margin(12)
@@ -56,19 +63,32 @@ pub fn panel(area: &Area<'_>, frame: Frame, dots: bool, curves: Vec<(&str, Point
     mesh.x_label_formatter(&|x| format!("{x:.0}"));
     mesh.draw().map_err(wrong)?;
     for (name, points, colour) in curves {
-        let line = chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2))).map_err(wrong)?;
-        line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        let line = chart
+            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
+            .map_err(wrong)?;
+        line.label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         if dots {
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled()))).map_err(wrong)?;
+            chart
+                .draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))
+                .map_err(wrong)?;
         }
     }
     let mut labels = chart.configure_series_labels();
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).label_font(("sans-serif", 13)).position(frame.legend);
+    labels
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .label_font(("sans-serif", 13))
+        .position(frame.legend);
     labels.draw().map_err(wrong)
 }
 
 /// Makes bench/results/NAME.svg of this size, white, and lets `draw` draw on it.
-pub fn make(name: &str, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub fn make(
+    name: &str,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{name}.svg"));
     let root = SVGBackend::new(&path, size).into_drawing_area();
     root.fill(&WHITE).map_err(wrong)?;
@@ -83,9 +103,27 @@ fn wrong(error: DrawingAreaErrorKind<std::io::Error>) -> anyhow::Error {
 }
 
 /// Draws named lines over time.
-pub fn over_time(name: &str, title: &str, y: &str, curves: Vec<(&str, Points)>) -> anyhow::Result<()> {
-    let right = curves.iter().flat_map(|(_, points)| points).map(|point| point.0).fold(f64::MIN_POSITIVE, f64::max);
-    let frame = Frame { title, x: "seconds", y, across: 0.0..right, legend: SeriesLabelPosition::LowerRight };
-    let coloured = curves.into_iter().zip(COLOURS.into_iter().cycle()).map(|((name, points), colour)| (name, points, colour));
+pub fn over_time(
+    name: &str,
+    title: &str,
+    y: &str,
+    curves: Vec<(&str, Points)>,
+) -> anyhow::Result<()> {
+    let right = curves
+        .iter()
+        .flat_map(|(_, points)| points)
+        .map(|point| point.0)
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let frame = Frame {
+        title,
+        x: "seconds",
+        y,
+        across: 0.0..right,
+        legend: SeriesLabelPosition::LowerRight,
+    };
+    let coloured = curves
+        .into_iter()
+        .zip(COLOURS.into_iter().cycle())
+        .map(|((name, points), colour)| (name, points, colour));
     make(name, (760, 420), |root| panel(root, frame, false, coloured.collect()))
 }

@@ -18,7 +18,14 @@ const ROUNDS: usize = 3;
 fn map(len: usize) -> *mut u8 {
     // SAFETY: a new private mapping.
     let memory = unsafe {
-        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     };
     assert_ne!(memory, libc::MAP_FAILED, "no memory to measure with");
     memory.cast()
@@ -104,7 +111,8 @@ pub fn touch_pages() -> anyhow::Result<()> {
         for page in &order {
             let start = Instant::now();
             // SAFETY: inside the mapping.
-            sum = sum.wrapping_add(u64::from(unsafe { memory.add(page * PAGE + 100).read_volatile() }));
+            sum = sum
+                .wrapping_add(u64::from(unsafe { memory.add(page * PAGE + 100).read_volatile() }));
             let elapsed = start.elapsed().as_nanos() as u64;
             if round > 0 {
                 faults.record(elapsed)?;
@@ -206,7 +214,8 @@ pub fn time_touches() -> anyhow::Result<()> {
     // SAFETY: a name of the library's.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_fault_times".as_ptr()) };
     // SAFETY: libterrace.so's function of that name has this signature.
-    let handlers_times: Option<extern "C" fn(usize, *mut FaultTimes) -> bool> = unsafe { std::mem::transmute(symbol) };
+    let handlers_times: Option<extern "C" fn(usize, *mut FaultTimes) -> bool> =
+        unsafe { std::mem::transmute(symbol) };
     let ballast = map(REGION);
     fill(ballast, REGION);
     let memory = map(REGION);
@@ -239,7 +248,8 @@ pub fn time_touches() -> anyhow::Result<()> {
         for (page, [before, after]) in own.iter().enumerate().filter(|_| round > 0) {
             steps[6].1.record(after - before)?;
             let mut times = [0; 6];
-            let known = handlers_times.is_some_and(|get| get(memory as usize + page * PAGE, &mut times));
+            let known =
+                handlers_times.is_some_and(|get| get(memory as usize + page * PAGE, &mut times));
             // One of an earlier round was not evicted in this one.
             if !known || times[0] < *before {
                 continue;
@@ -266,7 +276,9 @@ fn stay_on_last_cpu() {
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed);
-        if let Some(last) = (0..libc::CPU_SETSIZE as usize).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)) {
+        if let Some(last) =
+            (0..libc::CPU_SETSIZE as usize).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed))
+        {
             let mut only: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(last, &mut only);
             libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &only);
@@ -336,10 +348,14 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
                 }
                 anyhow::Ok((touches, begun, Instant::now()))
             };
-            let walkers: Vec<_> = orders.iter().map(|order| scope.spawn(move || walk(order))).collect();
+            let walkers: Vec<_> =
+                orders.iter().map(|order| scope.spawn(move || walk(order))).collect();
             let cpu = machine::cpu_seconds(libc::RUSAGE_SELF);
             ready.wait();
-            let parts = walkers.into_iter().map(|walker| walker.join().expect("a walker does not panic")).collect::<Result<Vec<_>, _>>()?;
+            let parts = walkers
+                .into_iter()
+                .map(|walker| walker.join().expect("a walker does not panic"))
+                .collect::<Result<Vec<_>, _>>()?;
             anyhow::Ok((parts, (machine::cpu_seconds(libc::RUSAGE_SELF) - cpu) * 1e6))
         })?;
         // The first round fills caches.
@@ -347,8 +363,10 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
             continue;
         }
         parts.iter().try_for_each(|(part, ..)| touches.add(part))?;
-        let (begun, ended) = (parts.iter().map(|part| part.1).min(), parts.iter().map(|part| part.2).max());
-        let seconds = begun.zip(ended).map_or(f64::NAN, |(begun, ended)| (ended - begun).as_secs_f64());
+        let (begun, ended) =
+            (parts.iter().map(|part| part.1).min(), parts.iter().map(|part| part.2).max());
+        let seconds =
+            begun.zip(ended).map_or(f64::NAN, |(begun, ended)| (ended - begun).as_secs_f64());
         rates.push(out as f64 / seconds);
         cpu_us.push(cpu / out.max(1) as f64);
         out_share = out_share.min(out as f64 / pages as f64);

@@ -55,8 +55,16 @@ const PROGRAMS: [Program; 6] = [
     Program { name: "xz", needs: "xz", command: xz },
     Program { name: "g++", needs: "g++", command: gxx },
     Program { name: "node-map", needs: "node", command: node },
-    Program { name: "java-g1", needs: "java", command: |directory| java(directory, "-XX:+UseG1GC") },
-    Program { name: "java-parallel", needs: "java", command: |directory| java(directory, "-XX:+UseParallelGC") },
+    Program {
+        name: "java-g1",
+        needs: "java",
+        command: |directory| java(directory, "-XX:+UseG1GC"),
+    },
+    Program {
+        name: "java-parallel",
+        needs: "java",
+        command: |directory| java(directory, "-XX:+UseParallelGC"),
+    },
 ];
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
@@ -65,7 +73,9 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
 
 fn index(_: &Path) -> anyhow::Result<Vec<String>> {
     // The interpreter itself, not a script that finds one.
-    let output = Command::new("python3").args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output()?;
+    let output = Command::new("python3")
+        .args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"])
+        .output()?;
     let python = String::from_utf8(output.stdout)?;
     Ok(words([python.trim(), concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/document_index.py")]))
 }
@@ -78,7 +88,12 @@ fn xz(directory: &Path) -> anyhow::Result<Vec<String>> {
         let mut text = String::new();
         while text.len() < 24 << 20 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            text.push_str(&format!("record {} of {} holds {:x}\n", state >> 50, state >> 44 & 1023, state >> 40));
+            text.push_str(&format!(
+                "record {} of {} holds {:x}\n",
+                state >> 50,
+                state >> 44 & 1023,
+                state >> 40
+            ));
         }
         fs::write(&input, text)?;
     }
@@ -123,7 +138,10 @@ fn java(directory: &Path, collector: &str) -> anyhow::Result<Vec<String>> {
              for (int i = 0; i < 8000000; i++) { double u = random.nextDouble(); \
              sum += map.get(\"key \" + (int) (900000 * u * u * u * u)).length(); } System.out.println(sum); } }",
         )?;
-        ensure!(Command::new("javac").arg(&source).status().context("no javac")?.success(), "javac failed");
+        ensure!(
+            Command::new("javac").arg(&source).status().context("no javac")?.success(),
+            "javac failed"
+        );
     }
     Ok(words(["java", "-Xmx1g", collector, "-cp", &directory.to_string_lossy(), "Strings"]))
 }
@@ -139,14 +157,22 @@ struct Sample {
 }
 
 /// Runs `words` in a group of its own; with `limit`, usage and what zram takes stay below.
-fn one(words: &[String], limit: Option<(u64, &Zram)>, longest: Duration) -> anyhow::Result<Option<Sample>> {
+fn one(
+    words: &[String],
+    limit: Option<(u64, &Zram)>,
+    longest: Duration,
+) -> anyhow::Result<Option<Sample>> {
     let group = Group::create()?;
     let meter = group.meter();
     let joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
     let mut output = tempfile::tempfile()?;
     let mut command = Command::new("sh");
     machine::ends_with_us(&mut command);
-    command.args(["-c", &joins, "sh"]).args(words).env("PYTHONHASHSEED", "0").env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .args(["-c", &joins, "sh"])
+        .args(words)
+        .env("PYTHONHASHSEED", "0")
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).process_group(0);
     let begun = Instant::now();
     let mut child = command.spawn()?;
@@ -177,7 +203,12 @@ fn one(words: &[String], limit: Option<(u64, &Zram)>, longest: Duration) -> anyh
     std::io::Read::read_to_end(&mut output, &mut text)?;
     let mean = looks.iter().sum::<f64>() / looks.len().max(1) as f64;
     looks.sort_by(f64::total_cmp);
-    let at = |share: f64| looks.get(((looks.len() as f64 * share) as usize).min(looks.len().saturating_sub(1))).copied().unwrap_or(0.0);
+    let at = |share: f64| {
+        looks
+            .get(((looks.len() as f64 * share) as usize).min(looks.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0.0)
+    };
     Ok(Some(Sample { seconds, mean, p95: at(0.95), peak: at(1.0), output: text }))
 }
 
@@ -191,16 +222,27 @@ fn end(child: &mut Child) {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     let directory = tempfile::tempdir()?;
-    println!("{:>14} {:>6} {:>9} {:>10} {:>9} {:>12} {:>12}", "program", "share", "alone s", "Terrace s", "zram s", "Terrace/zram", "told");
+    println!(
+        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>12} {:>12}",
+        "program", "share", "alone s", "Terrace s", "zram s", "Terrace/zram", "told"
+    );
     let mut rows = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| options.only.is_empty() || options.only.iter().any(|only| only == program.name)) {
-        if Command::new("which").arg(program.needs).stdout(Stdio::null()).status().map_or(true, |status| !status.success()) {
+    for program in PROGRAMS.iter().filter(|program| {
+        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
+    }) {
+        if Command::new("which")
+            .arg(program.needs)
+            .stdout(Stdio::null())
+            .status()
+            .map_or(true, |status| !status.success())
+        {
             println!("{:>14}: not here: {} is not installed", program.name, program.needs);
             continue;
         }
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         // Files that it reads are in the page cache then.
-        one(&words, None, LONGEST_ALONE)?.with_context(|| format!("{} takes longer than {LONGEST_ALONE:?}", program.name))?;
+        one(&words, None, LONGEST_ALONE)?
+            .with_context(|| format!("{} takes longer than {LONGEST_ALONE:?}", program.name))?;
         for share in &options.shares {
             match of_program(program.name, &words, *share, options) {
                 Ok(row) => rows.push(row),
@@ -209,10 +251,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             }
         }
     }
-    results::write("programs", json!({ "repeats": options.repeats, "terrace_flags": options.terrace_flags, "rows": rows }))
+    results::write(
+        "programs",
+        json!({ "repeats": options.repeats, "terrace_flags": options.terrace_flags, "rows": rows }),
+    )
 }
 
-fn of_program(name: &str, words: &[String], share: u64, options: &Options) -> anyhow::Result<Value> {
+fn of_program(
+    name: &str,
+    words: &[String],
+    share: u64,
+    options: &Options,
+) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
     let [mut alone, mut ours, mut theirs, mut told] = [const { Vec::new() }; 4];
     let mut samples = Vec::new();
@@ -221,7 +271,9 @@ fn of_program(name: &str, words: &[String], share: u64, options: &Options) -> an
         let longest = Duration::from_secs_f64(by_itself.seconds) * SLOWEST;
         let budget = by_itself.peak as u64 * share / 100;
         let under = under_terrace(words, budget, report.path(), &options.terrace_flags)?;
-        let Some(terrace) = one(&under, None, longest)? else { bail!("Terrace takes more than {SLOWEST} times the time alone") };
+        let Some(terrace) = one(&under, None, longest)? else {
+            bail!("Terrace takes more than {SLOWEST} times the time alone")
+        };
         ensure!(terrace.output == by_itself.output, "{name} computes something else under Terrace");
         let figures: Value = serde_json::from_slice(&fs::read(report.path())?)?;
         let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
@@ -241,16 +293,30 @@ fn of_program(name: &str, words: &[String], share: u64, options: &Options) -> an
         theirs.push(peer.map_or(longest.as_secs_f64(), |peer| peer.seconds));
     }
     let [alone, ours, theirs, told] = [alone, ours, theirs, told].map(|values| median(&values));
-    println!("{name:>14} {share:>5}% {alone:>9.2} {ours:>10.2} {theirs:>9.2} {:>11.2}x {:>11.0}%", theirs / ours, told * 100.0);
+    println!(
+        "{name:>14} {share:>5}% {alone:>9.2} {ours:>10.2} {theirs:>9.2} {:>11.2}x {:>11.0}%",
+        theirs / ours,
+        told * 100.0
+    );
     Ok(json!({
         "program": name, "share_percent": share, "alone_s": alone, "terrace_s": ours, "zram_s": theirs, "work_to_zram": theirs / ours,
         "slowdown": ours / alone - 1.0, "slowdown_told": told, "samples": samples,
     }))
 }
 
-fn under_terrace(words: &[String], budget: u64, report: &Path, flags: &str) -> anyhow::Result<Vec<String>> {
+fn under_terrace(
+    words: &[String],
+    budget: u64,
+    report: &Path,
+    flags: &str,
+) -> anyhow::Result<Vec<String>> {
     let terrace: PathBuf = machine::terrace()?;
-    let mut under = vec![terrace.to_string_lossy().into_owned(), "run".into(), "--dram".into(), budget.to_string()];
+    let mut under = vec![
+        terrace.to_string_lossy().into_owned(),
+        "run".into(),
+        "--dram".into(),
+        budget.to_string(),
+    ];
     under.extend(["--report".into(), report.to_string_lossy().into_owned()]);
     under.extend(flags.split_whitespace().map(str::to_owned));
     under.push("--".into());

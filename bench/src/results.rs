@@ -25,7 +25,8 @@ pub fn median_interval(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (f64::NAN, f64::NAN);
     }
-    let mut medians: Vec<f64> = (0..10_000).map(|_| median(&values.iter().map(|_| draw()).collect::<Vec<_>>())).collect();
+    let mut medians: Vec<f64> =
+        (0..10_000).map(|_| median(&values.iter().map(|_| draw()).collect::<Vec<_>>())).collect();
     medians.sort_by(f64::total_cmp);
     (medians[249], medians[9749])
 }
@@ -35,7 +36,9 @@ pub fn write(name: &str, figures: Value) -> anyhow::Result<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     std::fs::create_dir_all(&directory)?;
     let path = directory.join(format!("{name}.json"));
-    let text = serde_json::to_string_pretty(&json!({ "machine": machine::description(), "figures": figures }))?;
+    let text = serde_json::to_string_pretty(
+        &json!({ "machine": machine::description(), "figures": figures }),
+    )?;
     std::fs::write(&path, text + "\n")?;
     println!("written: bench/results/{name}.json\n");
     Ok(())

@@ -30,7 +30,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "`terrace load memory`, {} of memory, {} s, everything on one CPU, nothing evicted: without samples to with them (clock):\n",
         options.size, options.seconds
     );
-    println!("{:>12} {:>12} {:>22} {:>12} {:>12}", "pattern", "slower", "95 % interval", "samples/s", "told of");
+    println!(
+        "{:>12} {:>12} {:>22} {:>12} {:>12}",
+        "pattern", "slower", "95 % interval", "samples/s", "told of"
+    );
     let seconds = options.seconds.to_string();
     let mut rows = Vec::new();
     for pattern in &options.patterns {
@@ -44,12 +47,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             let mut per_s = [0.0; 2];
             for sampler in order {
                 let flags = [&FLAGS[..], &["--sampler", sampler]].concat();
-                let outcome = load::run(pattern, &["--size", &options.size, "--seconds", &seconds], Some(&flags), &[])?;
+                let outcome = load::run(
+                    pattern,
+                    &["--size", &options.size, "--seconds", &seconds],
+                    Some(&flags),
+                    &[],
+                )?;
                 let sampled = usize::from(sampler == "clock");
                 per_s[sampled] = number(&outcome.load["accesses_per_s"]);
                 if sampled == 1 && pair > 0 {
                     told.push(number(&outcome.report["sampler"]["cpu_fraction"]));
-                    rate.push(number(&outcome.report["sampler"]["samples"]) / number(&outcome.report["elapsed_s"]));
+                    rate.push(
+                        number(&outcome.report["sampler"]["samples"])
+                            / number(&outcome.report["elapsed_s"]),
+                    );
                 }
             }
             if pair > 0 {
@@ -58,9 +69,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         let (least, most) = median_interval(&slower);
         let (median_slower, told, rate) = (median(&slower), median(&told), median(&rate));
-        println!("{pattern:>12} {median_slower:>12.4} {least:>11.4} to {most:>7.4} {rate:>12.0} {:>11.2}%", told * 100.0);
+        println!(
+            "{pattern:>12} {median_slower:>12.4} {least:>11.4} to {most:>7.4} {rate:>12.0} {:>11.2}%",
+            told * 100.0
+        );
         rows.push(json!({ "pattern": pattern, "slower": median_slower, "slower_95": [least, most], "slower_of_each": slower, "told_cpu_fraction": told, "samples_per_s": rate }));
     }
     println!();
-    results::write("sampled", json!({ "size": options.size, "seconds": options.seconds, "flags": FLAGS, "patterns": rows }))
+    results::write(
+        "sampled",
+        json!({ "size": options.size, "seconds": options.seconds, "flags": FLAGS, "patterns": rows }),
+    )
 }

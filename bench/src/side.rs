@@ -64,7 +64,9 @@ impl Side {
             // Without perf events it is not to be measured at all.
             Side::Sampled => Some(&["--dram", "16G", "--strict", "--sampler", "clock"]),
             Side::System => Some(&["--dram", "16G", "--allocator", "system"]),
-            Side::Context => Some(&["--dram", "16G", "--sampler", "none", "--allocator", "context"]),
+            Side::Context => {
+                Some(&["--dram", "16G", "--sampler", "none", "--allocator", "context"])
+            }
         }
     }
 
@@ -88,7 +90,10 @@ pub fn jemalloc() -> Option<PathBuf> {
 /// A library of the system's, if it is installed.
 pub fn installed(name: &str) -> Option<PathBuf> {
     let directories = ["x86_64-linux-gnu", "aarch64-linux-gnu", "../lib64", ""];
-    directories.iter().map(|directory| PathBuf::from("/usr/lib").join(directory).join(name)).find(|path| path.exists())
+    directories
+        .iter()
+        .map(|directory| PathBuf::from("/usr/lib").join(directory).join(name))
+        .find(|path| path.exists())
 }
 
 /// Memory of a program and of what is there for it, bytes.
@@ -137,10 +142,15 @@ fn measure(child: &mut Child, side: Side, settle: Duration) -> anyhow::Result<Fo
     std::thread::sleep(settle);
     // taskset becomes the program, or `terrace run`, whose child the program is.
     let run = child.id();
-    let pid = if side.is_under_terrace() { process::child(run).context("terrace run has no child")? } else { run };
+    let pid = if side.is_under_terrace() {
+        process::child(run).context("terrace run has no child")?
+    } else {
+        run
+    };
     let mut footprint = Footprint::default();
     let all = process::rollup(pid)?;
-    (footprint.rss, footprint.pss, footprint.anonymous) = (all("Rss"), all("Pss"), all("Anonymous"));
+    (footprint.rss, footprint.pss, footprint.anonymous) =
+        (all("Rss"), all("Pss"), all("Anonymous"));
     if side.is_under_terrace() {
         (footprint.library_file, footprint.library_data) = library(pid)?;
         footprint.overhead = process::Page::of(pid)?.overhead_bytes()? as f64;
@@ -158,7 +168,9 @@ fn library(pid: u32) -> anyhow::Result<(f64, f64)> {
         match process::kib(line) {
             Some(("Rss", bytes)) if inside => file += bytes,
             Some(("Anonymous", bytes)) if inside => (file, data) = (file - bytes, data + bytes),
-            None if line.contains('-') && line.contains(' ') && !line.starts_with("VmFlags") => inside = line.ends_with("libterrace.so"),
+            None if line.contains('-') && line.contains(' ') && !line.starts_with("VmFlags") => {
+                inside = line.ends_with("libterrace.so")
+            }
             _ => {}
         }
     }

@@ -11,7 +11,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
-use terrace_policy::victims::{Passed, Return, Writes, passed, probation_room, returned, soon_pages};
+use terrace_policy::victims::{
+    Passed, Return, Writes, passed, probation_room, returned, soon_pages,
+};
 
 const ITEMS: usize = 381_300;
 const SLOT_BYTES: usize = 1_184;
@@ -41,11 +43,14 @@ impl Load {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut item_of_rank: Vec<usize> = (0..ITEMS).collect();
         item_of_rank.shuffle(&mut random);
-        let pages_of = |item: usize| item * SLOT_BYTES / PAGE_BYTES..=(item * SLOT_BYTES + ITEM_BYTES - 1) / PAGE_BYTES;
+        let pages_of = |item: usize| {
+            item * SLOT_BYTES / PAGE_BYTES..=(item * SLOT_BYTES + ITEM_BYTES - 1) / PAGE_BYTES
+        };
         let pages = *pages_of(ITEMS - 1).end() + 1;
         let mut popularity = vec![0.0; pages];
         for (rank, item) in item_of_rank.iter().enumerate() {
-            pages_of(*item).for_each(|page| popularity[page] += 1.0 / (rank as f64 + 1.0).powf(0.99));
+            pages_of(*item)
+                .for_each(|page| popularity[page] += 1.0 / (rank as f64 + 1.0).powf(0.99));
         }
         let zipf = Zipf::new(ITEMS as f64, 0.99).expect("the parameters are in range");
         let mut touches = Vec::with_capacity((WARM_UP + COUNTED) * ITEMS * 3 / 2);
@@ -76,7 +81,10 @@ impl Load {
             faults += u64::from(now >= self.counted_from);
             if held == room {
                 let victim = policy.victim();
-                assert!(std::mem::replace(&mut resident[victim as usize], false), "a victim is resident");
+                assert!(
+                    std::mem::replace(&mut resident[victim as usize], false),
+                    "a victim is resident"
+                );
             } else {
                 held += 1;
             }
@@ -220,7 +228,14 @@ struct OurPage {
 impl Ours {
     fn new(pages: usize, room: usize, watches: bool) -> Ours {
         let page = OurPage { returns: 0, level: 0, watched: false, written: false, left_at: NEVER };
-        Ours { hand: VecDeque::new(), probation: VecDeque::new(), pages: vec![page; pages], left: 0, room, watches }
+        Ours {
+            hand: VecDeque::new(),
+            probation: VecDeque::new(),
+            pages: vec![page; pages],
+            left: 0,
+            room,
+            watches,
+        }
     }
 }
 
@@ -242,11 +257,17 @@ impl Policy for Ours {
     }
 
     fn victim(&mut self) -> u32 {
-        let page = if self.probation.len() > probation_room(self.room as u64, (self.pages.len() - self.room) as u64) {
+        let page = if self.probation.len()
+            > probation_room(self.room as u64, (self.pages.len() - self.room) as u64)
+        {
             self.probation.pop_front().expect("it is longer than something")
         } else {
             loop {
-                let page = self.hand.pop_front().or_else(|| self.probation.pop_front()).expect("somebody is resident");
+                let page = self
+                    .hand
+                    .pop_front()
+                    .or_else(|| self.probation.pop_front())
+                    .expect("somebody is resident");
                 let state = &mut self.pages[page as usize];
                 let writes = match (self.watches, state.watched, state.written) {
                     (false, ..) => Writes::Unknowable,
@@ -258,7 +279,9 @@ impl Policy for Ours {
                     Passed::Take => break page,
                     Passed::Leave => {}
                     Passed::Returns(returns) => (state.returns, state.watched) = (returns, false),
-                    Passed::Watch => (state.returns, state.watched, state.written) = (0, true, false),
+                    Passed::Watch => {
+                        (state.returns, state.watched, state.written) = (0, true, false)
+                    }
                 }
                 self.hand.push_back(page);
             }
@@ -277,7 +300,9 @@ pub fn run(resident: &[u32]) -> anyhow::Result<()> {
     for (now, page) in load.touches.iter().enumerate().rev() {
         next_touch[now] = std::mem::replace(&mut seen[*page as usize], now as i64);
     }
-    println!("Faults a GET by choice of victims ({ITEMS} items of 1,000 bytes, Zipf 0.99 scattered, simulated):\n");
+    println!(
+        "Faults a GET by choice of victims ({ITEMS} items of 1,000 bytes, Zipf 0.99 scattered, simulated):\n"
+    );
     println!(
         "{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}{:>12}{:>10}",
         "resident", "random", "faults", "ours", "kernel's", "LRU", "popularity", "optimum"
@@ -287,7 +312,10 @@ pub fn run(resident: &[u32]) -> anyhow::Result<()> {
         let room = load.pages * *percent as usize / 100;
         let pages = load.pages;
         let mut policies: Vec<(&str, Box<dyn Policy + '_>)> = vec![
-            ("random", Box::new(Random { random: SmallRng::seed_from_u64(2), resident: Vec::new() })),
+            (
+                "random",
+                Box::new(Random { random: SmallRng::seed_from_u64(2), resident: Vec::new() }),
+            ),
             ("ours_by_faults_only", Box::new(Ours::new(pages, room, false))),
             ("ours", Box::new(Ours::new(pages, room, true))),
             (
@@ -302,14 +330,27 @@ pub fn run(resident: &[u32]) -> anyhow::Result<()> {
                 }),
             ),
             ("lru", Box::new(Least::new(pages, |_, now| now as i64))),
-            ("popularity", Box::new(Least::new(pages, |page, _| (load.popularity[page as usize] * 1e9) as i64))),
+            (
+                "popularity",
+                Box::new(Least::new(pages, |page, _| {
+                    (load.popularity[page as usize] * 1e9) as i64
+                })),
+            ),
             ("optimum", Box::new(Least::new(pages, |_, now| -next_touch[now]))),
         ];
-        let found: Vec<(&str, f64)> = policies.iter_mut().map(|(name, policy)| (*name, load.faults(room, policy.as_mut()))).collect();
-        let line: String =
-            found.iter().map(|(name, faults)| format!("{faults:>width$.3}", width = if *name == "popularity" { 12 } else { 10 })).collect();
+        let found: Vec<(&str, f64)> = policies
+            .iter_mut()
+            .map(|(name, policy)| (*name, load.faults(room, policy.as_mut())))
+            .collect();
+        let line: String = found
+            .iter()
+            .map(|(name, faults)| {
+                format!("{faults:>width$.3}", width = if *name == "popularity" { 12 } else { 10 })
+            })
+            .collect();
         println!("{:>8} %{line}", percent);
-        let figures: serde_json::Map<String, Value> = found.into_iter().map(|(name, faults)| (name.to_owned(), json!(faults))).collect();
+        let figures: serde_json::Map<String, Value> =
+            found.into_iter().map(|(name, faults)| (name.to_owned(), json!(faults))).collect();
         rows.push(json!({ "resident_percent": percent, "faults_per_get": figures }));
     }
     println!();

@@ -19,12 +19,20 @@ impl Zram {
         no_other_swap()?;
         let (device, added) = match fs::read_to_string("/sys/class/zram-control/hot_add") {
             Ok(number) => (format!("zram{}", number.trim()), true),
-            Err(_) if fs::read_to_string("/sys/block/zram0/disksize")?.trim() == "0" => ("zram0".to_string(), false),
+            Err(_) if fs::read_to_string("/sys/block/zram0/disksize")?.trim() == "0" => {
+                ("zram0".to_string(), false)
+            }
             Err(_) => bail!("zram0 is in use, and this kernel adds no other device"),
         };
         // Undone by the drop, whatever fails from here on.
-        let zram = Zram { algorithm, device, added, _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")? };
-        zram.write("comp_algorithm", algorithm).with_context(|| format!("zram without {algorithm}"))?;
+        let zram = Zram {
+            algorithm,
+            device,
+            added,
+            _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")?,
+        };
+        zram.write("comp_algorithm", algorithm)
+            .with_context(|| format!("zram without {algorithm}"))?;
         zram.write("disksize", &bytes.to_string())?;
         swap_on(&format!("/dev/{}", zram.device))?;
         Ok(zram)
@@ -33,7 +41,10 @@ impl Zram {
     /// What it takes of memory: compressed pages, their pools and tables.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         let statistics = self.read("mm_stat")?;
-        let total = statistics.split_whitespace().nth(2).context("mm_stat has mem_used_total as its third field")?;
+        let total = statistics
+            .split_whitespace()
+            .nth(2)
+            .context("mm_stat has mem_used_total as its third field")?;
         Ok(total.parse()?)
     }
 
@@ -42,11 +53,13 @@ impl Zram {
     }
 
     fn read(&self, name: &str) -> anyhow::Result<String> {
-        fs::read_to_string(self.path(name)).with_context(|| format!("cannot read {}", self.path(name)))
+        fs::read_to_string(self.path(name))
+            .with_context(|| format!("cannot read {}", self.path(name)))
     }
 
     fn write(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        fs::write(self.path(name), value).with_context(|| format!("cannot write {value} to {}", self.path(name)))
+        fs::write(self.path(name), value)
+            .with_context(|| format!("cannot write {value} to {}", self.path(name)))
     }
 }
 
@@ -55,7 +68,10 @@ impl Drop for Zram {
         swap_off(&format!("/dev/{}", self.device));
         let _ = self.write("reset", "1");
         if self.added {
-            let _ = fs::write("/sys/class/zram-control/hot_remove", self.device.trim_start_matches("zram"));
+            let _ = fs::write(
+                "/sys/class/zram-control/hot_remove",
+                self.device.trim_start_matches("zram"),
+            );
         }
     }
 }
@@ -63,7 +79,9 @@ impl Drop for Zram {
 /// An error if somebody swaps already: then pages would go there too.
 pub fn no_other_swap() -> anyhow::Result<()> {
     if fs::read_to_string("/proc/swaps")?.lines().count() > 1 {
-        bail!("another swap device is in use: the comparison would not be zram's. Turn it off for the time of the benchmark (swapoff)");
+        bail!(
+            "another swap device is in use: the comparison would not be zram's. Turn it off for the time of the benchmark (swapoff)"
+        );
     }
     Ok(())
 }
@@ -71,7 +89,11 @@ pub fn no_other_swap() -> anyhow::Result<()> {
 /// Makes a device or file a swap and swaps on it.
 pub fn swap_on(path: &str) -> anyhow::Result<()> {
     for command in ["mkswap", "swapon"] {
-        let output = Command::new(command).arg(path).stdout(Stdio::null()).output().with_context(|| format!("no {command}"))?;
+        let output = Command::new(command)
+            .arg(path)
+            .stdout(Stdio::null())
+            .output()
+            .with_context(|| format!("no {command}"))?;
         if !output.status.success() {
             bail!("{command} {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
@@ -93,7 +115,10 @@ pub struct Changed {
 impl Changed {
     /// Writes `value` to the file.
     pub fn to(path: &str, value: &str) -> anyhow::Result<Changed> {
-        let before = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned();
+        let before = fs::read_to_string(path)
+            .with_context(|| format!("cannot read {path}"))?
+            .trim()
+            .to_owned();
         fs::write(path, value).with_context(|| format!("cannot write {value} to {path}"))?;
         Ok(Changed { path: path.to_owned(), before })
     }

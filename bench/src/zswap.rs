@@ -41,22 +41,32 @@ impl Zswap {
         let mut settings = vec![Changed::to("/proc/sys/vm/page-cluster", "0")?];
         let path = |name: &str| format!("{PARAMETERS}/{name}");
         // Before it is enabled for the first time it believes any compressor, and then takes another.
-        for (name, value) in [("enabled", "Y"), ("max_pool_percent", "50"), ("shrinker_enabled", "N")] {
+        for (name, value) in
+            [("enabled", "Y"), ("max_pool_percent", "50"), ("shrinker_enabled", "N")]
+        {
             // The shrinker came later.
             if Path::new(&path(name)).exists() {
                 settings.push(Changed::to(&path(name), value)?);
             }
         }
-        let taken = COMPRESSORS.iter().find_map(|name| Some((*name, Changed::to(&path("compressor"), name).ok()?)));
-        let (compressor, setting) = taken.with_context(|| format!("zswap has none of {}", COMPRESSORS.join(", ")))?;
+        let taken = COMPRESSORS
+            .iter()
+            .find_map(|name| Some((*name, Changed::to(&path("compressor"), name).ok()?)));
+        let (compressor, setting) =
+            taken.with_context(|| format!("zswap has none of {}", COMPRESSORS.join(", ")))?;
         settings.push(setting);
-        let file = SwapFile { path: std::env::temp_dir().join(format!("terrace-bench-{}.swap", std::process::id())) };
-        let mut handle = File::create_new(&file.path).with_context(|| format!("cannot make {}", file.path.display()))?;
+        let file = SwapFile {
+            path: std::env::temp_dir().join(format!("terrace-bench-{}.swap", std::process::id())),
+        };
+        let mut handle = File::create_new(&file.path)
+            .with_context(|| format!("cannot make {}", file.path.display()))?;
         handle.set_permissions(fs::Permissions::from_mode(0o600))?;
         // Written, not only allocated: not every file system swaps to what was never written.
         let zeros = vec![0; 1 << 20];
         for _ in 0..bytes.div_ceil(1 << 20) {
-            handle.write_all(&zeros).with_context(|| format!("no room for {}; set TMPDIR to another file system", file.path.display()))?;
+            handle.write_all(&zeros).with_context(|| {
+                format!("no room for {}; set TMPDIR to another file system", file.path.display())
+            })?;
             crate::interrupt::check()?;
         }
         handle.sync_all()?;
@@ -67,7 +77,10 @@ impl Zswap {
     /// What its pool takes of memory.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         let text = fs::read_to_string("/proc/meminfo")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Zswap:")).context("/proc/meminfo has no Zswap line")?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Zswap:"))
+            .context("/proc/meminfo has no Zswap line")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
     }

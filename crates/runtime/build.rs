@@ -1,7 +1,11 @@
 //! Link options of libterrace.so.
 fn main() {
     println!("cargo:rerun-if-changed=shim");
-    cc::Build::new().files(["shim/streams.c", "shim/execl.c"]).opt_level(2).warnings_into_errors(true).compile("terrace_runtime_shim");
+    cc::Build::new()
+        .files(["shim/streams.c", "shim/execl.c"])
+        .opt_level(2)
+        .warnings_into_errors(true)
+        .compile("terrace_runtime_shim");
     // What the library itself (jemalloc above all) maps must not pass through its own interposed family, or it would manage its
     // own memory. jemalloc's fork handlers must come after ours: see `processes`.
     for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {

@@ -55,11 +55,20 @@ impl Cases {
             let under_terrace = terrace.is_some();
             let finished = self.start(case).under(terrace).time_limit(TIME_LIMIT).run();
             if finished.status.code() == Some(CANNOT_CHECK) {
-                let reason = finished.stderr.lines().find_map(|line| line.strip_prefix("cannot check: ")).unwrap_or("no reason given");
+                let reason = finished
+                    .stderr
+                    .lines()
+                    .find_map(|line| line.strip_prefix("cannot check: "))
+                    .unwrap_or("no reason given");
                 return skip(case, reason);
             }
             assert_eq!(finished.status.code(), Some(status), "{}", finished.account("failed"));
-            assert_eq!(String::from_utf8_lossy(&finished.stdout), stdout, "{}", finished.account("printed something else"));
+            assert_eq!(
+                String::from_utf8_lossy(&finished.stdout),
+                stdout,
+                "{}",
+                finished.account("printed something else")
+            );
             if under_terrace && managed {
                 finished.report().expect_managed();
             }
@@ -67,6 +76,8 @@ impl Cases {
     }
 
     fn start(&self, case: &str) -> Program {
-        Program::new(&self.program).arg(case).args(self.arguments.iter().map(|path: &PathBuf| -> &Path { path }))
+        Program::new(&self.program)
+            .arg(case)
+            .args(self.arguments.iter().map(|path: &PathBuf| -> &Path { path }))
     }
 }

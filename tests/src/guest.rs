@@ -63,7 +63,13 @@ impl Steps {
     #[track_caller]
     pub fn outcome(&self, step: &str) -> Option<&Outcome> {
         match &*self.outcomes {
-            Ok(outcomes) => Some(&outcomes[self.steps.iter().position(|(name, _)| *name == step).expect("one of the steps")]),
+            Ok(outcomes) => Some(
+                &outcomes[self
+                    .steps
+                    .iter()
+                    .position(|(name, _)| *name == step)
+                    .expect("one of the steps")],
+            ),
             Err(reason) => {
                 skip("a guest", reason.trim());
                 None
@@ -76,13 +82,18 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
     let slow = times_slower();
     let mut script = format!("cd /tmp\nexport TERRACE_TEST_SLOW={slow}\n");
     for (_, command) in steps {
-        let mut command = command.replace("TERRACE ", &format!("{} ", quoted(&terrace_command()))).replace("SLOW", &slow.to_string());
+        let mut command = command
+            .replace("TERRACE ", &format!("{} ", quoted(&terrace_command())))
+            .replace("SLOW", &slow.to_string());
         for (word, path) in programs {
             command = command.replace(word, &quoted(path));
         }
         // Each part is followed by its number of bytes, as none of them can be trusted to end in a newline.
-        script += &format!("rm -f report.json; ({command}) >stdout 2>stderr; echo $? >status; touch report.json\n");
-        script += "for part in status stdout stderr report.json; do wc -c <$part; cat $part; done\n";
+        script += &format!(
+            "rm -f report.json; ({command}) >stdout 2>stderr; echo $? >status; touch report.json\n"
+        );
+        script +=
+            "for part in status stdout stderr report.json; do wc -c <$part; cat $part; done\n";
     }
     let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest.sh"))
         .args(["run", &script])
@@ -97,7 +108,9 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
     match output.status.code() {
         Some(0) => Ok(outcomes(steps.len(), &String::from_utf8_lossy(&output.stdout))),
         Some(NO_GUEST) => Err(said),
-        _ => panic!("the guest's script failed: {said}\n{}", String::from_utf8_lossy(&output.stdout)),
+        _ => {
+            panic!("the guest's script failed: {said}\n{}", String::from_utf8_lossy(&output.stdout))
+        }
     }
 }
 
@@ -122,6 +135,11 @@ fn outcomes(count: usize, mut text: &str) -> Vec<Outcome> {
         part.to_owned()
     };
     (0..count)
-        .map(|_| Outcome { status: part().trim().parse().expect("a status"), stdout: part(), stderr: part(), report: part() })
+        .map(|_| Outcome {
+            status: part().trim().parse().expect("a status"),
+            stdout: part(),
+            stderr: part(),
+            report: part(),
+        })
         .collect()
 }

@@ -32,19 +32,26 @@ pub fn machine() -> MutexGuard<'static, ()> {
 #[track_caller]
 pub fn skip(what: &str, reason: &str) {
     let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);
-    assert!(!set("CI", "true") && !set("TERRACE_NO_SKIP", "1"), "{what} must not be skipped here: {reason}");
+    assert!(
+        !set("CI", "true") && !set("TERRACE_NO_SKIP", "1"),
+        "{what} must not be skipped here: {reason}"
+    );
     println!("skipped: {what}: {reason}");
 }
 
 /// Whether a program is on the PATH.
 pub fn is_installed(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()))
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    })
 }
 
 /// A number that the environment may change, for longer or shorter runs.
 pub fn number_from_environment(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}")),
+        Ok(text) => {
+            text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}"))
+        }
         Err(_) => default,
     }
 }

@@ -40,12 +40,16 @@ impl Terrace {
 
     /// So few random pages are evicted that some regions are whole, of which any may become a huge page at any time.
     pub fn stressed_with_huge_pages() -> Self {
-        Terrace { environment: vec![("TERRACE_STRESS", "3000")], ..Terrace::default() }.and("--huge-pages=hot")
+        Terrace { environment: vec![("TERRACE_STRESS", "3000")], ..Terrace::default() }
+            .and("--huge-pages=hot")
     }
 
     /// Stressed, and 30 of 1,000 of Terrace's kernel calls fail: `TERRACE_INJECT`.
     pub fn failing() -> Self {
-        Terrace { environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")], ..Terrace::default() }
+        Terrace {
+            environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")],
+            ..Terrace::default()
+        }
     }
 
     /// Stressed, in the way of old kernels: `--evict wp`.
@@ -150,11 +154,15 @@ impl Program {
 
     /// Starts it.
     pub fn start(self) -> Running {
-        let scratch = tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made");
+        let scratch = tempfile::Builder::new()
+            .prefix("terrace-test-")
+            .tempdir()
+            .expect("a temporary directory can be made");
         let report = scratch.path().join("report.json");
         let mut terrace_path = terrace_command();
         if let Some((user, directory)) = &self.for_user {
-            std::os::unix::fs::chown(scratch.path(), Some(*user), None).expect("root can give a directory away");
+            std::os::unix::fs::chown(scratch.path(), Some(*user), None)
+                .expect("root can give a directory away");
             terrace_path = directory.join("terrace");
         }
         let mut words = self.launcher;
@@ -167,7 +175,14 @@ impl Program {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         // What surrounds this test must not decide what it tests.
-        for name in ["TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_LIBRARY", "LD_PRELOAD", "PYTHONPATH", "PYENV_VERSION"] {
+        for name in [
+            "TERRACE_STRESS",
+            "TERRACE_INJECT",
+            "TERRACE_LIBRARY",
+            "LD_PRELOAD",
+            "PYTHONPATH",
+            "PYENV_VERSION",
+        ] {
             command.env_remove(name);
         }
         command.envs(self.terrace.iter().flat_map(|terrace| terrace.environment.iter().copied()));
@@ -175,7 +190,8 @@ impl Program {
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
-        let file = |name| File::create(scratch.path().join(name)).expect("a temporary file can be made");
+        let file =
+            |name| File::create(scratch.path().join(name)).expect("a temporary file can be made");
         command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null());
         if let Some(input) = &self.input {
             let path = scratch.path().join("stdin");
@@ -184,7 +200,14 @@ impl Program {
         }
         let what = format!("{command:?}");
         let child = command.spawn().unwrap_or_else(|e| panic!("{what} cannot be started: {e}"));
-        Running { child, what, under_terrace: self.terrace.is_some(), scratch, deadline: Instant::now() + self.time_limit, finished: false }
+        Running {
+            child,
+            what,
+            under_terrace: self.terrace.is_some(),
+            scratch,
+            deadline: Instant::now() + self.time_limit,
+            finished: false,
+        }
     }
 
     /// Runs it to its end. Panics, with its output, if that does not come in time.
@@ -251,8 +274,11 @@ impl Running {
     /// of signals, and those in which Terrace moves pages, whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
-        let is_ours = |name: String| ["terrace-pager\n", "signal-witness\n"].contains(&name.as_str());
-        all.retain(|process| fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| !is_ours(name)));
+        let is_ours =
+            |name: String| ["terrace-pager\n", "signal-witness\n"].contains(&name.as_str());
+        all.retain(|process| {
+            fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| !is_ours(name))
+        });
         all.retain(|process| !self.under_terrace || *process != self.pid());
         all
     }
@@ -264,12 +290,14 @@ impl Running {
 
     /// What it has written to standard output so far.
     pub fn stdout_so_far(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stdout")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stdout")).unwrap_or_default())
+            .into_owned()
     }
 
     /// What it has written to standard error so far.
     pub fn stderr_so_far(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stderr")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&fs::read(self.scratch.path().join("stderr")).unwrap_or_default())
+            .into_owned()
     }
 
     /// Asks it to end.
@@ -309,9 +337,19 @@ impl Running {
     fn threads(&self) -> String {
         let mut text = String::new();
         for process in descendants_of(self.pid()) {
-            for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
-                let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned();
-                text += &format!("{process}/{:?} {}: in {}, {}\n", task.file_name(), read("comm"), read("wchan"), read("syscall"));
+            for task in
+                fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten()
+            {
+                let read = |name| {
+                    fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned()
+                };
+                text += &format!(
+                    "{process}/{:?} {}: in {}, {}\n",
+                    task.file_name(),
+                    read("comm"),
+                    read("wchan"),
+                    read("syscall")
+                );
             }
         }
         text
@@ -368,11 +406,16 @@ fn account(what: &str, verdict: &str, stdout: &[u8], stderr: &str) -> String {
         let from = text.len().saturating_sub(SHOWN_BYTES);
         String::from_utf8_lossy(&text.as_bytes()[from..]).into_owned()
     };
-    format!("{what} {verdict}\n--- stdout\n{}\n--- stderr\n{}", end_of(&String::from_utf8_lossy(stdout)), end_of(stderr))
+    format!(
+        "{what} {verdict}\n--- stdout\n{}\n--- stderr\n{}",
+        end_of(&String::from_utf8_lossy(stdout)),
+        end_of(stderr)
+    )
 }
 
 fn children_of(process: i32) -> Vec<i32> {
-    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let text =
+        fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
@@ -386,7 +429,11 @@ fn descendants_of(process: i32) -> Vec<i32> {
             .flatten()
             .flatten()
             .flat_map(|task| fs::read_to_string(task.path().join("children")).ok())
-            .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+            .flat_map(|text| {
+                text.split_ascii_whitespace()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<i32>>()
+            })
             .collect();
         found.extend(children);
         next += 1;

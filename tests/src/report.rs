@@ -8,7 +8,9 @@ pub struct Report(Value);
 
 impl Report {
     pub(crate) fn parse(text: &[u8]) -> Self {
-        Report(serde_json::from_slice(text).unwrap_or_else(|e| panic!("the report is not JSON ({e}): {}", String::from_utf8_lossy(text))))
+        Report(serde_json::from_slice(text).unwrap_or_else(|e| {
+            panic!("the report is not JSON ({e}): {}", String::from_utf8_lossy(text))
+        }))
     }
 
     /// A value by its path, e.g. `/moves/demoted_pages`.
@@ -20,7 +22,9 @@ impl Report {
     /// A number by its path.
     #[track_caller]
     pub fn number(&self, path: &str) -> f64 {
-        self.at(path).as_f64().unwrap_or_else(|| panic!("{path} is no number in the report {:#}", self.0))
+        self.at(path)
+            .as_f64()
+            .unwrap_or_else(|| panic!("{path} is no number in the report {:#}", self.0))
     }
 
     /// Pages moved into a compressed tier.
@@ -46,22 +50,45 @@ impl Report {
     #[track_caller]
     pub fn expect_moves(&self, demoted: u64, promoted: u64) {
         self.expect_managed();
-        assert!(self.demoted_pages() >= demoted, "only {} pages were demoted: {:#}", self.demoted_pages(), self.0);
-        assert!(self.promoted_pages() >= promoted, "only {} pages were restored: {:#}", self.promoted_pages(), self.0);
+        assert!(
+            self.demoted_pages() >= demoted,
+            "only {} pages were demoted: {:#}",
+            self.demoted_pages(),
+            self.0
+        );
+        assert!(
+            self.promoted_pages() >= promoted,
+            "only {} pages were restored: {:#}",
+            self.promoted_pages(),
+            self.0
+        );
     }
 
     /// The same of the processes that ran a program of that name, taken together.
     #[track_caller]
     pub fn expect_moves_in(&self, program: &str, demoted: u64, promoted: u64) {
         self.expect_managed();
-        let processes = self.at("/processes").as_array().into_iter().flatten().filter(|process| process["program"] == program);
+        let processes = self
+            .at("/processes")
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|process| process["program"] == program);
         let (mut demoted_pages, mut promoted_pages) = (0, 0);
         for process in processes {
             demoted_pages += process["moves"]["demoted_pages"].as_u64().unwrap_or(0);
             promoted_pages += process["moves"]["promoted_pages"].as_u64().unwrap_or(0);
         }
-        assert!(demoted_pages >= demoted, "only {demoted_pages} pages of {program} were demoted: {:#}", self.0);
-        assert!(promoted_pages >= promoted, "only {promoted_pages} pages of {program} were restored: {:#}", self.0);
+        assert!(
+            demoted_pages >= demoted,
+            "only {demoted_pages} pages of {program} were demoted: {:#}",
+            self.0
+        );
+        assert!(
+            promoted_pages >= promoted,
+            "only {promoted_pages} pages of {program} were restored: {:#}",
+            self.0
+        );
     }
 
     /// The program was managed, and no internal check failed in any of its processes.

@@ -23,15 +23,23 @@ impl Zram {
         if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
             return Err("another swap is in use".into());
         }
-        let number = fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| format!("no zram device can be added: {e}"))?;
+        let number = fs::read_to_string("/sys/class/zram-control/hot_add")
+            .map_err(|e| format!("no zram device can be added: {e}"))?;
         let zram = Zram { number: number.trim().to_owned(), _alone: alone };
         // Where the kernel has it.
         let _ = fs::write(zram.file("comp_algorithm"), "lz4");
-        fs::write(zram.file("disksize"), bytes.to_string()).map_err(|e| format!("zram takes no size: {e}"))?;
+        fs::write(zram.file("disksize"), bytes.to_string())
+            .map_err(|e| format!("zram takes no size: {e}"))?;
         for command in ["mkswap", "swapon"] {
-            let output = Command::new(command).arg(zram.device()).output().map_err(|e| format!("{command}: {e}"))?;
+            let output = Command::new(command)
+                .arg(zram.device())
+                .output()
+                .map_err(|e| format!("{command}: {e}"))?;
             if !output.status.success() {
-                return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+                return Err(format!(
+                    "{command}: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                ));
             }
         }
         Ok(zram)
@@ -39,7 +47,10 @@ impl Zram {
 
     /// Ends the swapping: what is there comes back.
     pub fn swap_off(&self) {
-        let status = Command::new("swapoff").arg(self.device()).status().expect("swapoff is there, as swapon was");
+        let status = Command::new("swapoff")
+            .arg(self.device())
+            .status()
+            .expect("swapoff is there, as swapon was");
         assert!(status.success(), "swapoff failed");
     }
 

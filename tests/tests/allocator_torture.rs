@@ -6,7 +6,11 @@ use terrace_tests::{Cases, Program, Terrace, cases, compiled, machine};
 
 fn ways() -> Vec<Terrace> {
     // Sampled: so objects are watched, small and large.
-    vec![Terrace::observing(), Terrace::stressed(), Terrace::stressed().and("--allocator=context").and("--sampler=clock")]
+    vec![
+        Terrace::observing(),
+        Terrace::stressed(),
+        Terrace::stressed().and("--allocator=context").and("--sampler=clock"),
+    ]
 }
 
 fn from_c(ways: Vec<Terrace>) -> Cases {
@@ -23,7 +27,11 @@ fn passed_on_ways() -> Vec<Terrace> {
 static PASSED_ON: LazyLock<Cases> = LazyLock::new(|| from_c(passed_on_ways()));
 
 fn from_cxx(ways: Vec<Terrace>) -> Cases {
-    Cases { program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]), arguments: Vec::new(), ways }
+    Cases {
+        program: compiled("operators_new_and_delete.cpp", &["-std=c++17"]),
+        arguments: Vec::new(),
+        ways,
+    }
 }
 
 static FROM_CXX: LazyLock<Cases> = LazyLock::new(|| from_cxx(ways()));
@@ -115,7 +123,11 @@ fn a_program_with_a_malloc_of_its_own() {
 
 #[test]
 fn a_process_lives_on_after_its_main_thread_and_ends_with_the_last() {
-    FROM_C.end_with("main_leaves_before_another_thread", 0, "main leaves, finished later, at exit, ");
+    FROM_C.end_with(
+        "main_leaves_before_another_thread",
+        0,
+        "main leaves, finished later, at exit, ",
+    );
 }
 
 #[test]
@@ -132,8 +144,16 @@ fn any_thread_can_exit_with_a_status() {
 #[test]
 fn the_compatibility_torture() {
     let _machine = machine();
-    let shared = std::env::var_os("TERRACE_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).join("shared"), PathBuf::from);
+    let shared = std::env::var_os("TERRACE_SHARED").map_or_else(
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .ancestors()
+                .nth(2)
+                .unwrap_or(Path::new("/"))
+                .join("shared")
+        },
+        PathBuf::from,
+    );
     let source = shared.join("tools/malloc-compat.c");
     if !source.is_file() {
         println!("not run: {} is not there (TERRACE_SHARED names its directory)", source.display());
@@ -149,7 +169,12 @@ fn the_compatibility_torture() {
     ] {
         let managed = terrace.is_some();
         let finished = Program::new(&program).under(terrace).succeed();
-        assert_eq!(String::from_utf8_lossy(&finished.stdout), "compat: ok\n", "{}", finished.account("found something"));
+        assert_eq!(
+            String::from_utf8_lossy(&finished.stdout),
+            "compat: ok\n",
+            "{}",
+            finished.account("found something")
+        );
         if managed {
             finished.report().expect_managed();
         }

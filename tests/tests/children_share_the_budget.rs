@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use terrace_tests::{Finished, Program, Report, Running, Terrace, compiled, machine, skip, terrace_command};
+use terrace_tests::{
+    Finished, Program, Report, Running, Terrace, compiled, machine, skip, terrace_command,
+};
 
 const MIB: f64 = (1 << 20) as f64;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -51,15 +53,27 @@ impl Observed {
     /// Once so many processes were there and until the first of them left, in the second half of that time: they keep within the budget.
     #[track_caller]
     fn expect_within(&self, budget: f64, processes: usize, account: &dyn Display) {
-        let all: Vec<f64> = self.0.iter().filter(|look| look.1 >= processes).map(|look| look.0).collect();
+        let all: Vec<f64> =
+            self.0.iter().filter(|look| look.1 >= processes).map(|look| look.0).collect();
         assert!(all.len() > 20, "{processes} processes were seen {} times only", all.len());
         let settled = &all[all.len() / 2..];
         let mean = settled.iter().sum::<f64>() / settled.len() as f64;
         // Nor is it wasted.
-        assert!(mean >= budget * 0.7, "only {mean:.0} bytes in {processes} processes with a budget of {budget}");
-        println!("{processes} processes: {:.1} MiB on average once settled, of a budget of {:.1} MiB", mean / MIB, budget / MIB);
+        assert!(
+            mean >= budget * 0.7,
+            "only {mean:.0} bytes in {processes} processes with a budget of {budget}"
+        );
+        println!(
+            "{processes} processes: {:.1} MiB on average once settled, of a budget of {:.1} MiB",
+            mean / MIB,
+            budget / MIB
+        );
         let most = budget * 1.05 + processes as f64 * UNMANAGED_EACH;
-        assert!(mean <= most, "{mean:.0} bytes in {processes} processes with a budget of {budget}: {:?}\n{account}", self.0);
+        assert!(
+            mean <= most,
+            "{mean:.0} bytes in {processes} processes with a budget of {budget}: {:?}\n{account}",
+            self.0
+        );
     }
 }
 
@@ -83,10 +97,14 @@ fn processes(report: &Report) -> Vec<serde_json::Value> {
 fn forked_children_keep_within_it_together() {
     let _machine = machine();
     // They grow for two seconds, and then come down to the share for five.
-    let (finished, observed) = watched(case(&["many", "4", "60", "16"]).under(Terrace::within("42%")));
+    let (finished, observed) =
+        watched(case(&["many", "4", "60", "16"]).under(Terrace::within("42%")));
     let report = finished.report();
     let budget = report.number("/budget_bytes");
-    assert!(budget > 0.42 * 225.0 * MIB && budget < 0.42 * 255.0 * MIB, "42 % of 240 MiB, not {budget}");
+    assert!(
+        budget > 0.42 * 225.0 * MIB && budget < 0.42 * 255.0 * MIB,
+        "42 % of 240 MiB, not {budget}"
+    );
     observed.expect_within(budget, 5, report);
     let growing_s = report.number("/growing_s");
     assert!(growing_s > 4.0 && growing_s < 10.0, "{report}");
@@ -94,7 +112,10 @@ fn forked_children_keep_within_it_together() {
     assert!(report.number("/together/processes") >= 4.0, "{report}");
     // What the report says of them together is what was seen, on average.
     let (mean, seen) = (report.number("/together/mean_physical_bytes"), observed.mean());
-    assert!(mean > seen * 0.9 && mean < seen * 1.1, "{mean:.0} on average reported, {seen:.0} seen");
+    assert!(
+        mean > seen * 0.9 && mean < seen * 1.1,
+        "{mean:.0} on average reported, {seen:.0} seen"
+    );
     // And at most: a burst of a tenth of a second, at whose height neither of the two may have looked. Far above a share, far below five budgets.
     let (peak, seen) = (report.number("/together/peak_physical_bytes"), observed.peak());
     assert!(peak > seen * 0.6 && peak < seen * 1.6, "a peak of {peak:.0} reported, {seen:.0} seen");
@@ -103,11 +124,18 @@ fn forked_children_keep_within_it_together() {
 #[test]
 fn executed_children_keep_within_it_together() {
     let _machine = machine();
-    let (finished, observed) = watched(case(&["executed", "3", "80", "4"]).under(Terrace::within("96M")));
+    let (finished, observed) =
+        watched(case(&["executed", "3", "80", "4"]).under(Terrace::within("96M")));
     assert_eq!(finished.report().number("/budget_bytes"), 96.0 * MIB);
     observed.expect_within(96.0 * MIB, 4, finished.report());
     finished.report().expect_managed();
-    assert!(processes(finished.report()).iter().filter(|process| process["moves"]["promoted_pages"].as_u64() > Some(1000)).count() >= 3);
+    assert!(
+        processes(finished.report())
+            .iter()
+            .filter(|process| process["moves"]["promoted_pages"].as_u64() > Some(1000))
+            .count()
+            >= 3
+    );
 }
 
 /// What has never left has no age. Its word's clock wraps every 17 minutes; once, in the 4 seconds before that, no such page could leave.
@@ -123,9 +151,15 @@ fn it_is_kept_whatever_the_clock_says() {
     let ahead_s = (((now_s + 10.0) / WRAPS_AFTER_S).ceil() * WRAPS_AFTER_S - 3.5 - now_s).floor();
     let other_clock = ["unshare", "--time", "--monotonic", &ahead_s.to_string()];
     if !Program::new(other_clock[0]).args(&other_clock[1..]).arg("true").run().status.success() {
-        return skip("another clock", "`unshare --time` fails: it takes root, Linux 5.6 with time namespaces, and util-linux 2.36");
+        return skip(
+            "another clock",
+            "`unshare --time` fails: it takes root, Linux 5.6 with time namespaces, and util-linux 2.36",
+        );
     }
-    let finished = case(&["alone", "80", "2"]).under(Terrace::within("40M")).launched_by(other_clock).succeed();
+    let finished = case(&["alone", "80", "2"])
+        .under(Terrace::within("40M"))
+        .launched_by(other_clock)
+        .succeed();
     finished.report().expect_moves(5_000, 1_000);
     // Of two seconds, some tenths go by while it grows.
     let kept = finished.report().number("/budget_kept_fraction");
@@ -136,7 +170,8 @@ fn it_is_kept_whatever_the_clock_says() {
 #[test]
 fn shared_pages_count_once() {
     let _machine = machine();
-    let (finished, observed) = watched(case(&["same_pages", "100", "3"]).under(Terrace::within("130M")));
+    let (finished, observed) =
+        watched(case(&["same_pages", "100", "3"]).under(Terrace::within("130M")));
     let report = finished.report();
     report.expect_managed();
     // On average: right after the fork, what is known of the child is some tenths of a second old.
@@ -153,10 +188,22 @@ fn what_those_had_that_are_gone_is_the_others() {
     let (finished, _) = watched(case(&["come_and_go", "80", "2"]).under(Terrace::within("120M")));
     finished.report().expect_moves_in("children_share_", 1_000, 100);
     let stdout = String::from_utf8_lossy(&finished.stdout);
-    let evicted: Vec<u64> = stdout.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let main = processes(finished.report()).into_iter().find(|process| process["main"] == true).expect("the program is in its report");
-    assert!(main["budget_bytes"].as_f64() > Some(0.95 * 120.0 * MIB), "not the whole budget again: {}", finished.report());
-    assert!(evicted[0] * 100 <= evicted[1], "pages are out although all of them fit: {}", finished.account("said so"));
+    let evicted: Vec<u64> =
+        stdout.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let main = processes(finished.report())
+        .into_iter()
+        .find(|process| process["main"] == true)
+        .expect("the program is in its report");
+    assert!(
+        main["budget_bytes"].as_f64() > Some(0.95 * 120.0 * MIB),
+        "not the whole budget again: {}",
+        finished.report()
+    );
+    assert!(
+        evicted[0] * 100 <= evicted[1],
+        "pages are out although all of them fit: {}",
+        finished.account("said so")
+    );
 }
 
 #[test]
@@ -164,9 +211,14 @@ fn without_terrace_run_all_keep_what_they_have() {
     let _machine = machine();
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     // Where the run directory is left behind.
-    let running = case(&["many", "3", "80", "9"]).env("XDG_RUNTIME_DIR", directory.path()).under(Terrace::within("110M")).start();
+    let running = case(&["many", "3", "80", "9"])
+        .env("XDG_RUNTIME_DIR", directory.path())
+        .under(Terrace::within("110M"))
+        .start();
     let deadline = Instant::now() + Duration::from_secs(100);
-    let is_ready = |processes: &[i32]| processes.len() == 4 && processes[1..].iter().all(|process| evicted_already(*process));
+    let is_ready = |processes: &[i32]| {
+        processes.len() == 4 && processes[1..].iter().all(|process| evicted_already(*process))
+    };
     // For a second on end: while they grow, they have as much, too.
     let mut ready = 0;
     let processes = loop {
@@ -181,7 +233,10 @@ fn without_terrace_run_all_keep_what_they_have() {
     // SAFETY: no memory is involved; the process is the one that this test started and has not waited for.
     unsafe { libc::kill(running.pid(), libc::SIGKILL) };
     let mut observed = Observed::default();
-    while processes[1..].iter().all(|process| fs::exists(format!("/proc/{process}/smaps_rollup")).unwrap_or(false)) {
+    while processes[1..]
+        .iter()
+        .all(|process| fs::exists(format!("/proc/{process}/smaps_rollup")).unwrap_or(false))
+    {
         observed.0.push((anonymous_bytes(&processes), processes.len()));
         std::thread::sleep(LOOK_EVERY);
     }
@@ -191,7 +246,12 @@ fn without_terrace_run_all_keep_what_they_have() {
 /// Whether it has as much as it is ever to hold, and less in DRAM.
 fn evicted_already(process: i32) -> bool {
     let statm = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
-    let resident = statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok()).unwrap_or(0.0) * 4096.0;
+    let resident = statm
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse::<f64>().ok())
+        .unwrap_or(0.0)
+        * 4096.0;
     resident > 20.0 * MIB && resident < 50.0 * MIB
 }
 
@@ -201,7 +261,11 @@ fn only_the_program_is_managed_without_children() {
     let managed = case(&["cold_with_child", "80"]).under(budget()).succeed();
     let evicted = |finished: &Finished| {
         let stdout = String::from_utf8_lossy(&finished.stdout);
-        stdout.split_ascii_whitespace().last().and_then(|word| word.parse::<u64>().ok()).unwrap_or_else(|| panic!("{stdout}"))
+        stdout
+            .split_ascii_whitespace()
+            .last()
+            .and_then(|word| word.parse::<u64>().ok())
+            .unwrap_or_else(|| panic!("{stdout}"))
     };
     assert!(evicted(&managed) > 10_000, "{}", managed.account("evicted nothing in its child"));
     assert_eq!(processes(managed.report()).len(), 3);
@@ -223,8 +287,18 @@ fn executed_children_are_not_managed_without_children() {
     let script = format!("true; exec {} alone 100 2", family().display());
     let finished = Program::new("sh").arg("-c").arg(script).under(terrace()).succeed();
     finished.report().expect_moves(5_000, 100);
-    assert_eq!(finished.report().at("/processes/0/pid"), finished.report().at("/processes/1/pid"), "{}", finished.report());
-    assert_eq!(processes(finished.report()).len(), 2, "the shell and what it executed, and not `true`: {}", finished.report());
+    assert_eq!(
+        finished.report().at("/processes/0/pid"),
+        finished.report().at("/processes/1/pid"),
+        "{}",
+        finished.report()
+    );
+    assert_eq!(
+        processes(finished.report()).len(),
+        2,
+        "the shell and what it executed, and not `true`: {}",
+        finished.report()
+    );
 }
 
 /// What children do, however they are made and end, is not in their parent's figures, also where they cannot have figures of their own.
@@ -235,13 +309,23 @@ fn a_parents_figures_are_its_own() {
         let finished = case(&["busy_children", "20"]).under(terrace).succeed();
         let report = finished.report();
         report.expect_managed();
-        let main = processes(report).into_iter().find(|process| process["main"] == true).expect("the program is in its report");
+        let main = processes(report)
+            .into_iter()
+            .find(|process| process["main"] == true)
+            .expect("the program is in its report");
         assert_eq!(main["program"], "children_share_", "{report}");
         assert_eq!(main["state"], "active", "{report}");
-        assert!(main.get("note").is_none_or(serde_json::Value::is_null), "a child's note: {report}");
+        assert!(
+            main.get("note").is_none_or(serde_json::Value::is_null),
+            "a child's note: {report}"
+        );
         // It evicted once and brought nothing back.
         assert!(main["moves"]["demoted_pages"].as_u64() <= Some(pages(20) + 100), "{report}");
-        assert!(main["faults"].as_u64() < Some(100) && main["moves"]["promoted_pages"].as_u64() < Some(100), "{report}");
+        assert!(
+            main["faults"].as_u64() < Some(100)
+                && main["moves"]["promoted_pages"].as_u64() < Some(100),
+            "{report}"
+        );
     }
 }
 
@@ -251,7 +335,11 @@ fn a_run_inside_another_is_refused_in_words() {
         let inner = format!("{} run -- true", terrace_command().display());
         let finished = Program::new("sh").arg("-c").arg(inner).under(terrace).run();
         assert_eq!(finished.status.code(), Some(125), "{}", finished.account("was not refused"));
-        assert!(finished.stderr.contains("already inside a `terrace run`"), "{}", finished.account("was refused without a word"));
+        assert!(
+            finished.stderr.contains("already inside a `terrace run`"),
+            "{}",
+            finished.account("was refused without a word")
+        );
     }
 }
 
@@ -279,12 +367,19 @@ if __name__ == "__main__":
     let file = directory.path().join("pools.py");
     fs::write(&file, script).expect("a temporary file can be written");
     let alone = Program::new("python3").arg(&file).succeed();
-    let finished = Program::new("python3").arg(&file).under(Terrace::within("70M")).time_limit(Duration::from_secs(150)).succeed();
+    let finished = Program::new("python3")
+        .arg(&file)
+        .under(Terrace::within("70M"))
+        .time_limit(Duration::from_secs(150))
+        .succeed();
     assert_eq!(String::from_utf8_lossy(&finished.stdout), String::from_utf8_lossy(&alone.stdout));
     let report = finished.report();
     println!("{}", finished.stderr);
     report.expect_managed();
     assert!(report.number("/together/processes") >= 3.0, "{report}");
-    let moved: u64 = processes(report).iter().filter_map(|process| process["moves"]["demoted_pages"].as_u64()).sum();
+    let moved: u64 = processes(report)
+        .iter()
+        .filter_map(|process| process["moves"]["demoted_pages"].as_u64())
+        .sum();
     assert!(moved > 1_000, "{report}");
 }

@@ -39,7 +39,12 @@ struct Daemon {
 
 impl Place {
     fn new() -> Place {
-        let place = Place(tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made"));
+        let place = Place(
+            tempfile::Builder::new()
+                .prefix("terrace-test-")
+                .tempdir()
+                .expect("a temporary directory can be made"),
+        );
         fs::create_dir(place.runs()).expect("a new directory can be made in");
         place
     }
@@ -60,7 +65,9 @@ impl Place {
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
-        for name in ["TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_LIBRARY", "LD_PRELOAD", "JOURNAL_STREAM"] {
+        for name in
+            ["TERRACE_STRESS", "TERRACE_INJECT", "TERRACE_LIBRARY", "LD_PRELOAD", "JOURNAL_STREAM"]
+        {
             command.env_remove(name);
         }
         command.env("XDG_RUNTIME_DIR", self.runs()).stdin(Stdio::null());
@@ -76,19 +83,26 @@ impl Place {
     /// Of such arguments a run whose program leaves daemons and ends with status 7.
     fn leaving(&self, arguments: &[&str], daemons: usize) -> Command {
         for number in 0..daemons {
-            let path = CString::new(self.0.path().join(format!("{number}.in")).as_os_str().as_bytes()).expect("no NUL in it");
+            let path =
+                CString::new(self.0.path().join(format!("{number}.in")).as_os_str().as_bytes())
+                    .expect("no NUL in it");
             // SAFETY: the path ends with a NUL.
             assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
         }
         let mut command = self.terrace(arguments);
-        command.arg(compiled("leaves_daemons.c", &[])).arg("7").arg(self.0.path()).arg(daemons.to_string());
+        command
+            .arg(compiled("leaves_daemons.c", &[]))
+            .arg("7")
+            .arg(self.0.path())
+            .arg(daemons.to_string());
         command
     }
 
     /// A daemon that was left.
     fn daemon(&self, number: usize) -> Daemon {
         let path = |end| self.0.path().join(format!("{number}.{end}"));
-        let commands = File::options().read(true).write(true).open(path("in")).expect("it was made");
+        let commands =
+            File::options().read(true).write(true).open(path("in")).expect("it was made");
         let mut daemon = Daemon { commands, answers: path("out"), pid: 0, answered: 0 };
         daemon.pid = daemon.answer().parse().expect("the first answer is its number");
         daemon
@@ -98,15 +112,18 @@ impl Place {
     fn keeper(&self) -> Option<i32> {
         let here = [b"XDG_RUNTIME_DIR=", self.runs().as_os_str().as_bytes()].concat();
         let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
-        let mut numbers = processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
+        let mut numbers =
+            processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
         numbers.find(|number| {
             let read = |name| fs::read(format!("/proc/{number}/{name}")).unwrap_or_default();
-            read("comm") == b"terrace-keeper\n" && read("environ").split(|byte| *byte == 0).any(|variable| variable == here)
+            read("comm") == b"terrace-keeper\n"
+                && read("environ").split(|byte| *byte == 0).any(|variable| variable == here)
         })
     }
 
     fn report(&self) -> Value {
-        serde_json::from_slice(&fs::read(self.report_file()).expect("there is a report")).expect("it is JSON")
+        serde_json::from_slice(&fs::read(self.report_file()).expect("there is a report"))
+            .expect("it is JSON")
     }
 
     /// The report, once nothing goes on any more; and then nothing of the run is left.
@@ -126,7 +143,10 @@ impl Drop for Place {
             let is_answers = path.extension().is_some_and(|extension| extension == "out");
             let text = is_answers.then(|| fs::read_to_string(&path).ok());
             let pid = text.flatten().and_then(|text| text.lines().next()?.parse::<i32>().ok());
-            let is_ours = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "leaves_daemons\n");
+            let is_ours = |pid: &i32| {
+                fs::read_to_string(format!("/proc/{pid}/comm"))
+                    .is_ok_and(|name| name == "leaves_daemons\n")
+            };
             if let Some(pid) = pid.filter(is_ours) {
                 kill(pid, libc::SIGKILL);
             }
@@ -139,7 +159,11 @@ impl Daemon {
         let mut answer = None;
         wait_until("an answer", || {
             let text = fs::read_to_string(&self.answers).unwrap_or_default();
-            answer = text.split_inclusive('\n').nth(self.answered).filter(|line| line.ends_with('\n')).map(|line| line.trim().to_owned());
+            answer = text
+                .split_inclusive('\n')
+                .nth(self.answered)
+                .filter(|line| line.ends_with('\n'))
+                .map(|line| line.trim().to_owned());
             answer.is_some()
         });
         self.answered += 1;
@@ -160,7 +184,9 @@ impl Daemon {
     /// Anonymous memory, in MiB.
     fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("it lives");
-        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        let kib = status.lines().find_map(|line| {
+            line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        });
         kib.expect("the kernel tells it") * 1024 / MIB
     }
 
@@ -170,7 +196,10 @@ impl Daemon {
         let mut last = 0;
         let since = Instant::now();
         while !mib.contains(&last) {
-            assert!(since.elapsed() < TIME_LIMIT, "{last} MiB are resident, which is not in {mib:?}");
+            assert!(
+                since.elapsed() < TIME_LIMIT,
+                "{last} MiB are resident, which is not in {mib:?}"
+            );
             self.hold(holding);
             std::thread::sleep(Duration::from_millis(300));
             last = self.resident();
@@ -198,7 +227,8 @@ fn wait_for(mut child: Child) -> i32 {
 fn the_budget_is_divided_on() {
     let place = Place::new();
     let moves = place.0.path().join("moves.jsonl");
-    let command = &mut place.leaving(&["--dram", "60%", "--moves", moves.to_str().expect("it is UTF-8")], 2);
+    let command =
+        &mut place.leaving(&["--dram", "60%", "--moves", moves.to_str().expect("it is UTF-8")], 2);
     let output = command.output().expect("it can be started");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{stderr}");
@@ -223,13 +253,22 @@ fn the_budget_is_divided_on() {
     let report = place.last_report();
     let processes = report["processes"].as_array().expect("it is a list");
     for number in numbers {
-        let daemon = processes.iter().find(|process| process["pid"] == number).unwrap_or_else(|| panic!("no {number} in {report:#}"));
-        assert!(daemon["peak_physical_bytes"].as_u64().is_some_and(|bytes| bytes > 90 * MIB), "{daemon:#}");
+        let daemon = processes
+            .iter()
+            .find(|process| process["pid"] == number)
+            .unwrap_or_else(|| panic!("no {number} in {report:#}"));
+        assert!(
+            daemon["peak_physical_bytes"].as_u64().is_some_and(|bytes| bytes > 90 * MIB),
+            "{daemon:#}"
+        );
     }
     assert_eq!(report["exit_status"], 7);
     assert!(report["budget_bytes"].as_u64().is_some_and(|bytes| bytes > 340 * MIB), "{report:#}");
     let moves = fs::read_to_string(moves).expect("there is a list");
-    assert!(moves.lines().any(|line| line.contains(&format!("\"pid\":{},", numbers[0]))), "of the daemon no move is listed");
+    assert!(
+        moves.lines().any(|line| line.contains(&format!("\"pid\":{},", numbers[0]))),
+        "of the daemon no move is listed"
+    );
 }
 
 /// Who reads what `terrace run` writes, or waits for a lock that it inherited, sees its end.
@@ -239,13 +278,26 @@ fn nothing_inherited_stays_open() {
     let command = place.leaving(&["--dram", "1G"], 1);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let script = "exec 9>&1; got=$(\"$@\" 2>&1); echo \"status $? of: $got\"";
-    let output = place.command("sh").args(["-c", script, "sh"]).args(words).output().expect("it can be started");
+    let output = place
+        .command("sh")
+        .args(["-c", script, "sh"])
+        .args(words)
+        .output()
+        .expect("it can be started");
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(stdout.starts_with("status 7 of: ") && stdout.contains("the daemons are started"), "{stdout}");
+    assert!(
+        stdout.starts_with("status 7 of: ") && stdout.contains("the daemons are started"),
+        "{stdout}"
+    );
     assert!(stdout.contains("1 process goes on, managed as before;"), "{stdout}");
     let keeper = place.keeper().expect("there is a keeper");
-    let open = |number: i32| fs::read_link(format!("/proc/{keeper}/fd/{number}")).expect("it is open");
-    assert!((0..3).all(|number| open(number) == Path::new("/dev/null")), "{:?}", (open(0), open(1), open(2)));
+    let open =
+        |number: i32| fs::read_link(format!("/proc/{keeper}/fd/{number}")).expect("it is open");
+    assert!(
+        (0..3).all(|number| open(number) == Path::new("/dev/null")),
+        "{:?}",
+        (open(0), open(1), open(2))
+    );
     assert_eq!(fs::read_link(format!("/proc/{keeper}/cwd")).expect("it lives"), Path::new("/"));
     // SAFETY: no memory is involved.
     assert_eq!(unsafe { libc::getsid(keeper) }, keeper);
@@ -269,7 +321,9 @@ fn a_file_takes_the_last_text() {
     assert_eq!(wait_for(command.spawn().expect("it can be started")), 7);
     place.daemon(0).end();
     place.last_report();
-    let heads = || fs::read_to_string(&text).unwrap_or_default().matches("terrace: leaves_daemons ").count();
+    let heads = || {
+        fs::read_to_string(&text).unwrap_or_default().matches("terrace: leaves_daemons ").count()
+    };
     assert_eq!(heads(), 2, "{:?}", fs::read_to_string(&text));
 }
 
@@ -280,10 +334,12 @@ fn wait_stays_and_passes_signals_on() {
     let mut run = command.stdout(Stdio::null()).spawn().expect("it can be started");
     let mut daemon = place.daemon(0);
     let own = run.id();
-    let children = || fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    let children =
+        || fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
     // Nobody but the daemon and the witness: the program has ended.
     wait_until("the daemon's adoption", || {
-        let adopted = children().split_ascii_whitespace().any(|child| child == daemon.pid.to_string());
+        let adopted =
+            children().split_ascii_whitespace().any(|child| child == daemon.pid.to_string());
         adopted || run.try_wait().expect("it is a child").is_some()
     });
     daemon.hold(8);
@@ -295,16 +351,26 @@ fn wait_stays_and_passes_signals_on() {
     assert_eq!(place.run_directories(), 0);
     let report = place.report();
     let processes = report["processes"].as_array().expect("it is a list");
-    assert!(report["going_on"] == 0 && processes.iter().any(|process| process["pid"] == daemon.pid), "{report:#}");
+    assert!(
+        report["going_on"] == 0 && processes.iter().any(|process| process["pid"] == daemon.pid),
+        "{report:#}"
+    );
 }
 
 /// The next run removes what a killed keeper left, and not what a living one needs.
 #[test]
 fn a_killed_keeper_leaves_nothing_for_good() {
     let place = Place::new();
-    assert_eq!(place.leaving(&["--dram", "1G"], 1).output().expect("it can be started").status.code(), Some(7));
+    assert_eq!(
+        place.leaving(&["--dram", "1G"], 1).output().expect("it can be started").status.code(),
+        Some(7)
+    );
     let mut daemon = place.daemon(0);
-    let another = || assert!(place.terrace(&[]).arg("true").output().expect("it can be started").status.success());
+    let another = || {
+        assert!(
+            place.terrace(&[]).arg("true").output().expect("it can be started").status.success()
+        )
+    };
     another();
     assert_eq!(place.run_directories(), 1);
     let keeper = place.keeper().expect("there is a keeper");
@@ -322,16 +388,25 @@ fn a_killed_keeper_leaves_nothing_for_good() {
 fn who_is_not_managed_is_not_kept() {
     let place = Place::new();
     let script = "env -u LD_PRELOAD sleep 100 > /dev/null 2>&1 & echo $!";
-    let output = place.terrace(&["--dram", "1G"]).args(["sh", "-c", script]).output().expect("it can be started");
+    let output = place
+        .terrace(&["--dram", "1G"])
+        .args(["sh", "-c", script])
+        .output()
+        .expect("it can be started");
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
     wait_until("the end of the run", || place.keeper().is_none() && place.run_directories() == 0);
-    let is_sleep = || fs::read_to_string(format!("/proc/{sleeper}/comm")).is_ok_and(|name| name == "sleep\n");
+    let is_sleep =
+        || fs::read_to_string(format!("/proc/{sleeper}/comm")).is_ok_and(|name| name == "sleep\n");
     wait_until("what is executed without the library", is_sleep);
     kill(sleeper, libc::SIGKILL);
 
     let place = Place::new();
     let output = place.leaving(&["--no-children"], 1).output().expect("it can be started");
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("on, managed as before"), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        !String::from_utf8_lossy(&output.stderr).contains("on, managed as before"),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut daemon = place.daemon(0);
     assert!(place.keeper().is_none() && place.run_directories() == 0);
     daemon.hold(8);
@@ -343,11 +418,22 @@ fn who_is_not_managed_is_not_kept() {
 fn what_a_shell_leaves_is_kept() {
     let place = Place::new();
     let script = "nohup sleep 100 > /dev/null 2>&1 & echo $!";
-    let output = place.terrace(&["--dram", "1G"]).args(["sh", "-c", script]).output().expect("it can be started");
+    let output = place
+        .terrace(&["--dram", "1G"])
+        .args(["sh", "-c", script])
+        .output()
+        .expect("it can be started");
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
     assert_eq!(place.report()["going_on"], 1);
     assert!(place.keeper().is_some());
     kill(sleeper, libc::SIGTERM);
     let report = place.last_report();
-    assert!(report["processes"].as_array().expect("it is a list").iter().any(|process| process["program"] == "sleep"), "{report:#}");
+    assert!(
+        report["processes"]
+            .as_array()
+            .expect("it is a list")
+            .iter()
+            .any(|process| process["program"] == "sleep"),
+        "{report:#}"
+    );
 }

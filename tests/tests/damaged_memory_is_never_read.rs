@@ -25,13 +25,18 @@ impl Victim {
         let words: Vec<&str> = said.split_whitespace().collect();
         let [area, bytes, address, word] = words[..] else { panic!("the program said {said:?}") };
         let area = u64::from_str_radix(area.trim_start_matches("0x"), 16).unwrap();
-        Victim { area: area..area + bytes.parse::<u64>().unwrap(), address: address.into(), word: word.parse().unwrap() }
+        Victim {
+            area: area..area + bytes.parse::<u64>().unwrap(),
+            address: address.into(),
+            word: word.parse().unwrap(),
+        }
     }
 }
 
 /// Flips one bit wherever the process holds this word, but for the program's own `area`. Returns in how many places.
 fn damage(pid: i32, victim: &Victim) -> usize {
-    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    let memory =
+        OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).unwrap();
     let mut places = 0;
     for line in fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().lines() {
@@ -41,7 +46,8 @@ fn damage(pid: i32, victim: &Victim) -> usize {
             continue;
         }
         let (start, end) = fields[0].split_once('-').unwrap();
-        let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+        let (start, end) =
+            (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
         let mut present = vec![0; ((end - start) / PAGE * 8) as usize];
         pagemap.read_exact_at(&mut present, start / PAGE * 8).unwrap();
         let is_present = |page: usize| present[page * 8 + 7] >> 7 == 1;
@@ -55,7 +61,12 @@ fn damage(pid: i32, victim: &Victim) -> usize {
             }
             let mut bytes = vec![0; run * PAGE as usize];
             memory.read_exact_at(&mut bytes, from).unwrap();
-            for at in bytes.windows(8).enumerate().filter(|(_, window)| *window == victim.word.to_ne_bytes()).map(|(at, _)| at + 3) {
+            for at in bytes
+                .windows(8)
+                .enumerate()
+                .filter(|(_, window)| *window == victim.word.to_ne_bytes())
+                .map(|(at, _)| at + 3)
+            {
                 memory.write_all_at(&[bytes[at] ^ 0x10], from + at as u64).unwrap();
                 places += 1;
             }
@@ -68,9 +79,13 @@ fn damage(pid: i32, victim: &Victim) -> usize {
 fn run_damaged(case: &str, terrace: Terrace) -> (Victim, Finished) {
     let scratch = tempfile::tempdir().unwrap();
     let go = scratch.path().join("go");
-    let mut running = Program::new(compiled("damaged_memory.c", &[])).arg(case).arg(&go).under(terrace).start();
+    let mut running =
+        Program::new(compiled("damaged_memory.c", &[])).arg(case).arg(&go).under(terrace).start();
     let victim = Victim::of(&mut running);
-    assert!(damage(running.program_pid(), &victim) > 0, "the page's bytes are nowhere: was it evicted?");
+    assert!(
+        damage(running.program_pid(), &victim) > 0,
+        "the page's bytes are nowhere: was it evicted?"
+    );
     File::create(&go).unwrap();
     (victim, running.wait())
 }
@@ -84,14 +99,23 @@ fn ends_before_it_is_read(case: &str, tiers: &str) {
     assert_eq!(lines, 1, "nothing of the page was given out: {account}");
     let said = format!("terrace: page {} cannot be restored: its checksum is ", victim.address);
     assert!(
-        finished.stderr.contains(&said) && finished.stderr.contains("Ending the program rather than giving it wrong data"),
+        finished.stderr.contains(&said)
+            && finished.stderr.contains("Ending the program rather than giving it wrong data"),
         "{account}"
     );
     // The report names it too, for people and for programs.
-    assert!(finished.stderr.contains(&format!("  FROZEN: nothing more was evicted: page {}", victim.address)), "{account}");
+    assert!(
+        finished
+            .stderr
+            .contains(&format!("  FROZEN: nothing more was evicted: page {}", victim.address)),
+        "{account}"
+    );
     let report = finished.report();
     assert_eq!((report.at("/state"), report.at("/signal")), (&"frozen".into(), &SIGKILL.into()));
-    assert!(report.at("/note").as_str().is_some_and(|note| note.contains(&victim.address)), "{report}");
+    assert!(
+        report.at("/note").as_str().is_some_and(|note| note.contains(&victim.address)),
+        "{report}"
+    );
 }
 
 #[test]
@@ -117,7 +141,8 @@ fn a_handler_of_the_end() {
 
 #[test]
 fn a_discarded_page() {
-    let (_, finished) = run_damaged("a_discarded_page", Terrace::within("4G").and("--tiers").and("dram,lz4"));
+    let (_, finished) =
+        run_damaged("a_discarded_page", Terrace::within("4G").and("--tiers").and("dram,lz4"));
     assert!(finished.status.success(), "{}", finished.account("was to go on"));
     finished.report().expect_managed();
 }
@@ -125,8 +150,14 @@ fn a_discarded_page() {
 /// With `--verify` nothing else changes.
 #[test]
 fn a_read_of_a_verified_page() {
-    let (_, finished) = run_damaged("a_read", Terrace::within("4G").and("--tiers").and("dram,lz4").and("--verify"));
-    assert_eq!(finished.status.signal(), Some(SIGKILL), "damaged later: {}", finished.account("was to be ended"));
+    let (_, finished) =
+        run_damaged("a_read", Terrace::within("4G").and("--tiers").and("dram,lz4").and("--verify"));
+    assert_eq!(
+        finished.status.signal(),
+        Some(SIGKILL),
+        "damaged later: {}",
+        finished.account("was to be ended")
+    );
 }
 
 /// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of that wait; the second half is left to the
@@ -141,12 +172,20 @@ struct Traced {
 impl Traced {
     fn request(&self, request: libc::c_uint, registers: *const libc::user_regs_struct) {
         // SAFETY: the thread is one that this one traces; requests that read or write registers are given some.
-        assert_eq!(unsafe { libc::ptrace(request, self.thread, 0, registers) }, 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(
+            unsafe { libc::ptrace(request, self.thread, 0, registers) },
+            0,
+            "{}",
+            std::io::Error::last_os_error()
+        );
     }
 
     fn await_stop(&self) {
         // SAFETY: the status is nobody's to know.
-        assert_eq!(unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) }, self.thread);
+        assert_eq!(
+            unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) },
+            self.thread
+        );
     }
 
     fn stop(thread: i32) -> Traced {
@@ -193,15 +232,32 @@ fn a_closed_userfaultfd() {
     let scratch = tempfile::tempdir().unwrap();
     let go = scratch.path().join("go");
     let terrace = Terrace::within("4G").and("--tiers").and("dram,lz4");
-    let mut running = Program::new(compiled("damaged_memory.c", &[])).arg("a_read").arg(&go).under(terrace).start();
+    let mut running = Program::new(compiled("damaged_memory.c", &[]))
+        .arg("a_read")
+        .arg(&go)
+        .under(terrace)
+        .start();
     Victim::of(&mut running);
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid())).unwrap().flatten().map(|task| task.path());
-    let handlers: Vec<_> = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")).collect();
-    let waits = |task: &std::path::PathBuf| fs::read_to_string(task.join("syscall")).unwrap().starts_with(&format!("{} ", libc::SYS_read));
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid()))
+        .unwrap()
+        .flatten()
+        .map(|task| task.path());
+    let handlers: Vec<_> = tasks
+        .filter(|task| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")
+        })
+        .collect();
+    let waits = |task: &std::path::PathBuf| {
+        fs::read_to_string(task.join("syscall"))
+            .unwrap()
+            .starts_with(&format!("{} ", libc::SYS_read))
+    };
     while !handlers.iter().all(waits) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let threads = handlers.iter().map(|task| task.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap());
+    let threads = handlers
+        .iter()
+        .map(|task| task.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap());
     let traced: Vec<Traced> = threads.map(Traced::stop).collect();
     assert!(!traced.is_empty());
     traced.iter().for_each(Traced::close_what_it_reads);

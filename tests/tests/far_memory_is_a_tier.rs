@@ -38,8 +38,14 @@ const STEPS: &[(&str, &str)] = &[
          TERRACE load memory scattered --size 96M --seconds $((5 * SLOW)) --threads 2 --check-all --json",
     ),
     ("placed cold", "TERRACE run --dram 1G --tiers dram,node:1 -- FIRST_TIER"),
-    ("forks", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,lz4 -- FORKS several_children_at_a_time"),
-    ("threads fork", "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,zstd -- FORKS threads_fault_while_one_forks"),
+    (
+        "forks",
+        "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,lz4 -- FORKS several_children_at_a_time",
+    ),
+    (
+        "threads fork",
+        "TERRACE_STRESS=20000 TERRACE run --dram 1G --tiers dram,node:1,zstd -- FORKS threads_fault_while_one_forks",
+    ),
     (
         "failing calls",
         "TERRACE_INJECT=7:100 TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
@@ -92,7 +98,8 @@ fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
     ]
 }
 
-static GUEST: LazyLock<Steps> = LazyLock::new(|| Steps::new(Guest { kernel: "6.12", memory: "node" }, STEPS, programs));
+static GUEST: LazyLock<Steps> =
+    LazyLock::new(|| Steps::new(Guest { kernel: "6.12", memory: "node" }, STEPS, programs));
 
 static CXL: LazyLock<Steps> = LazyLock::new(|| {
     const STEPS: &[(&str, &str)] = &[(
@@ -107,7 +114,11 @@ static CXL: LazyLock<Steps> = LazyLock::new(|| {
 fn report_of(outcome: &Outcome) -> Value {
     assert_eq!(outcome.status, 0, "{outcome:?}");
     let report = outcome.report();
-    assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}\n{outcome:?}");
+    assert_eq!(
+        (&report["managed"], &report["state"]),
+        (&Value::from(true), &Value::from("active")),
+        "{report:#}\n{outcome:?}"
+    );
     if let Some(text) = outcome.stdout.find("{\n").map(|start| &outcome.stdout[start..]) {
         let load: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
         assert_eq!(load["wrong"], 0, "{load:#}");
@@ -134,7 +145,11 @@ fn number(value: &Value) -> u64 {
 fn expect_far(report: &Value, at_least_pages: u64) {
     let far = tier(report, "node:1");
     assert!(number(&report["moves"]["demoted_pages"]) >= at_least_pages, "{report:#}");
-    assert_eq!((&far["logical_bytes"], &far["faults"]), (&far["physical_bytes"], &Value::from(0)), "{report:#}");
+    assert_eq!(
+        (&far["logical_bytes"], &far["faults"]),
+        (&far["physical_bytes"], &Value::from(0)),
+        "{report:#}"
+    );
 }
 
 /// Half of what does not fit into the budget was elsewhere, in the mean over time: while memory is being filled, pages must come before they
@@ -160,8 +175,16 @@ fn the_guest_survives_a_kernel_that_patches_itself() {
 fn the_doctor_names_the_node() {
     let Some(doctor) = GUEST.outcome("doctor") else { return };
     let answer: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
-    let row = answer["rows"].as_array().into_iter().flatten().find(|row| row["name"] == "NUMA nodes").expect("a row");
-    assert!(row["consequence"].as_str().is_some_and(|text| text.contains("--tiers dram,node:1")), "{row}");
+    let row = answer["rows"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|row| row["name"] == "NUMA nodes")
+        .expect("a row");
+    assert!(
+        row["consequence"].as_str().is_some_and(|text| text.contains("--tiers dram,node:1")),
+        "{row}"
+    );
 }
 
 #[test]
@@ -181,7 +204,11 @@ fn the_kernel_agrees_where_pages_are() {
     let Some(run) = GUEST.outcome("seen from outside") else { return };
     assert_eq!(run.status, 0, "{run:?}");
     let on_node = |name: &str| {
-        let words = run.stdout.lines().filter(|line| line.contains(" anon=")).flat_map(str::split_whitespace);
+        let words = run
+            .stdout
+            .lines()
+            .filter(|line| line.contains(" anon="))
+            .flat_map(str::split_whitespace);
         words.filter_map(|word| word.strip_prefix(name)?.parse::<u64>().ok()).sum::<u64>()
     };
     let (near, far) = (on_node("N0="), on_node("N1="));
@@ -189,7 +216,10 @@ fn the_kernel_agrees_where_pages_are() {
     // The program gives its memory back before the report is made.
     let moved = |way: &str| number(&report["moves"][way]);
     let told = moved("demoted_pages") - moved("promoted_pages");
-    assert!(far > 12_000 && told.abs_diff(far) < far / 5, "{far} pages are far, and {told} are reported: {report:#}");
+    assert!(
+        far > 12_000 && told.abs_diff(far) < far / 5,
+        "{far} pages are far, and {told} are reported: {report:#}"
+    );
     // 64 MiB, and what is not managed: the command's own memory.
     assert!(near * 4096 < (64 << 20) + (32 << 20), "{near} pages are in DRAM: {report:#}");
 }
@@ -203,15 +233,26 @@ fn a_hot_set_that_jumps_is_followed() {
     let hot = report["moves"]["promoted_for"]["hot"].as_u64();
     assert!(hot > Some(1_000), "{report:#}");
     // Each with the policy's reason: of those that came, it pays, and what made room for them knows for whom.
-    let moves: Vec<Value> = run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let moves: Vec<Value> =
+        run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let pages = |reason: &str, to: &str, detail: &str| -> u64 {
-        let these = moves.iter().filter(|line| line["reason"] == reason && line["to"] == to && !line[detail].is_null());
+        let these = moves
+            .iter()
+            .filter(|line| line["reason"] == reason && line["to"] == to && !line[detail].is_null());
         these.map(|line| number(&line["pages"])).sum()
     };
     let [pays, swapped, coldest] =
-        [("pays", "dram", "gain"), ("swapped", "node:1", "for"), ("coldest", "node:1", "from")].map(|(a, b, c)| pages(a, b, c));
-    println!("{} moves: {pays} pages that pay, {swapped} for others, {coldest} coldest", moves.len());
-    assert!(pays > 500 && Some(pays) <= hot && swapped + coldest > 8_000, "{pays}, {swapped}, {coldest}: {report:#}\n{}", run.stderr);
+        [("pays", "dram", "gain"), ("swapped", "node:1", "for"), ("coldest", "node:1", "from")]
+            .map(|(a, b, c)| pages(a, b, c));
+    println!(
+        "{} moves: {pays} pages that pay, {swapped} for others, {coldest} coldest",
+        moves.len()
+    );
+    assert!(
+        pays > 500 && Some(pays) <= hot && swapped + coldest > 8_000,
+        "{pays}, {swapped}, {coldest}: {report:#}\n{}",
+        run.stderr
+    );
 }
 
 #[test]
@@ -268,9 +309,13 @@ fn huge_pages_stay_whole() {
         let lines = run.stdout.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
     };
-    let (all, huge, far) = (kib("Anonymous:"), kib("AnonHugePages:"), number(&tier(&report, "node:1")["pages"]) * 4);
+    let (all, huge, far) =
+        (kib("Anonymous:"), kib("AnonHugePages:"), number(&tier(&report, "node:1")["pages"]) * 4);
     // So many that some of the far ones must be.
-    assert!(far > 32 << 10 && huge + far > all + (16 << 10), "{huge} of {all} KiB are huge, and {far} KiB are far: {report:#}");
+    assert!(
+        far > 32 << 10 && huge + far > all + (16 << 10),
+        "{huge} of {all} KiB are huge, and {far} KiB are far: {report:#}"
+    );
 }
 
 #[test]
@@ -278,12 +323,17 @@ fn a_full_node_is_said() {
     let Some(run) = GUEST.outcome("full") else { return };
     let report = report_of(run);
     assert_eq!(report["budget_met"], false, "{report:#}");
-    assert!(report["note"].as_str().is_some_and(|note| note.contains("node 1 is full")), "{report:#}");
+    assert!(
+        report["note"].as_str().is_some_and(|note| note.contains("node 1 is full")),
+        "{report:#}"
+    );
 }
 
 #[test]
 fn where_the_node_is_full_pages_are_compressed() {
-    for (step, far) in [("full and compressed below", 0), ("almost full and compressed below", 4_000)] {
+    for (step, far) in
+        [("full and compressed below", 0), ("almost full and compressed below", 4_000)]
+    {
         let Some(run) = GUEST.outcome(step) else { return };
         let report = report_of(run);
         expect_room(&report);
@@ -315,9 +365,15 @@ fn memory_of_a_cxl_device_is_a_tier() {
 
 #[test]
 fn what_is_no_tier_here_is_refused() {
-    for (list, word) in [("dram,node:77", "no node 77"), ("dram,node", "such as node:1"), ("dram,lz4,node:1", "right behind dram")] {
-        let output =
-            Command::new(terrace_command()).args(["run", "--tiers", list, "--", "true"]).output().expect("terrace can be executed");
+    for (list, word) in [
+        ("dram,node:77", "no node 77"),
+        ("dram,node", "such as node:1"),
+        ("dram,lz4,node:1", "right behind dram"),
+    ] {
+        let output = Command::new(terrace_command())
+            .args(["run", "--tiers", list, "--", "true"])
+            .output()
+            .expect("terrace can be executed");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(125) && said.contains(word), "{list}: {said}");
     }

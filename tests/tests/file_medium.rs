@@ -12,8 +12,9 @@ use tempfile::TempDir;
 use terrace_tests::{Cases, Finished, Program, Running, Terrace, cases, compiled, skip};
 
 /// A directory on disk: with direct I/O, unless the file system of the target directory has none.
-static DISK: LazyLock<TempDir> =
-    LazyLock::new(|| TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("the target directory can be written"));
+static DISK: LazyLock<TempDir> = LazyLock::new(|| {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("the target directory can be written")
+});
 /// A directory in memory.
 const MEMORY: &str = "/dev/shm";
 
@@ -31,8 +32,11 @@ fn in_memory() -> Terrace {
     in_files(Terrace::within("4G"), Path::new(MEMORY))
 }
 
-static FILES: LazyLock<Cases> =
-    LazyLock::new(|| Cases { program: compiled("file_medium.c", &[]), arguments: Vec::new(), ways: vec![on_disk(), in_memory()] });
+static FILES: LazyLock<Cases> = LazyLock::new(|| Cases {
+    program: compiled("file_medium.c", &[]),
+    arguments: Vec::new(),
+    ways: vec![on_disk(), in_memory()],
+});
 
 /// The same cases of forking as for memory.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
@@ -83,8 +87,10 @@ fn jailed_between() {
 #[test]
 fn no_update_is_lost_in_a_file() {
     let tiers = format!("dram,lz4,zstd:1@file:{}", DISK.path().display());
-    let finished =
-        Program::new(compiled("no_update_is_lost.c", &[])).arg("5").under(Terrace::stressed().and("--tiers").and(&tiers)).succeed();
+    let finished = Program::new(compiled("no_update_is_lost.c", &[]))
+        .arg("5")
+        .under(Terrace::stressed().and("--tiers").and(&tiers))
+        .succeed();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     assert!(stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
     finished.report().expect_moves(1000, 1000);
@@ -103,8 +109,12 @@ fn the_report_counts_files_in_memory_as_memory() {
         let finished = running.wait();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         let report = finished.report();
-        let (physical, logical) = (report.number("/tiers/1/physical_bytes"), report.number("/tiers/1/logical_bytes"));
-        assert!(report.at("/tiers/0/file_bytes").is_null() && report.at("/tiers/1/file_bytes").is_u64(), "{report}");
+        let (physical, logical) =
+            (report.number("/tiers/1/physical_bytes"), report.number("/tiers/1/logical_bytes"));
+        assert!(
+            report.at("/tiers/0/file_bytes").is_null() && report.at("/tiers/1/file_bytes").is_u64(),
+            "{report}"
+        );
         assert!(logical > f64::from(2 << 20), "{report}");
         if memory {
             assert!(physical > logical / 4.0, "{report}");
@@ -122,7 +132,15 @@ fn is_cached(file: &Path) -> bool {
     let file = File::open(file).expect("root may open a file of its process");
     let (range, mut answer) = ([0u64, 0], [0u64; 5]);
     // SAFETY: struct cachestat_range is read and struct cachestat written.
-    let result = unsafe { libc::syscall(CACHESTAT, std::os::fd::AsRawFd::as_raw_fd(&file), range.as_ptr(), answer.as_mut_ptr(), 0) };
+    let result = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            range.as_ptr(),
+            answer.as_mut_ptr(),
+            0,
+        )
+    };
     result != 0 || answer[0] > 0
 }
 
@@ -139,10 +157,16 @@ fn nobody_else_sees_the_file() {
     }
     assert_eq!(fs::read_dir(directory.path()).expect("the directory is there").count(), 0);
     let pid = running.program_pid();
-    let programs = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process has descriptors").flatten();
+    let programs =
+        fs::read_dir(format!("/proc/{pid}/fd")).expect("a process has descriptors").flatten();
     for descriptor in programs {
         let target = fs::read_link(descriptor.path()).unwrap_or_default();
-        assert!(!target.starts_with(directory.path()), "{} is {}", descriptor.path().display(), target.display());
+        assert!(
+            !target.starts_with(directory.path()),
+            "{} is {}",
+            descriptor.path().display(),
+            target.display()
+        );
     }
     check_after_signal(&running);
     let finished = running.wait();
@@ -154,7 +178,11 @@ fn nobody_else_sees_the_file() {
 fn unreadable_pages_end_the_program() {
     let running = start_holding(on_disk());
     for file in files_of(&running).values() {
-        File::options().write(true).open(file).and_then(|file| file.set_len(0)).expect("root may cut a file of its process");
+        File::options()
+            .write(true)
+            .open(file)
+            .and_then(|file| file.set_len(0))
+            .expect("root may cut a file of its process");
     }
     expect_end_for(running, "cannot read a file in");
 }
@@ -163,10 +191,27 @@ fn unreadable_pages_end_the_program() {
 fn expect_end_for(running: Running, why: &str) {
     check_after_signal(&running);
     let finished = running.wait();
-    assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.account("was not ended"));
-    assert!(!String::from_utf8_lossy(&finished.stdout).contains("checked"), "{}", finished.account("read something"));
-    let line = finished.stderr.lines().find(|line| line.contains("cannot be restored")).unwrap_or_default();
-    assert!(line.starts_with("terrace: page 0x") && line.contains(why), "{}", finished.account("did not say why"));
+    assert_eq!(
+        finished.status.signal(),
+        Some(libc::SIGKILL),
+        "{}",
+        finished.account("was not ended")
+    );
+    assert!(
+        !String::from_utf8_lossy(&finished.stdout).contains("checked"),
+        "{}",
+        finished.account("read something")
+    );
+    let line = finished
+        .stderr
+        .lines()
+        .find(|line| line.contains("cannot be restored"))
+        .unwrap_or_default();
+    assert!(
+        line.starts_with("terrace: page 0x") && line.contains(why),
+        "{}",
+        finished.account("did not say why")
+    );
 }
 
 /// One bit of the file is another.
@@ -177,9 +222,15 @@ fn a_damaged_file_ends_the_program() {
         // Of the first page stored, behind its checksum: in the literal that it begins with.
         const AT: u64 = 7;
         for file in files_of(&running).values() {
-            let file = File::options().read(true).write(true).open(file).expect("root may open a file of its process");
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .open(file)
+                .expect("root may open a file of its process");
             let mut byte = [0];
-            file.read_exact_at(&mut byte, AT).and_then(|()| file.write_all_at(&[byte[0] ^ 0x10], AT)).expect("it can be changed");
+            file.read_exact_at(&mut byte, AT)
+                .and_then(|()| file.write_all_at(&[byte[0] ^ 0x10], AT))
+                .expect("it can be changed");
             file.sync_all().expect("it can be written");
         }
         expect_end_for(running, "its checksum is");
@@ -197,7 +248,9 @@ fn what_cannot_be_written_stays_in_memory() {
 
 #[test]
 fn a_full_memory_file_system() {
-    if let Some(finished) = on_small_file_system("mount -t tmpfs -o size=4m none \"$0\"", "no_space") {
+    if let Some(finished) =
+        on_small_file_system("mount -t tmpfs -o size=4m none \"$0\"", "no_space")
+    {
         expect_refusal(&finished, "No space left on device");
     }
 }
@@ -219,7 +272,9 @@ fn a_disk_that_others_fill() {
 
 fn on_small_disk(case: &str) -> Option<Finished> {
     let image = DISK.path().join(format!("{case}.ext4"));
-    File::create(&image).and_then(|image| image.set_len(16 << 20)).expect("the disk has room for a small image");
+    File::create(&image)
+        .and_then(|image| image.set_len(16 << 20))
+        .expect("the disk has room for a small image");
     let made = Command::new("mkfs.ext4").arg("-qF").arg(&image).status();
     if !made.is_ok_and(|status| status.success()) {
         skip("a full disk", "mkfs.ext4 does not run here");
@@ -232,7 +287,8 @@ fn on_small_disk(case: &str) -> Option<Finished> {
 /// Whatever happens, the mount ends with the program.
 fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
     let directory = TempDir::new_in(DISK.path()).expect("a directory can be made");
-    let alone = Command::new("unshare").args(["-m", "sh", "-c", mount]).arg(directory.path()).output();
+    let alone =
+        Command::new("unshare").args(["-m", "sh", "-c", mount]).arg(directory.path()).output();
     if !alone.is_ok_and(|output| output.status.success()) {
         skip("a full disk", "no right to mount, or no loop device");
         return None;
@@ -251,9 +307,21 @@ fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
 #[track_caller]
 fn expect_refusal(finished: &Finished, why: &str) {
     finished.report().expect_moves(100, 100);
-    let said = finished.stderr.lines().filter(|line| line.starts_with("terrace: the medium under tier") && line.contains(why)).count();
+    let said = finished
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("terrace: the medium under tier") && line.contains(why))
+        .count();
     assert_eq!(said, 1, "{}", finished.account("did not say once why"));
-    assert!(finished.report().at("/note").as_str().is_some_and(|note| note.contains("the medium under tier")), "{}", finished.report());
+    assert!(
+        finished
+            .report()
+            .at("/note")
+            .as_str()
+            .is_some_and(|note| note.contains("the medium under tier")),
+        "{}",
+        finished.report()
+    );
 }
 
 /// Starts the case that holds evicted pages until it gets a signal, and waits for them to be out.
@@ -261,7 +329,10 @@ fn start_holding(terrace: Terrace) -> Running {
     let mut running = Program::new(&FILES.program).arg("holds").under(terrace).start();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !running.stdout_so_far().contains("holds") {
-        assert!(running.is_running() && Instant::now() < deadline, "the program did not come to hold pages");
+        assert!(
+            running.is_running() && Instant::now() < deadline,
+            "the program did not come to hold pages"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     running
@@ -274,8 +345,11 @@ fn check_after_signal(running: &Running) {
 
 /// The unlinked files that any thread of Terrace's has open in a directory of these tests, by inode, as paths to a descriptor.
 fn files_of(running: &Running) -> BTreeMap<u64, PathBuf> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid())).expect("a process has threads").flatten();
-    let descriptors = tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid()))
+        .expect("a process has threads")
+        .flatten();
+    let descriptors =
+        tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
     descriptors
         .map(|descriptor| descriptor.path())
         .filter(|path| {

@@ -58,7 +58,11 @@ cases! { FORKS.hold_managed_or_not:
 /// somebody preloads the library himself, and the loader has room for it.
 #[test]
 fn nothing_leaves_under_an_audit_library() {
-    let plain = || Program::new(&FORKS.program).arg("memory_stays_in_place").env("LD_AUDIT", &FORKS.arguments[0]);
+    let plain = || {
+        Program::new(&FORKS.program)
+            .arg("memory_stays_in_place")
+            .env("LD_AUDIT", &FORKS.arguments[0])
+    };
     plain().succeed();
     let ran = plain().under(Terrace::stressed()).succeed();
     assert_eq!(ran.report().at("/managed"), false);
@@ -68,7 +72,10 @@ fn nothing_leaves_under_an_audit_library() {
         .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")
         .succeed();
     for finished in [ran, preloaded] {
-        let lines = finished.stderr.lines().filter(|line| line.starts_with("terrace: ") && line.contains("LD_AUDIT"));
+        let lines = finished
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("terrace: ") && line.contains("LD_AUDIT"));
         assert!(lines.count() >= 1, "{}", finished.account("did not say so"));
     }
 }
@@ -89,7 +96,10 @@ fn jailed_between() {
 #[test]
 fn who_reads_a_preloaded_programs_output_sees_its_end_when_the_program_closes_it() {
     let mut command = Command::new(&FORKS.program);
-    command.env("LD_PRELOAD", terrace_library()).env("TERRACE_STRESS", "1").arg("closes_its_output");
+    command
+        .env("LD_PRELOAD", terrace_library())
+        .env("TERRACE_STRESS", "1")
+        .arg("closes_its_output");
     expect_end_of_output(command);
 }
 
@@ -116,6 +126,8 @@ fn expect_end_of_output(mut command: Command) {
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     let _ = child.wait();
     let _ = reader.join();
-    let text = seen.expect("the end of the output was not seen while the program lived on").expect("a pipe can be read");
+    let text = seen
+        .expect("the end of the output was not seen while the program lived on")
+        .expect("a pipe can be read");
     assert_eq!(text, "said\n");
 }

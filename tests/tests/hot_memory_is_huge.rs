@@ -6,7 +6,17 @@
 use terrace_tests::{Finished, Program, Terrace, machine, skip, terrace_command};
 
 fn load(pattern: &str, size: &str, seconds: &str) -> Program {
-    Program::new(terrace_command()).args(["load", "memory", pattern, "--size", size, "--seconds", seconds, "--json", "--check-all"])
+    Program::new(terrace_command()).args([
+        "load",
+        "memory",
+        pattern,
+        "--size",
+        size,
+        "--seconds",
+        seconds,
+        "--json",
+        "--check-all",
+    ])
 }
 
 #[track_caller]
@@ -34,14 +44,20 @@ fn what_stays_hot_becomes_huge() {
         return;
     }
     let _machine = machine();
-    let finished = load("zipf", "192M", "10").under(Terrace::within("1G").and("--huge-pages=hot").and("--sampler-cost=5%")).succeed();
+    let finished = load("zipf", "192M", "10")
+        .under(Terrace::within("1G").and("--huge-pages=hot").and("--sampler-cost=5%"))
+        .succeed();
     if finished.stderr.contains("learned from faults alone") {
-        return skip("huge pages where memory is hot", finished.stderr.lines().next().unwrap_or_default());
+        return skip(
+            "huge pages where memory is hot",
+            finished.stderr.lines().next().unwrap_or_default(),
+        );
     }
     let (made, split) = made_and_split(&finished);
     assert!(made >= 5.0 && split <= made / 4.0, "{made} made, {split} split");
     // Without asking there are none.
-    let (made, _) = made_and_split(&load("zipf", "64M", "1").under(Terrace::within("1G")).succeed());
+    let (made, _) =
+        made_and_split(&load("zipf", "64M", "1").under(Terrace::within("1G")).succeed());
     assert_eq!(made, 0.0);
 }
 
@@ -66,14 +82,23 @@ fn what_stands_in_their_way_is_said() {
         (&[], "nothing is moved"),
     ] {
         let run = |strict: &[&str]| {
-            let arguments = ["run", "--huge-pages=hot"].iter().chain(strict).chain(arguments).chain(&["--", "true"]);
+            let arguments = ["run", "--huge-pages=hot"]
+                .iter()
+                .chain(strict)
+                .chain(arguments)
+                .chain(&["--", "true"]);
             Program::new(terrace_command()).args(arguments).run()
         };
         let finished = run(&[]);
-        assert!(finished.status.success() && finished.stderr.contains(why), "{}", finished.account("said nothing"));
+        assert!(
+            finished.status.success() && finished.stderr.contains(why),
+            "{}",
+            finished.account("said nothing")
+        );
         let refused = run(&["--strict"]);
         assert!(
-            refused.status.code() == Some(125) && refused.stderr.contains("--huge-pages hot has no effect"),
+            refused.status.code() == Some(125)
+                && refused.stderr.contains("--huge-pages hot has no effect"),
             "{}",
             refused.account("ran")
         );
@@ -89,7 +114,8 @@ fn the_budget_is_kept_beside_them() {
     let _machine = machine();
     let terrace = Terrace::within("60%").and("--huge-pages=hot").and("--sampler-cost=5%");
     // Long enough for the beginning, when memory comes faster than it can leave, to be a small part on a slow machine too.
-    let finished = load("jump", "256M", "24").args(["--change-every", "3"]).under(terrace).succeed();
+    let finished =
+        load("jump", "256M", "24").args(["--change-every", "3"]).under(terrace).succeed();
     made_and_split(&finished);
     let kept = finished.report().number("/budget_kept_fraction");
     assert!(kept > 0.9, "{}", finished.account(&format!("kept its budget for {kept} of the time")));

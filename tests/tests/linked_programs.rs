@@ -6,7 +6,10 @@ use terrace_tests::{Cases, Program, Terrace, cases, compiled};
 /// Where nothing else is evicted, so that a case can tell how its pages came back; random evictions, also while kernel calls fail, and by the
 /// way of old kernels; and these beside a budget below what a case uses.
 static LINKED: LazyLock<Cases> = LazyLock::new(|| Cases {
-    program: compiled("linked_programs.c", &["-I", concat!(env!("CARGO_MANIFEST_DIR"), "/../include")]),
+    program: compiled(
+        "linked_programs.c",
+        &["-I", concat!(env!("CARGO_MANIFEST_DIR"), "/../include")],
+    ),
     arguments: Vec::new(),
     ways: vec![
         Terrace::within("4G"),
@@ -45,9 +48,13 @@ fn after_a_privilege_drop() {
 /// The report tells pages that the program asked for from those that faulted.
 #[test]
 fn the_report_tells_what_was_asked_for() {
-    let finished = Program::new(&LINKED.program).arg("without_faults").under(Terrace::within("4G")).run();
+    let finished =
+        Program::new(&LINKED.program).arg("without_faults").under(Terrace::within("4G")).run();
     assert!(finished.status.success(), "{}", finished.account("failed"));
     let report = finished.report();
     let pages = |name: &str| report.at(&format!("/moves/{name}")).as_u64().unwrap_or(0);
-    assert!(pages("ahead_pages") > 2000 && pages("ahead_pages") <= pages("promoted_pages"), "{report}");
+    assert!(
+        pages("ahead_pages") > 2000 && pages("ahead_pages") <= pages("promoted_pages"),
+        "{report}"
+    );
 }

@@ -21,31 +21,69 @@ struct Server {
 impl Server {
     /// On a Unix socket. `None`, with a remark, where it is not installed.
     fn start(name: &'static str, terrace: Option<Terrace>) -> Option<Server> {
-        let directory = tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made");
+        let directory = tempfile::Builder::new()
+            .prefix("terrace-test-")
+            .tempdir()
+            .expect("a temporary directory can be made");
         let socket = directory.path().join("socket");
         let program = match name {
-            "redis" => Program::new("redis-server").args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket),
-            _ => Program::new("memcached").args(["-u", "root", "-t", "1", "-m", "256", "-s"]).arg(&socket),
+            "redis" => Program::new("redis-server")
+                .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+                .arg(&socket),
+            _ => Program::new("memcached")
+                .args(["-u", "root", "-t", "1", "-m", "256", "-s"])
+                .arg(&socket),
         };
         let target = socket.to_str().expect("temporary names are UTF-8").to_owned();
         let target = || UnixStream::connect(&socket).is_ok().then(|| target.clone());
-        Self::await_start(name, program.current_dir(directory.path()).under(terrace), target, directory)
+        Self::await_start(
+            name,
+            program.current_dir(directory.path()).under(terrace),
+            target,
+            directory,
+        )
     }
 
     /// memcached on a port of the loopback, which it finds itself: one that was free a moment ago may be somebody's by now.
     fn start_on_a_port() -> Option<Server> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let ports = directory.path().join("ports");
-        let program = Program::new("memcached").args(["-u", "root", "-t", "1", "-U", "0", "-l", "127.0.0.1", "-p", "-1"]);
+        let program = Program::new("memcached").args([
+            "-u",
+            "root",
+            "-t",
+            "1",
+            "-U",
+            "0",
+            "-l",
+            "127.0.0.1",
+            "-p",
+            "-1",
+        ]);
         let target = || {
-            let port: u16 = fs::read_to_string(&ports).ok()?.lines().find_map(|line| line.strip_prefix("TCP INET: "))?.parse().ok()?;
+            let port: u16 = fs::read_to_string(&ports)
+                .ok()?
+                .lines()
+                .find_map(|line| line.strip_prefix("TCP INET: "))?
+                .parse()
+                .ok()?;
             Some(format!("127.0.0.1:{port}")).filter(|target| TcpStream::connect(target).is_ok())
         };
-        Self::await_start("memcached", program.env("MEMCACHED_PORT_FILENAME", &ports), target, directory)
+        Self::await_start(
+            "memcached",
+            program.env("MEMCACHED_PORT_FILENAME", &ports),
+            target,
+            directory,
+        )
     }
 
     /// `target` says where it is once it is there.
-    fn await_start(protocol: &'static str, program: Program, target: impl Fn() -> Option<String>, directory: TempDir) -> Option<Server> {
+    fn await_start(
+        protocol: &'static str,
+        program: Program,
+        target: impl Fn() -> Option<String>,
+        directory: TempDir,
+    ) -> Option<Server> {
         let binary = if protocol == "redis" { "redis-server" } else { "memcached" };
         if !is_installed(binary) {
             skip(binary, &format!("it is not installed: apt-get install {binary}"));
@@ -57,7 +95,10 @@ impl Server {
             if let Some(target) = target() {
                 return Some(Server { running, protocol, target, _directory: directory });
             }
-            assert!(running.is_running() && begun.elapsed() < START_WITHIN, "{binary} did not start");
+            assert!(
+                running.is_running() && begun.elapsed() < START_WITHIN,
+                "{binary} did not start"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -82,13 +123,15 @@ fn load(target: &str, protocol: &str, arguments: &[&str]) -> Finished {
 
 #[track_caller]
 fn figures(finished: &Finished) -> serde_json::Value {
-    serde_json::from_slice(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {}", finished.account("printed no JSON")))
+    serde_json::from_slice(&finished.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", finished.account("printed no JSON")))
 }
 
 /// Every operation is answered right, and counted.
 #[track_caller]
 fn is_loaded_well(server: &Server) {
-    for (connections, depth, get_share) in [("1", "1", "100"), ("8", "16", "50"), ("3", "1", "90")] {
+    for (connections, depth, get_share) in [("1", "1", "100"), ("8", "16", "50"), ("3", "1", "90")]
+    {
         let finished = server.load(&[
             "--connections",
             connections,
@@ -101,15 +144,27 @@ fn is_loaded_well(server: &Server) {
             "--warm-up",
             "0.1",
         ]);
-        assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+        assert_eq!(
+            finished.status.code(),
+            Some(0),
+            "{}",
+            finished.account("found something wrong")
+        );
         let figures = figures(&finished);
         let number = |path: &str| figures.pointer(path).and_then(serde_json::Value::as_u64);
         assert_eq!(number("/fill/sets"), Some(2000), "{figures:#}");
         assert_eq!(number("/run/operations"), Some(5000), "{figures:#}");
-        assert_eq!(number("/run/hits").zip(number("/run/sets")).map(|(hits, sets)| hits + sets), Some(5000), "{figures:#}");
+        assert_eq!(
+            number("/run/hits").zip(number("/run/sets")).map(|(hits, sets)| hits + sets),
+            Some(5000),
+            "{figures:#}"
+        );
         assert_eq!(number("/run/errors").zip(number("/run/misses")), Some((0, 0)), "{figures:#}");
         assert_eq!(number("/run/sets") == Some(0), get_share == "100", "{figures:#}");
-        assert!(figures.pointer("/run/get_us/p999").and_then(serde_json::Value::as_f64) > Some(0.0), "{figures:#}");
+        assert!(
+            figures.pointer("/run/get_us/p999").and_then(serde_json::Value::as_f64) > Some(0.0),
+            "{figures:#}"
+        );
     }
 }
 
@@ -144,8 +199,22 @@ fn a_filled_server_is_loaded_again() {
         let Some(server) = Server::start(name, None) else { return };
         assert_eq!(server.load(&["--phase", "fill"]).status.code(), Some(0));
         for _ in 0..2 {
-            let finished = server.load(&["--phase", "run", "--get-share", "50", "--operations", "3000", "--warm-up", "0"]);
-            assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+            let finished = server.load(&[
+                "--phase",
+                "run",
+                "--get-share",
+                "50",
+                "--operations",
+                "3000",
+                "--warm-up",
+                "0",
+            ]);
+            assert_eq!(
+                finished.status.code(),
+                Some(0),
+                "{}",
+                finished.account("found something wrong")
+            );
         }
     }
 }
@@ -159,30 +228,61 @@ fn operations_are_counted_by_item() {
     let finished = server.load(&[&arguments[..], &[file.path().to_str().unwrap()]].concat());
     assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
     let truth: serde_json::Value = serde_json::from_reader(file).unwrap();
-    let counts: Vec<u64> = truth["operations"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).collect();
+    let counts: Vec<u64> = truth["operations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(serde_json::Value::as_u64)
+        .collect();
     assert_eq!((counts.len(), counts.iter().sum::<u64>()), (2000, 30_000));
     // The first ten have more than a third of all by Zipf's law.
-    assert!(counts[..10].iter().sum::<u64>() > 9_000 && counts[1000..].iter().sum::<u64>() < 4_000, "{:?}", &counts[..10]);
+    assert!(
+        counts[..10].iter().sum::<u64>() > 9_000 && counts[1000..].iter().sum::<u64>() < 4_000,
+        "{:?}",
+        &counts[..10]
+    );
     let finished = server.load(&["--truth", "/nonexistent/x"]);
-    assert!(finished.status.code() == Some(125) && finished.stderr.contains("/nonexistent/x"), "{}", finished.stderr);
+    assert!(
+        finished.status.code() == Some(125) && finished.stderr.contains("/nonexistent/x"),
+        "{}",
+        finished.stderr
+    );
     // A file that is cut off says nothing: the disk is full.
     let finished = server.load(&["--operations", "100", "--warm-up", "0", "--truth", "/dev/full"]);
-    assert!(finished.status.code() == Some(125) && finished.stderr.contains("cannot write the truth"), "{}", finished.stderr);
+    assert!(
+        finished.status.code() == Some(125) && finished.stderr.contains("cannot write the truth"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[track_caller]
 fn finds(server: &Server, arguments: &[&str], what: &str) {
-    let finished = server.load(&[&["--phase", "run", "--operations", "20000", "--theta", "0", "--warm-up", "0"], arguments].concat());
+    let finished = server.load(
+        &[
+            &["--phase", "run", "--operations", "20000", "--theta", "0", "--warm-up", "0"],
+            arguments,
+        ]
+        .concat(),
+    );
     assert_eq!(finished.status.code(), Some(1), "{}", finished.account("found nothing wrong"));
     assert!(finished.stderr.contains(what), "{}", finished.account("said something else"));
-    assert!(figures(&finished)["run"]["first_trouble"].as_str().is_some_and(|trouble| trouble.contains(what)));
+    assert!(
+        figures(&finished)["run"]["first_trouble"]
+            .as_str()
+            .is_some_and(|trouble| trouble.contains(what))
+    );
 }
 
 #[test]
 fn wrong_and_missing_values_are_found() {
     for (name, forget, damage) in [
         ("memcached", "delete key-000000000007\r\n", "set key-000000000007 0 0 1000\r\n"),
-        ("redis", "*2\r\n$3\r\nDEL\r\n$16\r\nkey-000000000007\r\n", "*3\r\n$3\r\nSET\r\n$16\r\nkey-000000000007\r\n$1000\r\n"),
+        (
+            "redis",
+            "*2\r\n$3\r\nDEL\r\n$16\r\nkey-000000000007\r\n",
+            "*3\r\n$3\r\nSET\r\n$16\r\nkey-000000000007\r\n$1000\r\n",
+        ),
     ] {
         let Some(server) = Server::start(name, None) else { return };
         finds(&server, &[], "nothing came back");
@@ -194,7 +294,13 @@ fn wrong_and_missing_values_are_found() {
         server.say(&format!("{damage}{{\"k\":\"key-000000000007\"{}\r\n", "x".repeat(977)));
         finds(&server, &[], "key-000000000007: a damaged value came back");
         finds(&server, &["--value-bytes", "1001"], "a value of 1000 bytes came back");
-        assert_eq!(server.load(&["--phase", "run", "--operations", "9", "--value-bytes", "999"]).status.code(), Some(125));
+        assert_eq!(
+            server
+                .load(&["--phase", "run", "--operations", "9", "--value-bytes", "999"])
+                .status
+                .code(),
+            Some(125)
+        );
     }
 }
 
@@ -203,7 +309,11 @@ fn a_server_that_drops_items_is_found_out() {
     let Some(server) = Server::start("memcached", None) else { return };
     let finished = server.load(&["--value-bytes", "400000", "--operations", "1000"]);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.account("found nothing wrong"));
-    assert!(finished.stderr.contains("Give it more memory"), "{}", finished.account("said something else"));
+    assert!(
+        finished.stderr.contains("Give it more memory"),
+        "{}",
+        finished.account("said something else")
+    );
 }
 
 #[test]

@@ -11,15 +11,25 @@ impl Group {
     fn create(name: &str) -> std::io::Result<Group> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let parts = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let own = |controller: &str| parts.clone().find(|(names, _)| names.split(',').any(|name| name == controller)).map(|(_, path)| path);
+        let own = |controller: &str| {
+            parts
+                .clone()
+                .find(|(names, _)| names.split(',').any(|name| name == controller))
+                .map(|(_, path)| path)
+        };
         let parent = match (own("memory"), own("")) {
-            (Some(path), _) => Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/')),
-            (None, path) => Path::new("/sys/fs/cgroup").join(path.unwrap_or_default().trim_start_matches('/')),
+            (Some(path), _) => {
+                Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/'))
+            }
+            (None, path) => {
+                Path::new("/sys/fs/cgroup").join(path.unwrap_or_default().trim_start_matches('/'))
+            }
         };
         let directory = parent.join(format!("terrace-test-{name}-{}", std::process::id()));
         fs::create_dir(&directory)?;
         let group = Group(directory);
-        match ["memory.limit_in_bytes", "memory.max"].iter().any(|file| group.0.join(file).exists()) {
+        match ["memory.limit_in_bytes", "memory.max"].iter().any(|file| group.0.join(file).exists())
+        {
             true => Ok(group),
             false => Err(std::io::Error::other("the memory controller is not available here")),
         }
@@ -40,7 +50,9 @@ fn run(case: &str, terrace: impl Into<Option<Terrace>>) -> Option<Finished> {
             return None;
         }
     };
-    let program = Program::new(compiled("memory_is_limited_from_outside.c", &[])).arg(case).env("CONTROL_GROUP", &group.0);
+    let program = Program::new(compiled("memory_is_limited_from_outside.c", &[]))
+        .arg(case)
+        .env("CONTROL_GROUP", &group.0);
     let finished = program.under(terrace).run();
     if finished.status.code() == Some(77) {
         skip(case, finished.stderr.lines().next().unwrap_or_default());
@@ -64,7 +76,12 @@ fn holds(case: &str, terrace: impl Into<Option<Terrace>>) {
 /// The kernel reclaims page cache and lazily freed pages all the time.
 #[test]
 fn reclaimed_all_the_time() {
-    for terrace in [None, Some(Terrace::within("4G")), Some(Terrace::stressed()), Some(Terrace::stressed().and("--dram=12M"))] {
+    for terrace in [
+        None,
+        Some(Terrace::within("4G")),
+        Some(Terrace::stressed()),
+        Some(Terrace::stressed().and("--dram=12M")),
+    ] {
         holds("reclaimed_all_the_time", terrace);
     }
 }
@@ -75,7 +92,11 @@ fn more_than_the_limit() {
     holds("more_than_the_limit", Terrace::within("40M"));
     for terrace in [None, Some(Terrace::within("4G"))] {
         if let Some(finished) = run("more_than_the_limit", terrace) {
-            assert!(!finished.status.success(), "the group's limit is none: {}", finished.account("ended well"));
+            assert!(
+                !finished.status.success(),
+                "the group's limit is none: {}",
+                finished.account("ended well")
+            );
         }
     }
 }
@@ -83,7 +104,9 @@ fn more_than_the_limit() {
 /// Pages cannot come back for lack of memory, and do when there is some.
 #[test]
 fn no_memory_for_a_while() {
-    for terrace in [None, Some(Terrace::within("4G")), Some(Terrace::within("4G").and("--tiers=dram,zstd:1"))] {
+    for terrace in
+        [None, Some(Terrace::within("4G")), Some(Terrace::within("4G").and("--tiers=dram,zstd:1"))]
+    {
         holds("no_memory_for_a_while", terrace);
     }
 }

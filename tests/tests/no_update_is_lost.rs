@@ -14,7 +14,11 @@ fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
         .run();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     println!("{stdout}");
-    assert!(finished.status.success() && stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
+    assert!(
+        finished.status.success() && stdout.contains(" 0 lost"),
+        "{}",
+        finished.account("lost updates")
+    );
     let report = finished.report();
     println!("{} pages evicted, {} restored", report.demoted_pages(), report.promoted_pages());
     report.expect_moves(10_000, 10_000);

@@ -24,8 +24,11 @@ const STEPS: &[(&str, &str)] = &[
     ),
 ];
 
-static GUEST: LazyLock<Steps> =
-    LazyLock::new(|| Steps::new(Guest { kernel: "6.1", memory: "plain" }, STEPS, || vec![("SKEWED", compiled("skewed.c", &[]))]));
+static GUEST: LazyLock<Steps> = LazyLock::new(|| {
+    Steps::new(Guest { kernel: "6.1", memory: "plain" }, STEPS, || {
+        vec![("SKEWED", compiled("skewed.c", &[]))]
+    })
+});
 
 fn outcome(step: &str) -> Option<&'static Outcome> {
     GUEST.outcome(step)
@@ -44,12 +47,24 @@ fn a_program_runs_unmanaged_and_one_line_says_why() {
     // It checks its memory, and says at the end how often.
     assert!(run.stdout.trim_end().ends_with(" reads"), "{run:?}");
     let report = run.report();
-    assert_eq!((&report["managed"], &report["state"]), (&Value::from(false), &Value::from("unmanaged")), "{report:#}");
+    assert_eq!(
+        (&report["managed"], &report["state"]),
+        (&Value::from(false), &Value::from("unmanaged")),
+        "{report:#}"
+    );
     let note = report["note"].as_str().unwrap_or_default();
-    assert!(note.starts_with("this kernel has no ") && note.contains("needs Linux 6.8") && note.contains("stays in DRAM"), "{report:#}");
+    assert!(
+        note.starts_with("this kernel has no ")
+            && note.contains("needs Linux 6.8")
+            && note.contains("stays in DRAM"),
+        "{report:#}"
+    );
     // That line from the library, once, and then the report.
     let said: Vec<&str> = run.stderr.lines().collect();
-    assert!(said.len() == 2 && said[0] == format!("terrace: {note}") && said[1].contains("not managed"), "{run:?}");
+    assert!(
+        said.len() == 2 && said[0] == format!("terrace: {note}") && said[1].contains("not managed"),
+        "{run:?}"
+    );
 }
 
 #[test]
@@ -73,8 +88,17 @@ fn leave_and_come_back(step: &str) {
     let Some(run) = outcome(step) else { return };
     assert!(run.status == 0 && run.stdout.trim_end().ends_with(" reads"), "{run:?}");
     let report = run.report();
-    assert_eq!((&report["managed"], &report["state"]), (&Value::from(true), &Value::from("active")), "{report:#}");
-    let faults = report["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>();
+    assert_eq!(
+        (&report["managed"], &report["state"]),
+        (&Value::from(true), &Value::from("active")),
+        "{report:#}"
+    );
+    let faults = report["tiers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|tier| tier["faults"].as_u64())
+        .sum::<u64>();
     assert!(report["moves"]["demoted_pages"].as_u64() >= Some(1000) && faults >= 1, "{report:#}");
 }
 
@@ -90,11 +114,27 @@ fn the_doctor_names_what_the_kernel_lacks() {
     let Some(doctor) = outcome("doctor") else { return };
     let answer: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
     assert_eq!((doctor.status, &answer["can_evict"]), (1, &Value::from(false)), "{answer:#}");
-    let row = |name: &str| answer["rows"].as_array().into_iter().flatten().find(|row| row["name"] == name).unwrap_or(&Value::Null).clone();
+    let row = |name: &str| {
+        answer["rows"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|row| row["name"] == name)
+            .unwrap_or(&Value::Null)
+            .clone()
+    };
     let (kernel, consequence) = (row("kernel"), row("kernel")["consequence"].to_string());
-    assert!(consequence.contains("no PAGEMAP_SCAN") && consequence.contains("no UFFDIO_MOVE (6.8)"), "{kernel}");
-    assert!(!consequence.contains("/dev/userfaultfd") && kernel["fix"] == "boot Linux 6.8 or later", "{kernel}");
-    for (name, status) in [("userfaultfd", "ok"), ("page moves", "missing"), ("PAGEMAP_SCAN", "warn")] {
+    assert!(
+        consequence.contains("no PAGEMAP_SCAN") && consequence.contains("no UFFDIO_MOVE (6.8)"),
+        "{kernel}"
+    );
+    assert!(
+        !consequence.contains("/dev/userfaultfd") && kernel["fix"] == "boot Linux 6.8 or later",
+        "{kernel}"
+    );
+    for (name, status) in
+        [("userfaultfd", "ok"), ("page moves", "missing"), ("PAGEMAP_SCAN", "warn")]
+    {
         assert_eq!(row(name)["status"], status, "{answer:#}");
     }
 }

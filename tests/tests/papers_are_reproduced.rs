@@ -16,7 +16,11 @@ fn reproduce() -> Command {
 #[test]
 fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
     let out = tempfile::tempdir().expect("a temporary directory can be made");
-    let run = reproduce().args(["all", "--quick", "--json", "--out"]).arg(out.path()).output().expect("terrace starts");
+    let run = reproduce()
+        .args(["all", "--quick", "--json", "--out"])
+        .arg(out.path())
+        .output()
+        .expect("terrace starts");
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{errors}");
     assert!(errors.contains("(1 of "), "no progress: {errors}");
@@ -24,10 +28,27 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
     let all: Value = serde_json::from_slice(&run.stdout).expect("JSON on standard output");
     let rows = all["rows"].as_array().expect("rows");
     let figures: HashSet<&str> = rows.iter().filter_map(|row| row["figure"].as_str()).collect();
-    let expected =
-        ["jenga-fig1", "jenga-fig2", "jenga-fig3", "jenga-fig5", "jenga-fig6", "jenga-fig7", "jenga-fig8", "jenga-fig9", "jenga-fig10"]
-            .into_iter()
-            .chain(["jenga-fig11", "jenga-fig12", "objectier-fig2a", "objectier-fig2b", "objectier-fig3", "m2t-fig3", "m2t-fig5"]);
+    let expected = [
+        "jenga-fig1",
+        "jenga-fig2",
+        "jenga-fig3",
+        "jenga-fig5",
+        "jenga-fig6",
+        "jenga-fig7",
+        "jenga-fig8",
+        "jenga-fig9",
+        "jenga-fig10",
+    ]
+    .into_iter()
+    .chain([
+        "jenga-fig11",
+        "jenga-fig12",
+        "objectier-fig2a",
+        "objectier-fig2b",
+        "objectier-fig3",
+        "m2t-fig3",
+        "m2t-fig5",
+    ]);
     assert_eq!(figures, expected.collect());
     for row in rows {
         assert!(row["metric"].as_str().is_some_and(|metric| !metric.is_empty()), "{row}");
@@ -36,21 +57,33 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
                 let deviation = row["deviation"].as_f64().expect("two numbers have one");
                 assert!((deviation - (ours / paper - 1.0)).abs() < 1e-9, "{row}");
             }
-            (None, Some(_)) => assert_eq!((row["paper"].is_null(), row["verdict"].as_str()), (true, Some("ours only")), "{row}"),
-            _ => assert!(row["paper"].is_string() && row["ours"].is_string() && row["deviation"].is_null(), "{row}"),
+            (None, Some(_)) => assert_eq!(
+                (row["paper"].is_null(), row["verdict"].as_str()),
+                (true, Some("ours only")),
+                "{row}"
+            ),
+            _ => assert!(
+                row["paper"].is_string() && row["ours"].is_string() && row["deviation"].is_null(),
+                "{row}"
+            ),
         }
         // A verdict says by what it is one, and one that it does not hold says why.
-        let (verdict, said) =
-            (row["verdict"].as_str().expect("a verdict"), |key: &str| row[key].as_str().is_some_and(|text| text.len() > 3));
+        let (verdict, said) = (row["verdict"].as_str().expect("a verdict"), |key: &str| {
+            row[key].as_str().is_some_and(|text| text.len() > 3)
+        });
         assert_eq!(said("reproduced_if"), verdict.contains("reproduced"), "{row}");
         assert_eq!(said("why"), verdict == "not reproduced", "{row}");
     }
 
     // Each paper has a file of its own, with the same rows.
-    let of_paper =
-        |name: &str| -> Value { serde_json::from_slice(&fs::read(out.path().join(format!("{name}.json"))).expect(name)).expect("JSON") };
-    let together: Vec<Value> =
-        ["jenga", "objectier", "m2t"].iter().flat_map(|name| of_paper(name)["rows"].as_array().expect("rows").clone()).collect();
+    let of_paper = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(out.path().join(format!("{name}.json"))).expect(name))
+            .expect("JSON")
+    };
+    let together: Vec<Value> = ["jenga", "objectier", "m2t"]
+        .iter()
+        .flat_map(|name| of_paper(name)["rows"].as_array().expect("rows").clone())
+        .collect();
     assert_eq!(&together, rows);
     // And so has each figure, and the whole.
     assert_eq!(&of_paper("all")["rows"], &all["rows"]);
@@ -76,7 +109,11 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
         assert!(page.contains(&format!("<h3 id=\"{figure}\">")), "{figure} is not in the page");
         assert!(out.path().join(format!("{figure}.svg")).is_file(), "{figure} has no plot");
     }
-    assert!(page.matches("<svg").count() >= figures.len() && !page.contains("NaN") && !page.contains(">inf"));
+    assert!(
+        page.matches("<svg").count() >= figures.len()
+            && !page.contains("NaN")
+            && !page.contains(">inf")
+    );
 }
 
 #[test]

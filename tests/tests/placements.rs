@@ -36,23 +36,40 @@ cases! { PLACEMENTS.hold:
 #[test]
 fn what_is_cold_leaves_first() {
     let _machine = machine();
-    let finished = Program::new(&PLACEMENTS.program).arg("what_is_cold_leaves_first").under(Terrace::within("48M")).succeed();
+    let finished = Program::new(&PLACEMENTS.program)
+        .arg("what_is_cold_leaves_first")
+        .under(Terrace::within("48M"))
+        .succeed();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     let shares: Vec<u32> = stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    assert!(matches!(shares[..], [hot, cold] if cold > 40 && cold > hot + 15), "{}", finished.account("evicted the wrong pages"));
+    assert!(
+        matches!(shares[..], [hot, cold] if cold > 40 && cold > hot + 15),
+        "{}",
+        finished.account("evicted the wrong pages")
+    );
 }
 
 #[test]
 fn misuse_is_told_of_in_debug_builds() {
     let said = |program: &Path, allocator: &str| {
-        let finished = Program::new(program).arg("misuse").under(Terrace::observing().and(&format!("--allocator={allocator}"))).run();
+        let finished = Program::new(program)
+            .arg("misuse")
+            .under(Terrace::observing().and(&format!("--allocator={allocator}")))
+            .run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         finished.stderr
     };
     for allocator in ["size", "context"] {
         let stderr = said(&PLACEMENTS.program, allocator);
-        for what in ["mnalloc next to", "in arena", "destroying arena", "free of", "placement 9", "alignment 48", "which was not allocated"]
-        {
+        for what in [
+            "mnalloc next to",
+            "in arena",
+            "destroying arena",
+            "free of",
+            "placement 9",
+            "alignment 48",
+            "which was not allocated",
+        ] {
             assert!(stderr.contains("misuse: ") && stderr.contains(what), "{what}: {stderr}");
         }
         assert!(!said(&compiled("placements_ndebug.c", &INCLUDE), allocator).contains("misuse"));
@@ -63,8 +80,12 @@ fn misuse_is_told_of_in_debug_builds() {
 static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
     let to = terrace_tests::target_directory().join("terrace-installed");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let made =
-        Command::new("make").arg("install").arg(format!("PREFIX={}", to.display())).current_dir(project).output().expect("make can be run");
+    let made = Command::new("make")
+        .arg("install")
+        .arg(format!("PREFIX={}", to.display()))
+        .current_dir(project)
+        .output()
+        .expect("make can be run");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     to
 });
@@ -77,7 +98,8 @@ fn runs(program: &Path, linked: bool) {
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
         assert!(stdout.contains("40000 of 40000 keys found"), "{}", finished.account("lost keys"));
         // Objects of a bucket by its pages: where there is Terrace, few.
-        let words: Vec<f64> = stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let words: Vec<f64> =
+            stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [.., objects, pages] = words[..] else { panic!("{stdout}") };
         assert!(!(linked || under) || objects > 4.0 && (1.0..2.5).contains(&pages), "{stdout}");
     }
@@ -94,12 +116,27 @@ fn the_examples_build_and_run() {
     let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
     let flags: Vec<&str> = flags.split_whitespace().collect();
     for (source, more) in [("buckets.c", "-Werror"), ("buckets.cpp", "-std=c++17")] {
-        let program = compiled(Path::new("../../examples").join(source), &[&flags[..], &[more]].concat());
+        let program =
+            compiled(Path::new("../../examples").join(source), &[&flags[..], &[more]].concat());
         runs(&program, true);
     }
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let example = ["build", "--release", "--quiet", "-p", "terrace-api", "--features", "allocator-api2", "--example", "buckets"];
-    let built = Command::new(env!("CARGO")).args(example).current_dir(project).output().expect("cargo can be run");
+    let example = [
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        "terrace-api",
+        "--features",
+        "allocator-api2",
+        "--example",
+        "buckets",
+    ];
+    let built = Command::new(env!("CARGO"))
+        .args(example)
+        .current_dir(project)
+        .output()
+        .expect("cargo can be run");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     runs(&terrace_tests::target_directory().join("release/examples/buckets"), false);
 }
@@ -112,8 +149,11 @@ fn it_is_there_once() {
     let program = compiled("maps.c", &[&library, &path, "-Wl,--no-as-needed", "-lterrace"]);
     let finished = Program::new(program).under(Terrace::within("4G")).succeed();
     let maps = String::from_utf8_lossy(&finished.stdout).into_owned();
-    let mut files: Vec<&str> =
-        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).filter(|file| file.contains("libterrace")).collect();
+    let mut files: Vec<&str> = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .filter(|file| file.contains("libterrace"))
+        .collect();
     files.dedup();
     assert_eq!(files.len(), 1, "{files:?} by {}", terrace_command().display());
 }
@@ -131,7 +171,11 @@ fn a_malloc_of_the_programs_own_stays_its_own() {
     let program = compiled("own_malloc.c", &INCLUDE);
     for terrace in [None, Some(Terrace::within("4G"))] {
         let finished = Program::new(&program).under(terrace.clone()).succeed();
-        assert!(terrace.is_none() || finished.stderr.contains("placements mean nothing"), "{}", finished.account("said nothing"));
+        assert!(
+            terrace.is_none() || finished.stderr.contains("placements mean nothing"),
+            "{}",
+            finished.account("said nothing")
+        );
     }
 }
 
@@ -143,5 +187,9 @@ fn the_manual_page_is_well_formed() {
         .arg(page)
         .output()
         .expect("groff can be run; on Debian: apt-get install groff");
-    assert!(shown.status.success() && shown.stderr.is_empty(), "{}", String::from_utf8_lossy(&shown.stderr));
+    assert!(
+        shown.status.success() && shown.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&shown.stderr)
+    );
 }

@@ -8,7 +8,10 @@ use terrace_tests::{Cases, Program, Running, Terrace, cases, compiled, terrace_l
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
 static PROCESSES: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("processes_live_and_die.c", &[]),
-    arguments: vec![compiled("tls_library.cpp", &["-shared", "-fPIC"]), compiled("allocating_library.c", &["-shared", "-fPIC"])],
+    arguments: vec![
+        compiled("tls_library.cpp", &["-shared", "-fPIC"]),
+        compiled("allocating_library.c", &["-shared", "-fPIC"]),
+    ],
     ways: vec![Terrace::within("4G"), Terrace::stressed()],
 });
 
@@ -48,11 +51,25 @@ cases! { PROCESSES.hold_managed_or_not:
 #[test]
 fn with_another_preloaded_library() {
     let another = compiled("another_preload.c", &["-shared", "-fPIC"]);
-    for case in ["small_stacks_of_other_threads", "ended_while_threads_fault", "libraries_come_and_go_with_their_memory_out"] {
+    for case in [
+        "small_stacks_of_other_threads",
+        "ended_while_threads_fault",
+        "libraries_come_and_go_with_their_memory_out",
+    ] {
         // Forks pass through it.
-        let program = || Program::new(&PROCESSES.program).arg(case).args(&PROCESSES.arguments).env("EXPECT_ANOTHER_PRELOAD", "1");
+        let program = || {
+            Program::new(&PROCESSES.program)
+                .arg(case)
+                .args(&PROCESSES.arguments)
+                .env("EXPECT_ANOTHER_PRELOAD", "1")
+        };
         for terrace in &PROCESSES.ways {
-            program().env("LD_PRELOAD", &another).under(terrace.clone()).succeed().report().expect_managed();
+            program()
+                .env("LD_PRELOAD", &another)
+                .under(terrace.clone())
+                .succeed()
+                .report()
+                .expect_managed();
         }
         let before = format!("{}:{}", another.display(), terrace_library().display());
         program().env("LD_PRELOAD", before).env("TERRACE_STRESS", "full").succeed();
@@ -60,7 +77,8 @@ fn with_another_preloaded_library() {
 }
 
 fn waiting(terrace: Terrace) -> Running {
-    let running = Program::new(&PROCESSES.program).arg("waits_with_pages_out").under(terrace).start();
+    let running =
+        Program::new(&PROCESSES.program).arg("waits_with_pages_out").under(terrace).start();
     while running.stdout_so_far() != "ready\n" {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -75,7 +93,12 @@ fn killed_from_outside() {
         // SAFETY: no memory is involved; the process is one that this test started.
         unsafe { libc::kill(running.program_pid(), libc::SIGKILL) };
         let finished = running.wait();
-        assert_eq!(finished.report().number("/signal"), f64::from(libc::SIGKILL), "{}", finished.account("was not killed"));
+        assert_eq!(
+            finished.report().number("/signal"),
+            f64::from(libc::SIGKILL),
+            "{}",
+            finished.account("was not killed")
+        );
         assert_eq!(finished.report().number("/exit_status"), 128.0 + f64::from(libc::SIGKILL));
         // Figures as of the last time that they were published, which may be a moment ago.
         finished.report().expect_managed();
@@ -89,10 +112,19 @@ fn programs_with_a_sanitizer_are_left_alone() {
         let program = compiled("sanitized.c", &[&format!("-fsanitize={option}")]);
         for terrace in [Terrace::within("4G"), Terrace::stressed()] {
             let finished = Program::new(&program).under(terrace).succeed();
-            assert_eq!(finished.stdout, b"done\n", "{}", finished.account("printed something else"));
+            assert_eq!(
+                finished.stdout,
+                b"done\n",
+                "{}",
+                finished.account("printed something else")
+            );
             assert_eq!(finished.report().at("/managed"), false);
             let said = finished.stderr.lines().filter(|line| line.contains(name)).count();
-            assert!(finished.stderr.lines().next().is_some_and(|line| line.contains(name)), "{}", finished.account("did not say so"));
+            assert!(
+                finished.stderr.lines().next().is_some_and(|line| line.contains(name)),
+                "{}",
+                finished.account("did not say so")
+            );
             assert!(said <= 2, "{}", finished.account("said it too often"));
         }
         let strict = Program::new(&program).under(Terrace::within("4G").and("--strict")).run();

@@ -31,7 +31,10 @@ fn is_there(program: &str, package: &str) -> bool {
 }
 
 fn directory() -> TempDir {
-    tempfile::Builder::new().prefix("terrace-test-").tempdir().expect("a temporary directory can be made")
+    tempfile::Builder::new()
+        .prefix("terrace-test-")
+        .tempdir()
+        .expect("a temporary directory can be made")
 }
 
 /// Deterministic, and good enough to scatter accesses.
@@ -52,9 +55,21 @@ impl Random {
 
 /// What a key holds at a version: about 1 KB that look like JSON and compress like it.
 fn document(key: usize, version: u32) -> Vec<u8> {
-    const WORDS: [&[u8]; 8] = [b"amber ", b"basalt ", b"cedar ", b"delta ", b"ember ", b"fjord ", b"granite ", b"harbour "];
-    let mut text = format!("{{\"id\":{key},\"version\":{version},\"name\":\"user-{key:08}\",\"body\":\"").into_bytes();
-    let mut random = Random(((key as u64) << 20 | u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    const WORDS: [&[u8]; 8] = [
+        b"amber ",
+        b"basalt ",
+        b"cedar ",
+        b"delta ",
+        b"ember ",
+        b"fjord ",
+        b"granite ",
+        b"harbour ",
+    ];
+    let mut text =
+        format!("{{\"id\":{key},\"version\":{version},\"name\":\"user-{key:08}\",\"body\":\"")
+            .into_bytes();
+    let mut random =
+        Random(((key as u64) << 20 | u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..20 {
         random.next();
     }
@@ -80,7 +95,10 @@ fn connect(server: &mut Running, socket: &Path) -> UnixStream {
                 stream.set_write_timeout(Some(TIME_LIMIT / 2)).expect("a time limit can be set");
                 return stream;
             }
-            Err(e) => assert!(server.is_running() && Instant::now() < deadline, "no connection to the server: {e}"),
+            Err(e) => assert!(
+                server.is_running() && Instant::now() < deadline,
+                "no connection to the server: {e}"
+            ),
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -88,7 +106,9 @@ fn connect(server: &mut Running, socket: &Path) -> UnixStream {
 
 /// CPython 3 of the system: a version manager's would be a script. Says so if there is none.
 fn python() -> Option<&'static str> {
-    let python = ["/usr/bin/python3", "python3"].into_iter().find(|path| Path::new(path).is_file() || is_installed(path));
+    let python = ["/usr/bin/python3", "python3"]
+        .into_iter()
+        .find(|path| Path::new(path).is_file() || is_installed(path));
     if python.is_none() {
         skip("python3", "it is not installed: apt-get install python3");
     }
@@ -101,12 +121,22 @@ fn python_builds_and_verifies_an_index() {
     let Some(python) = python() else { return };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/documents.py");
     let run = |terrace: Option<Terrace>| -> Finished {
-        Program::new(python).arg("-S").arg(&script).env("PYTHONHASHSEED", "1").under(terrace).time_limit(TIME_LIMIT).succeed()
+        Program::new(python)
+            .arg("-S")
+            .arg(&script)
+            .env("PYTHONHASHSEED", "1")
+            .under(terrace)
+            .time_limit(TIME_LIMIT)
+            .succeed()
     };
     let alone = run(None);
     for terrace in hardships("16M") {
         let under = run(Some(terrace.clone()));
-        assert!(under.stdout == alone.stdout, "{terrace:?}: {}", under.account("printed something else"));
+        assert!(
+            under.stdout == alone.stdout,
+            "{terrace:?}: {}",
+            under.account("printed something else")
+        );
         under.report().expect_moves(5_000, 5_000);
     }
 }
@@ -119,12 +149,22 @@ fn a_pool_of_python_processes_finds_its_data() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/pool.py");
     for method in ["fork", "spawn"] {
         let run = |terrace: Option<Terrace>| -> Finished {
-            Program::new(python).arg("-S").arg(&script).arg(method).under(terrace).time_limit(TIME_LIMIT).succeed()
+            Program::new(python)
+                .arg("-S")
+                .arg(&script)
+                .arg(method)
+                .under(terrace)
+                .time_limit(TIME_LIMIT)
+                .succeed()
         };
         let alone = run(None);
         let under = run(Some(Terrace::stressed()));
         assert!(under.stdout == alone.stdout, "{}", under.account("printed something else"));
-        under.report().expect_moves_in(Path::new(python).file_name().and_then(|name| name.to_str()).unwrap_or(""), 5_000, 1_000);
+        under.report().expect_moves_in(
+            Path::new(python).file_name().and_then(|name| name.to_str()).unwrap_or(""),
+            5_000,
+            1_000,
+        );
     }
 }
 
@@ -133,7 +173,11 @@ fn does_the_same(program: impl Fn() -> Program, in_process: &str, moves: u64) {
     let alone = program().time_limit(TIME_LIMIT).succeed();
     for terrace in hardships("32M") {
         let under = program().under(terrace.clone()).time_limit(TIME_LIMIT).succeed();
-        assert!(under.stdout == alone.stdout, "{terrace:?}: {}", under.account("printed something else"));
+        assert!(
+            under.stdout == alone.stdout,
+            "{terrace:?}: {}",
+            under.account("printed something else")
+        );
         under.report().expect_managed();
         if terrace == Terrace::stressed() {
             under.report().expect_moves_in(in_process, moves, 0);
@@ -240,14 +284,19 @@ fn sqlite_answers_the_same() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/orders.sql");
     let script = fs::read(&script).expect("the script can be read");
     let run = |terrace: Option<Terrace>| -> Finished {
-        let program = Program::new("sqlite3").args(["-batch", "-bail", ":memory:"]).input(script.clone());
+        let program =
+            Program::new("sqlite3").args(["-batch", "-bail", ":memory:"]).input(script.clone());
         program.under(terrace).time_limit(TIME_LIMIT).succeed()
     };
     let alone = run(None);
     assert!(alone.stdout.ends_with(b"ok\n"), "{}", alone.account("did not find its data in order"));
     for terrace in hardships("12M") {
         let under = run(Some(terrace.clone()));
-        assert!(under.stdout == alone.stdout, "{terrace:?}: {}", under.account("printed something else"));
+        assert!(
+            under.stdout == alone.stdout,
+            "{terrace:?}: {}",
+            under.account("printed something else")
+        );
         under.report().expect_moves(5_000, 5_000);
     }
 }
@@ -285,14 +334,19 @@ fn gcc_makes_the_same_object() {
 fn large_c_file() -> String {
     const FUNCTIONS: usize = 70;
     const ROWS: usize = 2_500;
-    let mut text =
-        String::from("struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n");
+    let mut text = String::from(
+        "struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n",
+    );
     let mut random = Random(7);
     for n in 0..FUNCTIONS {
         let mut constant = || 1 + random.below(1000);
         let callee = n.saturating_sub(constant() as usize % 50);
         let (a, b, c, d) = (constant(), constant(), constant(), constant());
-        let call = if n == 0 { String::from("a") } else { format!("function_{}(node->next, a ^ {d}, b)", callee.min(n - 1)) };
+        let call = if n == 0 {
+            String::from("a")
+        } else {
+            format!("function_{}(node->next, a ^ {d}, b)", callee.min(n - 1))
+        };
         write!(
             text,
             "long function_{n}(struct node *node, long a, long b)
@@ -320,7 +374,11 @@ fn large_c_file() -> String {
     text += "const struct { const char *name; long (*function)(struct node *, long, long); double share; } table[] = {\n";
     for row in 0..ROWS {
         let (function, share) = (random.below(FUNCTIONS as u64), random.below(1000));
-        writeln!(text, "    {{\"row {row}, share {share}\", function_{function}, {share} / 1000.0}},").expect("writing to a string works");
+        writeln!(
+            text,
+            "    {{\"row {row}, share {share}\", function_{function}, {share} / 1000.0}},"
+        )
+        .expect("writing to a string works");
     }
     text + "};\n"
 }
@@ -405,7 +463,17 @@ impl Redis {
         let socket = home.join("socket");
         let _ = fs::remove_file(&socket);
         let mut server = Program::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "no", "--unixsocket"])
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--enable-debug-command",
+                "no",
+                "--unixsocket",
+            ])
             .arg(&socket)
             .arg("--dir")
             .arg(home)
@@ -437,7 +505,9 @@ impl Redis {
     fn reply(&mut self) -> Reply {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("the server answers");
-        let line = line.strip_suffix("\r\n").unwrap_or_else(|| panic!("the server hung up after {line:?}"));
+        let line = line
+            .strip_suffix("\r\n")
+            .unwrap_or_else(|| panic!("the server hung up after {line:?}"));
         let (kind, rest) = line.split_at(1);
         match (kind, rest.parse()) {
             ("+", _) => Reply::Simple(rest.into()),
@@ -462,7 +532,9 @@ impl Redis {
 
     /// A field of INFO.
     fn info(&mut self, field: &str) -> String {
-        let Reply::Bulk(Some(text)) = self.command(&[b"INFO", b"persistence"]) else { panic!("INFO gives text") };
+        let Reply::Bulk(Some(text)) = self.command(&[b"INFO", b"persistence"]) else {
+            panic!("INFO gives text")
+        };
         let text = String::from_utf8(text).expect("INFO gives text");
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_else(|| panic!("no {field} in {text}")).to_owned()
@@ -476,7 +548,10 @@ impl Redis {
                 let name = format!("document:{key}");
                 match version {
                     0 => Redis::encode(&mut bytes, &[b"DEL", name.as_bytes()]),
-                    _ => Redis::encode(&mut bytes, &[b"SET", name.as_bytes(), &document(key, version)]),
+                    _ => Redis::encode(
+                        &mut bytes,
+                        &[b"SET", name.as_bytes(), &document(key, version)],
+                    ),
                 }
             }
             self.send(&bytes);
@@ -504,7 +579,11 @@ impl Redis {
             for (key, &version) in keys.zip(versions) {
                 let expected = (version != 0).then(|| document(key, version));
                 let found = self.reply();
-                assert!(found == Reply::Bulk(expected), "document:{key} is not as of version {version}: {}", shown(&found));
+                assert!(
+                    found == Reply::Bulk(expected),
+                    "document:{key} is not as of version {version}: {}",
+                    shown(&found)
+                );
             }
         }
     }
@@ -544,16 +623,21 @@ fn memcached_gives_back_what_was_set() {
             .under(terrace)
             .time_limit(TIME_LIMIT)
             .start();
-        let clients: Vec<_> = (0..CLIENTS).map(|_| Memcached(BufReader::new(connect(&mut server, &socket)))).collect();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| Memcached(BufReader::new(connect(&mut server, &socket))))
+            .collect();
         std::thread::scope(|scope| {
             for (number, mut client) in clients.into_iter().enumerate() {
                 scope.spawn(move || {
                     let mut random = Random(number as u64 + 1);
                     let first = number * KEYS;
-                    let mut versions: BTreeMap<usize, u32> = (first..first + KEYS).map(|key| (key, 1)).collect();
+                    let mut versions: BTreeMap<usize, u32> =
+                        (first..first + KEYS).map(|key| (key, 1)).collect();
                     client.set(&versions);
                     for version in 2..5 {
-                        let again = (0..KEYS / 8).map(|_| (first + random.below(KEYS as u64) as usize, version)).collect();
+                        let again = (0..KEYS / 8)
+                            .map(|_| (first + random.below(KEYS as u64) as usize, version))
+                            .collect();
                         client.set(&again);
                         versions.extend(again);
                     }
@@ -576,7 +660,9 @@ impl Memcached {
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("the server answers");
-        line.strip_suffix("\r\n").unwrap_or_else(|| panic!("the server hung up after {line:?}")).to_owned()
+        line.strip_suffix("\r\n")
+            .unwrap_or_else(|| panic!("the server hung up after {line:?}"))
+            .to_owned()
     }
 
     fn set(&mut self, versions: &BTreeMap<usize, u32>) {
@@ -584,7 +670,8 @@ impl Memcached {
             let mut bytes = Vec::new();
             for &(key, version) in versions {
                 let document = document(*key, *version);
-                write!(bytes, "set document:{key} {version} 0 {}\r\n", document.len()).expect("writing to memory works");
+                write!(bytes, "set document:{key} {version} 0 {}\r\n", document.len())
+                    .expect("writing to memory works");
                 bytes.extend_from_slice(&document);
                 bytes.extend_from_slice(b"\r\n");
             }
@@ -598,15 +685,25 @@ impl Memcached {
     /// Every key holds its version, which is also its flags.
     fn verify(&mut self, versions: &BTreeMap<usize, u32>) {
         for versions in versions.iter().collect::<Vec<_>>().chunks(PIPELINED) {
-            let names: String = versions.iter().map(|(key, _)| format!(" document:{key}")).collect();
-            self.0.get_mut().write_all(format!("get{names}\r\n").as_bytes()).expect("the server reads");
+            let names: String =
+                versions.iter().map(|(key, _)| format!(" document:{key}")).collect();
+            self.0
+                .get_mut()
+                .write_all(format!("get{names}\r\n").as_bytes())
+                .expect("the server reads");
             for &(key, version) in versions {
                 let expected = document(*key, *version);
-                assert_eq!(self.line(), format!("VALUE document:{key} {version} {}", expected.len()));
+                assert_eq!(
+                    self.line(),
+                    format!("VALUE document:{key} {version} {}", expected.len())
+                );
                 let mut found = vec![0; expected.len() + 2];
                 self.0.read_exact(&mut found).expect("the server answers");
                 let text = String::from_utf8_lossy(&found);
-                assert!(found.strip_suffix(b"\r\n") == Some(&expected), "document:{key} is not as of version {version}: {text}");
+                assert!(
+                    found.strip_suffix(b"\r\n") == Some(&expected),
+                    "document:{key} is not as of version {version}: {text}"
+                );
             }
             assert_eq!(self.line(), "END");
         }

@@ -20,10 +20,23 @@ fn linked(source: &str, compiler: &str) -> PathBuf {
     let object = program.with_extension("o");
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{command:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     run(Command::new(compiler)
-        .args(["-O2", "-g", "-Wall", "-Wextra", "-fsanitize=thread", "-fno-builtin-memcpy", "-fno-builtin-memset", "-c"])
+        .args([
+            "-O2",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-fsanitize=thread",
+            "-fno-builtin-memcpy",
+            "-fno-builtin-memset",
+            "-c",
+        ])
         .arg(root.join("programs").join(source))
         .arg("-o")
         .arg(&object));
@@ -42,12 +55,23 @@ fn run(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Outp
     Command::new(program).args(arguments).envs(environment.iter().copied()).output().unwrap()
 }
 
-fn recorded(program: &Path, mode: &str, arguments: &[&str], environment: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+fn recorded(
+    program: &Path,
+    mode: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> (tempfile::TempDir, PathBuf) {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("file");
     let record = format!("{mode}:{}", file.display());
-    let output = run(program, arguments, &[&[("TERRACE_RECORD", &record[..])], environment].concat());
-    assert!(output.status.success() && output.stdout == b"done\n", "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output =
+        run(program, arguments, &[&[("TERRACE_RECORD", &record[..])], environment].concat());
+    assert!(
+        output.status.success() && output.stdout == b"done\n",
+        "{:?}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     (scratch, file)
 }
 
@@ -70,10 +94,16 @@ fn nothing_is_recorded_unless_it_is_asked_for_and_mistakes_are_told() {
         let output = run(&PROGRAM, &arguments, &[]);
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
     }
-    for (value, hint) in [("pages", "MODE:FILE"), ("trace:/nonexistent/file", "/nonexistent/file")] {
+    for (value, hint) in [("pages", "MODE:FILE"), ("trace:/nonexistent/file", "/nonexistent/file")]
+    {
         let output = run(&PROGRAM, &["known"], &[("TERRACE_RECORD", value)]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(125) && said.starts_with("terrace: recorder: ") && said.contains(hint), "{said}");
+        assert!(
+            output.status.code() == Some(125)
+                && said.starts_with("terrace: recorder: ")
+                && said.contains(hint),
+            "{said}"
+        );
     }
 }
 
@@ -96,16 +126,30 @@ fn objects_and_their_accesses_are_what_the_program_did() {
             Event::Counting { .. } => assert!(reads.is_empty() && writes.is_empty()),
         }
     }
-    let of = |bytes: u64| objects.iter().enumerate().filter(|(_, object)| object.1 == bytes).map(|(at, _)| at as u32).collect::<Vec<_>>();
+    let of = |bytes: u64| {
+        objects
+            .iter()
+            .enumerate()
+            .filter(|(_, object)| object.1 == bytes)
+            .map(|(at, _)| at as u32)
+            .collect::<Vec<_>>()
+    };
     let count = |map: &HashMap<u32, usize>, object: u32| map.get(&object).copied().unwrap_or(0);
     let [a, b] = of(8000)[..] else { panic!("{objects:?}") };
     // 13 lines of memcpy each; neither the child's writes, nor those before and after.
-    assert_eq!([count(&reads, a), count(&writes, a), count(&reads, b), count(&writes, b)], [1013, 1000, 0, 13]);
-    let ([here], [there], [large]) = (&of(80)[..], &of(88)[..], &of(1 << 20)[..]) else { panic!("{objects:?}") };
+    assert_eq!(
+        [count(&reads, a), count(&writes, a), count(&reads, b), count(&writes, b)],
+        [1013, 1000, 0, 13]
+    );
+    let ([here], [there], [large]) = (&of(80)[..], &of(88)[..], &of(1 << 20)[..]) else {
+        panic!("{objects:?}")
+    };
     assert_eq!([count(&writes, *here), count(&writes, *there), count(&writes, *large)], [1, 1, 1]);
     // It stayed where it was, then it moved; its bytes came along without the hooks.
     assert_eq!(resized, [(*here, 88)]);
-    assert!(died.contains(here) && died.contains(there) && !died.contains(large) && !died.contains(&a));
+    assert!(
+        died.contains(here) && died.contains(there) && !died.contains(large) && !died.contains(&a)
+    );
     // Both are made by the same call of malloc, for different callers.
     let frames = |object: u32| &reader.contexts()[objects[object as usize].2 as usize];
     assert_eq!(frames(*here)[0], frames(*there)[0]);
@@ -123,22 +167,44 @@ fn a_trace_has_each_access_and_its_page() {
         all.extend_from_slice(block.unwrap().1);
     }
     // The array's 1000 writes are in a row.
-    let row = all.windows(1000).find(|row| row.iter().all(|record| is_write(*record))).expect("a thousand writes");
-    let numbers: Vec<u64> = row.iter().map(|record| reader.pages()[page_of(*record) as usize].number).collect();
-    assert!(numbers.windows(2).all(|two| two[1] == two[0] || two[1] == two[0] + 1) && numbers[999] <= numbers[0] + 2);
+    let row = all
+        .windows(1000)
+        .find(|row| row.iter().all(|record| is_write(*record)))
+        .expect("a thousand writes");
+    let numbers: Vec<u64> =
+        row.iter().map(|record| reader.pages()[page_of(*record) as usize].number).collect();
+    assert!(
+        numbers.windows(2).all(|two| two[1] == two[0] || two[1] == two[0] + 1)
+            && numbers[999] <= numbers[0] + 2
+    );
     // Three more are to other objects.
     assert!((2029..2040).contains(&all.len()) && reader.incomplete().is_none(), "{}", all.len());
     // One in ten, at random.
-    let (_scratch, file) = recorded(&PROGRAM, "trace", &["known"], &[&ALL[..], &[("TERRACE_RECORD_PERIOD", "10")]].concat());
+    let (_scratch, file) = recorded(
+        &PROGRAM,
+        "trace",
+        &["known"],
+        &[&ALL[..], &[("TERRACE_RECORD_PERIOD", "10")]].concat(),
+    );
     let records = accesses::Reader::open(&file).unwrap().records();
     assert!((150..270).contains(&records), "{records}");
 }
 
 #[test]
 fn misses_are_counted_by_page() {
-    let (_scratch, file) = recorded(&PROGRAM, "pages", &["skewed"], &[("TERRACE_RECORD_CACHE", "2K"), ("TERRACE_RECORD_START", "call")]);
+    let (_scratch, file) = recorded(
+        &PROGRAM,
+        "pages",
+        &["skewed"],
+        &[("TERRACE_RECORD_CACHE", "2K"), ("TERRACE_RECORD_START", "call")],
+    );
     let found: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let number = |path: &str| found.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{path}: {found}"));
+    let number = |path: &str| {
+        found
+            .pointer(path)
+            .and_then(serde_json::Value::as_u64)
+            .unwrap_or_else(|| panic!("{path}: {found}"))
+    };
     // 100 rounds of 63 pages with 4 lines, and of one with 64.
     assert_eq!(number("/accesses"), 100 * (63 * 4 + 64));
     let misses = number("/misses/live_objects");
@@ -154,7 +220,8 @@ fn misses_are_counted_by_page() {
 
 #[test]
 fn threads_atomics_and_jumps_are_no_trouble() {
-    let (_scratch, file) = recorded(&PROGRAM, "objects", &["threads"], &[("TERRACE_RECORD_START", "call")]);
+    let (_scratch, file) =
+        recorded(&PROGRAM, "objects", &["threads"], &[("TERRACE_RECORD_START", "call")]);
     let (_, made) = events(&file);
     let small = made.iter().filter(|event| matches!(event, Event::Born { bytes: 24, .. })).count();
     assert!(small >= 40_000, "{small}");
@@ -163,9 +230,17 @@ fn threads_atomics_and_jumps_are_no_trouble() {
     assert!(died >= 39_984, "{died}");
     let (_scratch, file) = recorded(&PROGRAM, "objects", &["jumps"], &[]);
     let (reader, made) = events(&file);
-    let contexts: Vec<u32> =
-        made.iter().filter_map(|event| if let Event::Born { bytes: 40, context, .. } = event { Some(*context) } else { None }).collect();
-    assert!(contexts.len() == 50 && contexts.iter().all(|context| *context == contexts[0]), "{contexts:?}: {:?}", reader.contexts());
+    let contexts: Vec<u32> = made
+        .iter()
+        .filter_map(|event| {
+            if let Event::Born { bytes: 40, context, .. } = event { Some(*context) } else { None }
+        })
+        .collect();
+    assert!(
+        contexts.len() == 50 && contexts.iter().all(|context| *context == contexts[0]),
+        "{contexts:?}: {:?}",
+        reader.contexts()
+    );
 }
 
 #[test]
@@ -173,8 +248,15 @@ fn signals_begin_and_end_it() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("file");
     let record = format!("trace:{}", file.display());
-    let output =
-        run(&PROGRAM, &["signalled"], &[("TERRACE_RECORD", &record), ("TERRACE_RECORD_START", "signal"), ("TERRACE_RECORD_CACHE", "2K")]);
+    let output = run(
+        &PROGRAM,
+        &["signalled"],
+        &[
+            ("TERRACE_RECORD", &record),
+            ("TERRACE_RECORD_START", "signal"),
+            ("TERRACE_RECORD_CACHE", "2K"),
+        ],
+    );
     assert!(!output.status.success(), "it kills itself");
     let reader = accesses::Reader::open(&file).unwrap();
     // Of 80,000 bytes each line missed, 200 times; and the recording was whole before the end.
@@ -190,8 +272,18 @@ fn signals_begin_and_end_it() {
 fn objects_of_cpp_are_objects() {
     let (_scratch, file) = recorded(&WITH_NEW, "objects", &[], &ALL);
     let (_, made) = events(&file);
-    let born = |size: u64| made.iter().filter(|event| matches!(event, Event::Born { bytes, .. } if *bytes == size)).count();
-    assert!(born(16) >= 1000 && born(384) == 1 && born(8) >= 1, "{} {} {}", born(16), born(384), born(8));
+    let born = |size: u64| {
+        made.iter()
+            .filter(|event| matches!(event, Event::Born { bytes, .. } if *bytes == size))
+            .count()
+    };
+    assert!(
+        born(16) >= 1000 && born(384) == 1 && born(8) >= 1,
+        "{} {} {}",
+        born(16),
+        born(384),
+        born(8)
+    );
     assert!(made.iter().filter(|event| matches!(event, Event::Died { .. })).count() > 1000);
 }
 
@@ -201,7 +293,8 @@ fn any_allocator_may_be_behind() {
     let preloads: Vec<PathBuf> = ["libjemalloc.so.2"]
         .iter()
         .flat_map(|name| {
-            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"].map(|at| Path::new(at).join(name))
+            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
+                .map(|at| Path::new(at).join(name))
         })
         .filter(|path| path.exists())
         .collect();
@@ -209,11 +302,19 @@ fn any_allocator_may_be_behind() {
         println!("libjemalloc.so.2 is not installed; without it");
     }
     for preload in &preloads {
-        let preload = [("LD_PRELOAD", preload.to_str().unwrap()), ("TERRACE_RECORD_START", "call"), ("TERRACE_RECORD_CACHE", "0")];
+        let preload = [
+            ("LD_PRELOAD", preload.to_str().unwrap()),
+            ("TERRACE_RECORD_START", "call"),
+            ("TERRACE_RECORD_CACHE", "0"),
+        ];
         recorded(&PROGRAM, "objects", &["known"], &preload);
         recorded(&PROGRAM, "objects", &["threads"], &preload);
         let (_scratch, file) = recorded(&WITH_NEW, "objects", &[], &preload);
-        let points = events(&file).1.iter().filter(|event| matches!(event, Event::Born { bytes: 16, .. })).count();
+        let points = events(&file)
+            .1
+            .iter()
+            .filter(|event| matches!(event, Event::Born { bytes: 16, .. }))
+            .count();
         assert!(points >= 1000, "{points}");
     }
     let scratch = tempfile::tempdir().unwrap();

@@ -39,12 +39,21 @@ fn halves(recording: &serde_json::Value, address: u64, bytes: u64) -> [[f64; 2];
     let windows = recording["windows"].as_array().expect("windows");
     let met = |window: &serde_json::Value| {
         let regions = window["regions"].as_array().expect("regions").clone();
-        regions.into_iter().map(|region| (region["address"].as_u64().unwrap(), region["samples"].as_f64().unwrap())).collect::<Vec<_>>()
+        regions
+            .into_iter()
+            .map(|region| {
+                (region["address"].as_u64().unwrap(), region["samples"].as_f64().unwrap())
+            })
+            .collect::<Vec<_>>()
     };
     let inside = |at: u64| at + 2 * MIB > address && at < address + bytes;
     // Reading begins after the first touches: the time is that of the windows with many samples in the mapping.
-    let busy: Vec<&serde_json::Value> =
-        windows.iter().filter(|window| met(window).iter().filter(|(at, _)| inside(*at)).map(|(_, n)| n).sum::<f64>() > 3.0).collect();
+    let busy: Vec<&serde_json::Value> = windows
+        .iter()
+        .filter(|window| {
+            met(window).iter().filter(|(at, _)| inside(*at)).map(|(_, n)| n).sum::<f64>() > 3.0
+        })
+        .collect();
     let mut sums = [[0.0; 2]; 2];
     for (n, window) in busy.iter().enumerate() {
         let late = usize::from(n >= busy.len() / 2);
@@ -62,7 +71,8 @@ fn hot_parts(options: &[&str], more: &[&str]) {
     let command = [&[program.to_str().unwrap(), "256", "1500"], more].concat();
     let Some(output) = recorded(&file, options, &command) else { return };
     let address: u64 = text(&output.stdout).trim().parse().expect("the program prints its address");
-    let [early, late] = halves(&json(&["report", "heatmap", file.to_str().unwrap(), "--json"]), address, 256 * MIB);
+    let [early, late] =
+        halves(&json(&["report", "heatmap", file.to_str().unwrap(), "--json"]), address, 256 * MIB);
     println!("{early:?} {late:?}\n{}", text(&output.stderr));
     // The window between the two halves of the time has some of both; so has a region that lies across the middle.
     assert!(early[0] > 100.0 && early[0] > 10.0 * early[1], "{early:?}");
@@ -97,19 +107,31 @@ fn what_is_shown() {
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
     let cut = terrace(&["report", "heatmap", file_name]);
-    assert!(cut.status.success() && text(&cut.stderr).contains("what comes before is shown"), "{}", text(&cut.stderr));
+    assert!(
+        cut.status.success() && text(&cut.stderr).contains("what comes before is shown"),
+        "{}",
+        text(&cut.stderr)
+    );
 }
 
 #[test]
 fn accesses_one_by_one() {
     let scratch = tempfile::tempdir().unwrap();
-    let (file, exported) = (scratch.path().join("hot.trace"), scratch.path().join("hot.oracleGeneral"));
+    let (file, exported) =
+        (scratch.path().join("hot.trace"), scratch.path().join("hot.oracleGeneral"));
     let (file_name, exported_name) = (file.to_str().unwrap(), exported.to_str().unwrap());
     let program = compiled("hot_parts.c", &[]);
-    let Some(output) = recorded(&file, &["--accesses"], &[program.to_str().unwrap(), "256", "1500"]) else { return };
+    let Some(output) =
+        recorded(&file, &["--accesses"], &[program.to_str().unwrap(), "256", "1500"])
+    else {
+        return;
+    };
     let address: u64 = text(&output.stdout).trim().parse().expect("the program prints its address");
     let reader = Reader::open(&file).unwrap();
-    assert_eq!((reader.incomplete(), &reader.header.source[..], reader.header.writes), (None, "clock", true));
+    assert_eq!(
+        (reader.incomplete(), &reader.header.source[..], reader.header.writes),
+        (None, "clock", true)
+    );
     // The lower half is hot first, and then the upper one: samples of each, in the two halves of the time.
     let mut met = [[0u32; 2]; 2];
     let (mut blocks, mut records) = (reader.iter(), Vec::new());
@@ -125,14 +147,26 @@ fn accesses_one_by_one() {
         met[usize::from(at >= halves.len() / 2)][*half] += 1;
     }
     // Who touches everything first comes by both.
-    assert!(met[0][0] > 100 && met[0][0] > 2 * met[0][1] && met[1][1] > 100 && met[1][1] > 2 * met[1][0], "{met:?}");
+    assert!(
+        met[0][0] > 100
+            && met[0][0] > 2 * met[0][1]
+            && met[1][1] > 100
+            && met[1][1] > 2 * met[1][0],
+        "{met:?}"
+    );
     // Samples a millisecond apart, in microseconds.
     assert!((1_000_000..30_000_000).contains(&reader.end_clock()), "{}", reader.end_clock());
 
     let said = text(&terrace(&["report", file_name]).stdout);
-    assert!(said.starts_with("accesses of `") && said.contains("what the sampler met (clock)"), "{said}");
+    assert!(
+        said.starts_with("accesses of `") && said.contains("what the sampler met (clock)"),
+        "{said}"
+    );
     let found = json(&["report", file_name, "--json"]);
-    assert_eq!((found["kind"].as_str(), found["records"].as_u64()), (Some("accesses"), Some(records.len() as u64)));
+    assert_eq!(
+        (found["kind"].as_str(), found["records"].as_u64()),
+        (Some("accesses"), Some(records.len() as u64))
+    );
     // It writes a word a page, and then reads for three seconds.
     let writes = found["writes"].as_u64().expect("a number");
     assert!(writes * 10 < records.len() as u64, "{writes} of {}", records.len());
@@ -141,8 +175,11 @@ fn accesses_one_by_one() {
     assert_eq!(std::fs::metadata(&exported).unwrap().len(), 24 * records.len() as u64);
 
     // A file that is full ends, and says so.
-    let Some(output) = recorded(&file, &["--accesses", "--limit", "64K", "--rate", "20000"], &[program.to_str().unwrap(), "256", "3000"])
-    else {
+    let Some(output) = recorded(
+        &file,
+        &["--accesses", "--limit", "64K", "--rate", "20000"],
+        &[program.to_str().unwrap(), "256", "3000"],
+    ) else {
         return;
     };
     let (said, left_out) = (text(&output.stderr), Reader::open(&file).unwrap().left_out());
@@ -158,15 +195,27 @@ fn what_a_recording_is_of_is_told() {
     let program = compiled("hot_parts.c", &[]);
     let Some(_) = recorded(&file, &[], &[program.to_str().unwrap(), "64", "400"]) else { return };
     let said = text(&terrace(&["report", file_name]).stdout);
-    assert!(said.starts_with("counts by region and time of `") && said.contains("samples in"), "{said}");
+    assert!(
+        said.starts_with("counts by region and time of `") && said.contains("samples in"),
+        "{said}"
+    );
     assert_eq!(json(&["report", file_name, "--json"])["kind"], "counts");
     // What is cut off is told as far as it goes, with a word.
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
     let cut = terrace(&["report", file_name]);
-    assert!(cut.status.success() && text(&cut.stderr).contains("what comes before is shown"), "{}", text(&cut.stderr));
-    let refused = terrace(&["report", "export", file_name, "-o", scratch.path().join("x").to_str().unwrap()]);
-    assert!(refused.status.code() == Some(125) && text(&refused.stderr).contains("--accesses"), "{}", text(&refused.stderr));
+    assert!(
+        cut.status.success() && text(&cut.stderr).contains("what comes before is shown"),
+        "{}",
+        text(&cut.stderr)
+    );
+    let refused =
+        terrace(&["report", "export", file_name, "-o", scratch.path().join("x").to_str().unwrap()]);
+    assert!(
+        refused.status.code() == Some(125) && text(&refused.stderr).contains("--accesses"),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]
@@ -192,9 +241,24 @@ fn mistakes_are_told() {
     ] {
         let output = terrace(arguments);
         let said = text(&output.stderr);
-        assert!(output.status.code() == Some(125) && said.contains(word), "{arguments:?}: {:?}: {said}", output.status);
+        assert!(
+            output.status.code() == Some(125) && said.contains(word),
+            "{arguments:?}: {:?}: {said}",
+            output.status
+        );
     }
-    assert_eq!(terrace(&["record", "-o", scratch.path().join("r").to_str().unwrap(), "--", "no-such-program"]).status.code(), Some(127));
+    assert_eq!(
+        terrace(&[
+            "record",
+            "-o",
+            scratch.path().join("r").to_str().unwrap(),
+            "--",
+            "no-such-program"
+        ])
+        .status
+        .code(),
+        Some(127)
+    );
 }
 
 #[test]
@@ -203,7 +267,11 @@ fn the_programs_status_is_ours() {
     let file = scratch.path().join("r");
     let output = terrace(&["record", "-o", file.to_str().unwrap(), "--", "sh", "-c", "exit 7"]);
     let said = text(&output.stderr);
-    assert!(output.status.code() == Some(7) || said.contains("perf"), "{:?}: {said}", output.status);
+    assert!(
+        output.status.code() == Some(7) || said.contains("perf"),
+        "{:?}: {said}",
+        output.status
+    );
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use terrace_tests::{Finished, Program, Running, Terrace, compiled, machine, skip, terrace_library};
+use terrace_tests::{
+    Finished, Program, Running, Terrace, compiled, machine, skip, terrace_library,
+};
 
 /// The greatest difference between the report's averages and those seen from outside.
 const TOLERANCE: f64 = 0.03;
@@ -82,7 +84,9 @@ impl Skewed {
         finished.report().expect_managed();
         let stdout = String::from_utf8_lossy(&finished.stdout);
         println!("{stdout}{}", finished.stderr);
-        let said = |what: &str| stdout.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok());
+        let said = |what: &str| {
+            stdout.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
+        };
         let (Some(allocated_bytes), Some(filled_s)) = (said("allocated"), said("filled")) else {
             panic!("{}", finished.account("did not say what it allocated"))
         };
@@ -101,10 +105,12 @@ fn expect_close(what: &str, reported: f64, expected: f64) {
 #[test]
 fn memory_in_the_report_is_the_memory_seen_from_outside() {
     let _machine = machine();
-    let Skewed { finished, observed, allocated_bytes, filled_s } = Skewed::run(&["400", "15"], Terrace::within("60%"));
+    let Skewed { finished, observed, allocated_bytes, filled_s } =
+        Skewed::run(&["400", "15"], Terrace::within("60%"));
     let report = finished.report();
     report.expect_moves(10_000, 1_000);
-    let (physical, unmanaged) = (report.number("/mean_physical_bytes"), report.number("/mean_unmanaged_bytes"));
+    let (physical, unmanaged) =
+        (report.number("/mean_physical_bytes"), report.number("/mean_unmanaged_bytes"));
     expect_close("physical + unmanaged, MiB", (physical + unmanaged) / MIB, observed.mean() / MIB);
     let window_s = report.number("/mean_window_s");
     expect_close("window, s", window_s, observed.seconds());
@@ -116,31 +122,62 @@ fn memory_in_the_report_is_the_memory_seen_from_outside() {
 
     let steady = observed.mean_from(observed.seconds() * 2.0 / 3.0) - unmanaged;
     println!("budget {:.2} MiB, {:.2} MiB seen in the last third", budget / MIB, steady / MIB);
-    assert!(steady <= budget * 1.05, "{steady:.0} bytes seen in the last third, with a budget of {budget}");
-    assert!(report.number("/budget_kept_fraction") > 0.95, "it was kept, apart from the burst at the start: {report}");
+    assert!(
+        steady <= budget * 1.05,
+        "{steady:.0} bytes seen in the last third, with a budget of {budget}"
+    );
+    assert!(
+        report.number("/budget_kept_fraction") > 0.95,
+        "it was kept, apart from the burst at the start: {report}"
+    );
     let peak = report.number("/peak_physical_bytes");
-    assert!(peak >= physical && peak <= observed.peak() * 1.1, "a peak of {peak}; {} seen", observed.peak());
+    assert!(
+        peak >= physical && peak <= observed.peak() * 1.1,
+        "a peak of {peak}; {} seen",
+        observed.peak()
+    );
 }
 
 /// A budget far below the data, which do not compress and are used all the time.
 #[test]
 fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
     let _machine = machine();
-    let Skewed { finished, observed, .. } = Skewed::run(&["64", "6", "random"], Terrace::within("8M"));
+    let Skewed { finished, observed, .. } =
+        Skewed::run(&["64", "6", "random"], Terrace::within("8M"));
     let report = finished.report();
     let mean = report.number("/mean_physical_bytes") + report.number("/mean_unmanaged_bytes");
     expect_close("physical + unmanaged, MiB", mean / MIB, observed.mean() / MIB);
     assert_eq!(report.number("/budget_bytes"), 8.0 * MIB);
-    assert_eq!(report.at("/budget_met"), false, "above it for {} s: {report}", report.number("/over_budget_s"));
+    assert_eq!(
+        report.at("/budget_met"),
+        false,
+        "above it for {} s: {report}",
+        report.number("/over_budget_s")
+    );
     // What it could not get below is what there was on average, where nothing compresses; and that is said, with how long it was so.
-    let (floor, steady) = (report.number("/floor_bytes"), observed.mean_from(observed.seconds() / 3.0));
-    assert!(floor > 0.5 * steady && floor <= 1.1 * steady, "a floor of {floor:.0}; {steady:.0} seen: {report}");
-    let (kept, far_s, floor_s) = (report.number("/budget_kept_fraction"), report.number("/far_over_budget_s"), report.number("/floor_s"));
+    let (floor, steady) =
+        (report.number("/floor_bytes"), observed.mean_from(observed.seconds() / 3.0));
+    assert!(
+        floor > 0.5 * steady && floor <= 1.1 * steady,
+        "a floor of {floor:.0}; {steady:.0} seen: {report}"
+    );
+    let (kept, far_s, floor_s) = (
+        report.number("/budget_kept_fraction"),
+        report.number("/far_over_budget_s"),
+        report.number("/floor_s"),
+    );
     let window_s = report.number("/mean_window_s");
     assert!((kept - (1.0 - far_s / window_s)).abs() < 0.01 && kept < 0.5, "{report}");
-    assert!(floor_s > 0.5 && floor_s <= far_s && far_s <= report.number("/over_budget_s"), "{report}");
+    assert!(
+        floor_s > 0.5 && floor_s <= far_s && far_s <= report.number("/over_budget_s"),
+        "{report}"
+    );
     let line = finished.stderr.lines().find(|line| line.starts_with("  budget 8.0M: kept for "));
-    assert!(line.is_some_and(|line| line.contains("; could not get below ")), "{}", finished.account("did not tell"));
+    assert!(
+        line.is_some_and(|line| line.contains("; could not get below ")),
+        "{}",
+        finished.account("did not tell")
+    );
 }
 
 /// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
@@ -158,10 +195,22 @@ fn memory_out_of_reach_is_told_by_kind() {
     for (kind, field) in kinds {
         let finished = Program::new(&program).arg(kind).under(Terrace::within("64M")).succeed();
         let told = finished.report().number(&format!("/other_memory/{field}")) / MIB;
-        assert!((100.0..150.0).contains(&told), "{told} MiB of {kind}: {}", finished.account("was told wrongly"));
+        assert!(
+            (100.0..150.0).contains(&told),
+            "{told} MiB of {kind}: {}",
+            finished.account("was told wrongly")
+        );
         let line = finished.stderr.lines().find(|line| line.starts_with("  not managed: "));
-        assert!(line.is_some_and(|line| line.contains("M ")), "{}", finished.account("did not tell"));
-        assert!(!finished.stderr.contains("nothing to manage"), "{}", finished.account("told that there is nothing"));
+        assert!(
+            line.is_some_and(|line| line.contains("M ")),
+            "{}",
+            finished.account("did not tell")
+        );
+        assert!(
+            !finished.stderr.contains("nothing to manage"),
+            "{}",
+            finished.account("told that there is nothing")
+        );
     }
 }
 
@@ -179,8 +228,16 @@ fn memory_after_a_filter_counts_as_seen_from_outside() {
     assert!(report.number("/peak_physical_bytes") / MIB >= 115.0, "{report}");
     let (until, elapsed) = (report.number("/measured_until_s"), report.number("/elapsed_s"));
     assert!(until > 0.4 && until < elapsed, "measured for {until} s of {elapsed}");
-    assert!(finished.stderr.contains("  budget 40.0M: kept for "), "{}", finished.account("told of a budget that was kept"));
-    assert!(finished.stderr.contains(" on nothing was managed: "), "{}", finished.account("did not tell"));
+    assert!(
+        finished.stderr.contains("  budget 40.0M: kept for "),
+        "{}",
+        finished.account("told of a budget that was kept")
+    );
+    assert!(
+        finished.stderr.contains(" on nothing was managed: "),
+        "{}",
+        finished.account("did not tell")
+    );
 }
 
 /// A driver, a shell or a manager that starts the program with the memory: what is told in full is who held most, whoever was started
@@ -190,9 +247,12 @@ fn who_held_most_is_told_in_full() {
     let _machine = machine();
     let family = compiled("children_share_the_budget.c", &[]);
     let driver = Program::new(&family).args(["executed", "1", "100", "3"]);
-    let shell = Program::new("sh").arg("-c").arg(format!("true; {} alone 100 3; true", family.display()));
+    let shell =
+        Program::new("sh").arg("-c").arg(format!("true; {} alone 100 3; true", family.display()));
     // The driver executes it as /proc/self/exe.
-    for (program, wrapper, name) in [(driver, "children_share_", "exe"), (shell, "sh", "children_share_")] {
+    for (program, wrapper, name) in
+        [(driver, "children_share_", "exe"), (shell, "sh", "children_share_")]
+    {
         let finished = program.under(Terrace::within("64M")).succeed();
         let report = finished.report();
         report.expect_moves(5_000, 100);
@@ -200,15 +260,30 @@ fn who_held_most_is_told_in_full() {
         assert_eq!(report.at("/figures_of/program"), name, "{report}");
         assert!(report.number("/logical_bytes") / MIB > 70.0, "{report}");
         let pid = report.number("/figures_of/pid");
-        let main = report.at("/processes").as_array().into_iter().flatten().find(|process| process["main"] == true);
+        let main = report
+            .at("/processes")
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|process| process["main"] == true);
         let main = main.unwrap_or_else(|| panic!("nobody's figures: {report}"));
-        assert!(main["pid"].as_f64() == Some(pid) && main["mean_held_bytes"].as_f64() > Some(60.0 * MIB), "{report}");
+        assert!(
+            main["pid"].as_f64() == Some(pid)
+                && main["mean_held_bytes"].as_f64() > Some(60.0 * MIB),
+            "{report}"
+        );
         // The program is named as before, and the text has the same figures.
         let whose = format!("of {name} ({pid}), which held most");
-        let told = finished.stderr.contains(&format!("terrace: {}", report.at("/program").as_str().unwrap_or_default()))
+        let told = finished
+            .stderr
+            .contains(&format!("terrace: {}", report.at("/program").as_str().unwrap_or_default()))
             && finished.stderr.contains(&whose)
             && finished.stderr.contains("  budget 64.0M");
-        assert!(told && !finished.stderr.contains("nothing to manage"), "{}", finished.account(&format!("was told as {wrapper}'s")));
+        assert!(
+            told && !finished.stderr.contains("nothing to manage"),
+            "{}",
+            finished.account(&format!("was told as {wrapper}'s"))
+        );
     }
     // A process of the same size that lives for a moment does not take its place.
     let script = format!("{0} alone 40 0; exec {0} alone 100 3", family.display());
@@ -221,8 +296,12 @@ fn who_held_most_is_told_in_full() {
 #[test]
 fn a_program_of_another_user_is_counted() {
     // Where that user can read it: this tree may be root's alone.
-    let public = tempfile::Builder::new().prefix("terrace-public-").tempdir().expect("a temporary directory can be made");
-    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).expect("its mode can be set");
+    let public = tempfile::Builder::new()
+        .prefix("terrace-public-")
+        .tempdir()
+        .expect("a temporary directory can be made");
+    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755))
+        .expect("its mode can be set");
     let publish = |file: &Path| {
         let there = public.path().join(file.file_name().expect("a file has a name"));
         fs::copy(file, &there).expect("a file can be copied");
@@ -232,11 +311,17 @@ fn a_program_of_another_user_is_counted() {
     let library = publish(&terrace_library());
     let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     if !Program::new("setpriv").args(as_nobody).arg("true").run().status.success() {
-        return skip("another user's program", "setpriv (util-linux) cannot change the user here: it takes root");
+        return skip(
+            "another user's program",
+            "setpriv (util-linux) cannot change the user here: it takes root",
+        );
     }
-    let run = |program: Program| program.env("TERRACE_LIBRARY", &library).under(Terrace::within("64M")).succeed();
+    let run = |program: Program| {
+        program.env("TERRACE_LIBRARY", &library).under(Terrace::within("64M")).succeed()
+    };
     // In the place of the program that was started, and beside it.
-    let replaced = run(Program::new("setpriv").args(as_nobody).arg(&family).args(["alone", "100", "4"]));
+    let replaced =
+        run(Program::new("setpriv").args(as_nobody).arg(&family).args(["alone", "100", "4"]));
     let script = format!("setpriv {} {} alone 100 4; true", as_nobody.join(" "), family.display());
     let beside = run(Program::new("sh").arg("-c").arg(script));
     for finished in [&replaced, &beside] {
@@ -244,12 +329,25 @@ fn a_program_of_another_user_is_counted() {
         assert_eq!(report.at("/without_figures/0/program"), "children_share_", "{report}");
         assert!(report.number("/without_figures/0/peak_anonymous_bytes") > 60.0 * MIB, "{report}");
         assert_eq!(report.at("/budget_bytes").as_f64(), Some(64.0 * MIB), "{report}");
-        let line = finished.stderr.lines().find(|line| line.starts_with("  without figures: children_share_ ("));
+        let line = finished
+            .stderr
+            .lines()
+            .find(|line| line.starts_with("  without figures: children_share_ ("));
         assert!(line.is_some(), "{}", finished.account("did not tell"));
         assert!(report.number("/together/peak_physical_bytes") > 60.0 * MIB, "{report}");
     }
     let report = replaced.report();
-    assert_eq!((report.at("/program").as_str(), report.at("/managed")), (Some("children_share_"), &false.into()), "{report}");
-    assert!(report.at("/note").as_str().is_some_and(|note| note.starts_with("not known: ")), "{report}");
-    assert!(report.at("/logical_bytes").is_null() && report.at("/figures_of").is_null(), "{report}");
+    assert_eq!(
+        (report.at("/program").as_str(), report.at("/managed")),
+        (Some("children_share_"), &false.into()),
+        "{report}"
+    );
+    assert!(
+        report.at("/note").as_str().is_some_and(|note| note.starts_with("not known: ")),
+        "{report}"
+    );
+    assert!(
+        report.at("/logical_bytes").is_null() && report.at("/figures_of").is_null(),
+        "{report}"
+    );
 }

@@ -11,7 +11,11 @@ fn what_had_left_comes_back_untouched() {
         let (room, faults) = (report.number("/moves/promoted_for/room"), report.faults());
         let said = String::from_utf8_lossy(&finished.stdout).into_owned();
         println!("{}: for room {room}, by faults {faults}", said.trim());
-        let left: f64 = said.split(' ').next().and_then(|count| count.parse().ok()).expect("how many had left");
-        assert!(room >= left * 0.9, "{room} pages came back because there was room, {left} had left");
+        let left: f64 =
+            said.split(' ').next().and_then(|count| count.parse().ok()).expect("how many had left");
+        assert!(
+            room >= left * 0.9,
+            "{room} pages came back because there was room, {left} had left"
+        );
     }
 }

@@ -23,10 +23,16 @@ cases! { READERS.hold:
 #[test]
 fn most_pages_come_back_without_a_fault() {
     for terrace in [Terrace::within("4G"), Terrace::within("4G").and("--evict").and("wp")] {
-        let finished = Program::new(compiled("sequential_readers.c", &["-pthread"])).arg("up_and_down").under(terrace).succeed();
+        let finished = Program::new(compiled("sequential_readers.c", &["-pthread"]))
+            .arg("up_and_down")
+            .under(terrace)
+            .succeed();
         let report = finished.report();
         let (promoted, faults) = (report.promoted_pages(), report.faults());
         println!("{promoted} pages came back, {faults} by faults");
-        assert!(promoted > 4_000 && faults < promoted / 4, "{promoted} pages came back, {faults} by faults");
+        assert!(
+            promoted > 4_000 && faults < promoted / 4,
+            "{promoted} pages came back, {faults} by faults"
+        );
     }
 }

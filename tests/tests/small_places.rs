@@ -14,8 +14,12 @@ static SMALL_PLACES: LazyLock<PathBuf> = LazyLock::new(|| compiled("small_places
 /// Runs a case under Terrace, in a place that a shell's commands make small; it must succeed. `None` where it cannot be checked.
 #[track_caller]
 fn hold(arguments: &[&str], place: &str) -> Option<Finished> {
-    let launcher = ["unshare", "--mount", "sh", "-c", &format!("{place} exec \"$@\""), "sh"].map(str::to_owned);
-    let program = Program::new(&*SMALL_PLACES).args(arguments).under(Terrace::within("1G")).time_limit(TIME_LIMIT);
+    let launcher = ["unshare", "--mount", "sh", "-c", &format!("{place} exec \"$@\""), "sh"]
+        .map(str::to_owned);
+    let program = Program::new(&*SMALL_PLACES)
+        .args(arguments)
+        .under(Terrace::within("1G"))
+        .time_limit(TIME_LIMIT);
     run(if place.is_empty() { program } else { program.launched_by(launcher) })
 }
 
@@ -28,7 +32,14 @@ fn run(program: Program) -> Option<Finished> {
     }
     let finished = program.run();
     if finished.status.code() == Some(CANNOT_CHECK) {
-        skip("this case", finished.stderr.lines().find_map(|line| line.strip_prefix("cannot check: ")).unwrap_or("no reason given"));
+        skip(
+            "this case",
+            finished
+                .stderr
+                .lines()
+                .find_map(|line| line.strip_prefix("cannot check: "))
+                .unwrap_or("no reason given"),
+        );
         return None;
     }
     assert!(finished.status.success(), "{}", finished.account("failed"));
@@ -37,7 +48,9 @@ fn run(program: Program) -> Option<Finished> {
 
 /// A run directory's file system of this size, which is the only one.
 fn only_place(size: &str) -> String {
-    format!("mount -t tmpfs -o size={size} none /dev/shm; export TMPDIR=/dev/shm; unset XDG_RUNTIME_DIR;")
+    format!(
+        "mount -t tmpfs -o size={size} none /dev/shm; export TMPDIR=/dev/shm; unset XDG_RUNTIME_DIR;"
+    )
 }
 
 #[test]
@@ -45,8 +58,17 @@ fn nothing_is_free_for_statistics() {
     let full = only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full;";
     for case in ["pages_leave", "children_too"] {
         let Some(finished) = hold(&[case], &full) else { return };
-        assert_eq!(finished.stderr.matches("no place in /dev/shm/").count(), 1, "{}", finished.account("says nothing, or too much"));
-        assert!(finished.stderr.contains("there was no place for it"), "{}", finished.account("has an untrue report"));
+        assert_eq!(
+            finished.stderr.matches("no place in /dev/shm/").count(),
+            1,
+            "{}",
+            finished.account("says nothing, or too much")
+        );
+        assert!(
+            finished.stderr.contains("there was no place for it"),
+            "{}",
+            finished.account("has an untrue report")
+        );
     }
 }
 
@@ -60,25 +82,50 @@ fn a_full_place_is_not_taken_where_there_is_another() {
 
 #[test]
 fn the_last_blocks_go_while_processes_come() {
-    let script =
-        "head -c 2M /dev/zero > /dev/shm/full; n=0; for i in 1 2 3 4 5 6 7 8; do /bin/true || n=$((n+1)); done; echo \"$n failed\"";
-    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"].map(str::to_owned);
-    let program = Program::new("sh").args(["-c", script]).under(Terrace::within("1G")).launched_by(launcher);
+    let script = "head -c 2M /dev/zero > /dev/shm/full; n=0; for i in 1 2 3 4 5 6 7 8; do /bin/true || n=$((n+1)); done; echo \"$n failed\"";
+    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"]
+        .map(str::to_owned);
+    let program =
+        Program::new("sh").args(["-c", script]).under(Terrace::within("1G")).launched_by(launcher);
     let Some(finished) = run(program) else { return };
-    assert_eq!(String::from_utf8_lossy(&finished.stdout), "0 failed\n", "{}", finished.account("ended others"));
-    assert_eq!(finished.stderr.matches("no place in /dev/shm/").count(), 1, "{}", finished.account("says nothing, or too much"));
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout),
+        "0 failed\n",
+        "{}",
+        finished.account("ended others")
+    );
+    assert_eq!(
+        finished.stderr.matches("no place in /dev/shm/").count(),
+        1,
+        "{}",
+        finished.account("says nothing, or too much")
+    );
 }
 
 #[test]
 fn pages_of_ended_processes_make_room() {
     let script = "n=0; i=0; while [ $i -lt 400 ]; do /bin/true || n=$((n+1)); i=$((i+1)); done; echo \"$n failed\"
         until [ $(ls \"$TERRACE_RUN_DIR\" | wc -l) -lt 50 ]; do sleep 0.1; done; echo few";
-    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"].map(str::to_owned);
-    let program = Program::new("sh").args(["-c", script]).under(Terrace::default()).launched_by(launcher).time_limit(TIME_LIMIT);
+    let launcher = ["unshare", "--mount", "sh", "-c", &(only_place("1m") + "exec \"$@\""), "sh"]
+        .map(str::to_owned);
+    let program = Program::new("sh")
+        .args(["-c", script])
+        .under(Terrace::default())
+        .launched_by(launcher)
+        .time_limit(TIME_LIMIT);
     let Some(finished) = run(program) else { return };
-    assert_eq!(String::from_utf8_lossy(&finished.stdout), "0 failed\nfew\n", "{}", finished.account("ended others"));
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout),
+        "0 failed\nfew\n",
+        "{}",
+        finished.account("ended others")
+    );
     let processes = finished.report().at("/processes").as_array().map_or(0, Vec::len);
-    assert!(processes >= 400, "figures of {processes} processes: {}", finished.account("lost some"));
+    assert!(
+        processes >= 400,
+        "figures of {processes} processes: {}",
+        finished.account("lost some")
+    );
 }
 
 #[test]
@@ -109,8 +156,8 @@ fn the_size_of_files_is_limited() {
 fn nobody_reads_what_is_said() {
     let full = only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full; exec 2> /dev/full;";
     hold(&["pages_leave"], &full);
-    let pipe =
-        only_place("16k") + "head -c 16384 /dev/zero > /dev/shm/full; mkfifo /run/nobody; exec 3<> /run/nobody 2> /run/nobody 3<&-; ";
+    let pipe = only_place("16k")
+        + "head -c 16384 /dev/zero > /dev/shm/full; mkfifo /run/nobody; exec 3<> /run/nobody 2> /run/nobody 3<&-; ";
     let private_run = "mount -t tmpfs none /run; ".to_owned() + &pipe;
     hold(&["pages_leave"], &private_run);
 }

@@ -53,7 +53,11 @@ fn threads_touch_swapped_pages() {
 fn hold_elsewhere(program: &str, arguments: &[&str], cases: &[&str]) {
     let Some(_zram) = zram(program, 1024 * MIB) else { return };
     let program = compiled(program, arguments);
-    let elsewhere = Cases { program, arguments: Vec::new(), ways: vec![Terrace::stressed().and("--tiers=dram,swap")] };
+    let elsewhere = Cases {
+        program,
+        arguments: Vec::new(),
+        ways: vec![Terrace::stressed().and("--tiers=dram,swap")],
+    };
     cases.iter().for_each(|case| elsewhere.hold(case));
 }
 
@@ -74,7 +78,14 @@ fn forked_children_see_their_parents_swapped_data() {
 
 #[test]
 fn the_kernel_finds_swapped_memory() {
-    let cases = ["vectors", "zero_copy_sends", "ring_buffers_that_are_fixed", "direct_io_while_pages_move", "futexes", "memory_as_a_file"];
+    let cases = [
+        "vectors",
+        "zero_copy_sends",
+        "ring_buffers_that_are_fixed",
+        "direct_io_while_pages_move",
+        "futexes",
+        "memory_as_a_file",
+    ];
     hold_elsewhere("the_kernel_finds_evicted_memory.c", &[], &cases);
 }
 
@@ -82,13 +93,20 @@ fn the_kernel_finds_swapped_memory() {
 #[test]
 fn no_update_is_lost_in_swap() {
     let Some(_zram) = zram("no_update_is_lost_in_swap", 1024 * MIB) else { return };
-    for terrace in [Terrace::stressed().and("--tiers=dram,swap"), Terrace::failing().and("--tiers=dram,swap,zstd:1")] {
-        let finished = Program::new(compiled("no_update_is_lost.c", &[])).arg("8").under(terrace).succeed();
+    for terrace in [
+        Terrace::stressed().and("--tiers=dram,swap"),
+        Terrace::failing().and("--tiers=dram,swap,zstd:1"),
+    ] {
+        let finished =
+            Program::new(compiled("no_update_is_lost.c", &[])).arg("8").under(terrace).succeed();
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
         assert!(stdout.contains(" 0 lost"), "{}", finished.account("lost updates"));
         let report = finished.report();
         report.expect_moves(1000, 1000);
-        assert!(report.at("/tiers/1/name") == "swap" && report.number("/tiers/1/faults") > 100.0, "{report}");
+        assert!(
+            report.at("/tiers/1/name") == "swap" && report.number("/tiers/1/faults") > 100.0,
+            "{report}"
+        );
     }
 }
 
@@ -112,7 +130,10 @@ fn signal(running: &Running) {
 
 fn kib_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}"));
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_else(|| panic!("{file} has no {name}"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or_else(|| panic!("{file} has no {name}"));
     line.trim().trim_end_matches("kB").trim().parse().expect("a number")
 }
 
@@ -132,13 +153,20 @@ fn the_report_says_what_the_kernel_says() {
     assert!(finished.status.success(), "{}", finished.account("failed"));
     let report = finished.report();
     assert_eq!(report.at("/tiers/1/name"), "swap", "{report}");
-    let (logical, physical) = (report.number("/tiers/1/logical_bytes"), report.number("/tiers/1/physical_bytes"));
+    let (logical, physical) =
+        (report.number("/tiers/1/logical_bytes"), report.number("/tiers/1/physical_bytes"));
     // On the average of the whole run, its begin and end included.
-    assert!(logical > 0.4 * swapped as f64 && logical <= 1.01 * swapped as f64, "{swapped} were swapped: {report}");
+    assert!(
+        logical > 0.4 * swapped as f64 && logical <= 1.01 * swapped as f64,
+        "{swapped} were swapped: {report}"
+    );
     assert!(physical > 0.0 && physical < 0.5 * logical, "{report}");
     // All came back, at its end perhaps too late to be seen.
     assert!(report.number("/tiers/1/faults") <= 1.1 * swapped as f64 / 4096.0, "{report}");
-    assert!(report.at("/tiers/1/fault_p50_us").is_null(), "the kernel's faults are not timed: {report}");
+    assert!(
+        report.at("/tiers/1/fault_p50_us").is_null(),
+        "the kernel's faults are not timed: {report}"
+    );
 }
 
 /// Memory stays within the budget by the kernel's swap alone, and returns are seen.
@@ -150,7 +178,12 @@ fn a_budget_is_kept_by_swap_alone() {
     let begun = Instant::now();
     let swapped = || kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
     while swapped() < 4 * MIB || returned_pages(&running) < 5000 {
-        assert!(begun.elapsed() < WITHIN, "only {} bytes were swapped, and {} pages came back", swapped(), returned_pages(&running));
+        assert!(
+            begun.elapsed() < WITHIN,
+            "only {} bytes were swapped, and {} pages came back",
+            swapped(),
+            returned_pages(&running)
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     // For a look or two.
@@ -163,9 +196,14 @@ fn a_budget_is_kept_by_swap_alone() {
 
 /// Pages that the kernel brought back: major faults.
 fn returned_pages(running: &Running) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", running.program_pid())).expect("it runs");
+    let stat =
+        fs::read_to_string(format!("/proc/{}/stat", running.program_pid())).expect("it runs");
     let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
-    fields.split_ascii_whitespace().nth(12 - 3).and_then(|field| field.parse().ok()).expect("a number of faults")
+    fields
+        .split_ascii_whitespace()
+        .nth(12 - 3)
+        .and_then(|field| field.parse().ok())
+        .expect("a number of faults")
 }
 
 /// A quarter of all swap is left to others, and what does not go there goes to the next tier.
@@ -179,7 +217,8 @@ fn swap_is_never_used_up() {
         let mut most = 0;
         while begun.elapsed() < Duration::from_secs(2) || !compressed && most <= 4096 {
             assert!(begun.elapsed() < WITHIN, "only {most} KiB were ever used");
-            let (total, free) = (kib_of("/proc/meminfo", "SwapTotal"), kib_of("/proc/meminfo", "SwapFree"));
+            let (total, free) =
+                (kib_of("/proc/meminfo", "SwapTotal"), kib_of("/proc/meminfo", "SwapFree"));
             // What one look may be wrong by.
             assert!(free >= total / 4 - total / 16, "{free} of {total} KiB are free with {tiers}");
             most = most.max(total - free);
@@ -198,11 +237,16 @@ fn swap_is_never_used_up() {
 /// The swap is taken away while pages are in it, and more are on their way.
 #[test]
 fn swap_goes_away() {
-    for (tiers, case, line) in
-        [("dram,swap", "keeps_changing", "changes"), ("dram,swap", "holds", "holds"), ("dram,swap,lz4", "holds", "holds")]
-    {
+    for (tiers, case, line) in [
+        ("dram,swap", "keeps_changing", "changes"),
+        ("dram,swap", "holds", "holds"),
+        ("dram,swap,lz4", "holds", "holds"),
+    ] {
         let Some(zram) = zram("swap_goes_away", 512 * MIB) else { return };
-        let running = start(case, Terrace::within(if case == "holds" { "4G" } else { "24M" }).and("--tiers").and(tiers));
+        let running = start(
+            case,
+            Terrace::within(if case == "holds" { "4G" } else { "24M" }).and("--tiers").and(tiers),
+        );
         wait_for_line(&running, line);
         let begun = Instant::now();
         while kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") < 1024 {
@@ -224,16 +268,22 @@ fn auto_uses_what_there_is() {
     let with = zram("auto_uses_what_there_is", 512 * MIB);
     for swap in [with, None] {
         let _alone = swap.is_none().then(without_swap);
-        let there_is_swap = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
+        let there_is_swap =
+            fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
         let running = start("keeps_changing", Terrace::within("24M").and("--tiers=auto"));
         wait_for_line(&running, "changes");
         std::thread::sleep(Duration::from_secs(2));
         signal(&running);
         let finished = running.wait();
-        assert!(finished.status.success() && !finished.stderr.contains("no swap"), "{}", finished.account("failed"));
+        assert!(
+            finished.status.success() && !finished.stderr.contains("no swap"),
+            "{}",
+            finished.account("failed")
+        );
         let report = finished.report();
         report.expect_moves(500, 50);
-        let names: Vec<&str> = (0..4).filter_map(|n| report.at(&format!("/tiers/{n}/name")).as_str()).collect();
+        let names: Vec<&str> =
+            (0..4).filter_map(|n| report.at(&format!("/tiers/{n}/name")).as_str()).collect();
         assert_eq!(names, ["dram", "swap", "lz4", "zstd:1"], "{report}");
         assert!(there_is_swap || report.number("/tiers/1/faults") == 0.0, "{report}");
         let own = report.number("/tiers/2/faults") + report.number("/tiers/3/faults");
@@ -261,7 +311,8 @@ fn without_swap_the_rest_of_the_list_is_used() {
         signal(&running);
         let finished = running.wait();
         assert!(finished.status.success(), "{}", finished.account("failed"));
-        let lines: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("no swap")).collect();
+        let lines: Vec<&str> =
+            finished.stderr.lines().filter(|line| line.contains("no swap")).collect();
         assert!(lines.len() == 1 && lines[0].contains("swapon"), "{}", finished.stderr);
         let report = finished.report();
         report.expect_managed();

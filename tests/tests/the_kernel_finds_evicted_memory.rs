@@ -8,7 +8,12 @@ use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip};
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("the_kernel_finds_evicted_memory.c", &[]),
     arguments: Vec::new(),
-    ways: vec![Terrace::within("4G"), Terrace::stressed(), Terrace::stressed().and("--dram=6M"), Terrace::stressed_with_huge_pages()],
+    ways: vec![
+        Terrace::within("4G"),
+        Terrace::stressed(),
+        Terrace::stressed().and("--dram=6M"),
+        Terrace::stressed_with_huge_pages(),
+    ],
 });
 
 cases! { CALLS.hold:
@@ -36,17 +41,26 @@ cases! { CALLS.hold:
 /// The one way of evicting that does not notice pinned pages ends when there may be some.
 #[test]
 fn a_direct_file_ends_write_protection() {
-    ends_write_protection("a_direct_file_is_opened", "the program uses O_DIRECT, which may pin pages");
+    ends_write_protection(
+        "a_direct_file_is_opened",
+        "the program uses O_DIRECT, which may pin pages",
+    );
 }
 
 /// So it does when it cannot be seen whether there are some.
 #[test]
 fn a_main_thread_that_leaves_ends_write_protection() {
-    ends_write_protection("the_main_thread_leaves", "the program uses descriptors that cannot be seen, which may pin pages");
+    ends_write_protection(
+        "the_main_thread_leaves",
+        "the program uses descriptors that cannot be seen, which may pin pages",
+    );
 }
 
 fn ends_write_protection(case: &str, why: &str) {
-    let finished = Program::new(&CALLS.program).arg(case).under(Terrace::within("4G").and("--evict").and("wp")).run();
+    let finished = Program::new(&CALLS.program)
+        .arg(case)
+        .under(Terrace::within("4G").and("--evict").and("wp"))
+        .run();
     if finished.status.code() == Some(77) {
         return skip(case, "no O_DIRECT in the temporary directory");
     }

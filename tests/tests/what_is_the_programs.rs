@@ -13,7 +13,8 @@ fn program(ways: Vec<Terrace>) -> Cases {
 
 /// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
 /// and random evictions besides.
-static PROGRAM: LazyLock<Cases> = LazyLock::new(|| program(vec![Terrace::within("4G"), Terrace::stressed()]));
+static PROGRAM: LazyLock<Cases> =
+    LazyLock::new(|| program(vec![Terrace::within("4G"), Terrace::stressed()]));
 static WITHIN: LazyLock<Cases> = LazyLock::new(|| program(vec![Terrace::within("4G")]));
 
 cases! { PROGRAM.hold:
@@ -34,20 +35,31 @@ cases! { WITHIN.hold_managed_or_not:
 /// The grouped heap has more ranges, and no more of them is reserved.
 #[test]
 fn little_is_reserved_by_context() {
-    program(vec![Terrace::within("4G").and("--allocator").and("context")]).hold("little_is_reserved");
+    program(vec![Terrace::within("4G").and("--allocator").and("context")])
+        .hold("little_is_reserved");
 }
 
 /// This only Terrace does.
 #[test]
 fn mappings_leave_the_heap_alone() {
-    Program::new(&WITHIN.program).arg("mappings_leave_the_heap_alone").under(Terrace::within("4G")).succeed();
+    Program::new(&WITHIN.program)
+        .arg("mappings_leave_the_heap_alone")
+        .under(Terrace::within("4G"))
+        .succeed();
 }
 
 /// What must not be said to another file is said to standard error.
 #[test]
 fn complaints_are_said() {
-    let finished = Program::new(&WITHIN.program).arg("complaints_are_said").under(Terrace::within("4G")).succeed();
-    assert!(finished.stderr.contains("terrace: misuse: free"), "{}", finished.account("said nothing"));
+    let finished = Program::new(&WITHIN.program)
+        .arg("complaints_are_said")
+        .under(Terrace::within("4G"))
+        .succeed();
+    assert!(
+        finished.stderr.contains("terrace: misuse: free"),
+        "{}",
+        finished.account("said nothing")
+    );
 }
 
 /// Whoever calls a setuid program that is linked with the library has the environment, and no say
@@ -59,13 +71,25 @@ fn environments_of_others_are_not_obeyed() {
     if unsafe { libc::geteuid() } != 0 {
         return skip("setuid programs", "only root can make one for another user");
     }
-    let open_to_all = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode can be set");
-    let public = tempfile::Builder::new().prefix("terrace-public-").tempdir().expect("a temporary directory can be made");
+    let open_to_all = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode can be set")
+    };
+    let public = tempfile::Builder::new()
+        .prefix("terrace-public-")
+        .tempdir()
+        .expect("a temporary directory can be made");
     open_to_all(public.path(), 0o755);
-    fs::copy(terrace_library(), public.path().join("libterrace.so")).expect("the library can be copied");
-    let search = [format!("-L{}", public.path().display()), format!("-Wl,-rpath,{}", public.path().display())];
+    fs::copy(terrace_library(), public.path().join("libterrace.so"))
+        .expect("the library can be copied");
+    let search = [
+        format!("-L{}", public.path().display()),
+        format!("-Wl,-rpath,{}", public.path().display()),
+    ];
     // Also where the compiler drops libraries of which nothing is used by name.
-    let linked = compiled("linked_with_rights.c", &[&search[0], &search[1], "-Wl,--no-as-needed", "-lterrace"]);
+    let linked = compiled(
+        "linked_with_rights.c",
+        &[&search[0], &search[1], "-Wl,--no-as-needed", "-lterrace"],
+    );
     let victim = public.path().join("linked_with_rights");
     fs::copy(linked, &victim).expect("the program can be copied");
     open_to_all(&victim, 0o4755);
@@ -80,13 +104,30 @@ fn environments_of_others_are_not_obeyed() {
         .env("TERRACE_DRAM", "64M")
         .env("TERRACE_TIERS", format!("dram,lz4@file:{}", directory.display()))
         .env("TERRACE_ALLOCATOR", "system")
-        .launched_by([confined.as_os_str(), "--user".as_ref(), NOBODY.to_string().as_ref(), "--".as_ref()])
+        .launched_by([
+            confined.as_os_str(),
+            "--user".as_ref(),
+            NOBODY.to_string().as_ref(),
+            "--".as_ref(),
+        ])
         .run();
     if finished.status.code() == Some(77) {
-        return skip("setuid programs", "it has no other rights there (is the file system mounted with nosuid?)");
+        return skip(
+            "setuid programs",
+            "it has no other rights there (is the file system mounted with nosuid?)",
+        );
     }
     assert!(finished.status.success(), "{}", finished.account("failed"));
-    let left: Vec<_> = fs::read_dir(&directory).expect("it is there").flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> = fs::read_dir(&directory)
+        .expect("it is there")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
     assert!(left.is_empty(), "the owner's files are in the caller's directory: {left:?}");
-    assert_eq!(String::from_utf8_lossy(&finished.stdout), "threads 1, files 0\n", "{}", finished.account("is managed"));
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout),
+        "threads 1, files 0\n",
+        "{}",
+        finished.account("is managed")
+    );
 }

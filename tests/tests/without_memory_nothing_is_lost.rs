@@ -22,20 +22,33 @@ fn no_more_addresses() {
 /// The medium of the pools is full: pages stay in DRAM, and that is said once.
 #[test]
 fn a_full_medium_is_said_once() {
-    let program = Program::new(&LIMITS.program).arg("no_data_for_more_extents").under(Terrace::within("4G"));
+    let program =
+        Program::new(&LIMITS.program).arg("no_data_for_more_extents").under(Terrace::within("4G"));
     let finished = program.succeed();
-    let said = finished.stderr.matches("terrace: pages stay in DRAM: the medium under tier `lz4` gives no extent: ").count();
+    let said = finished
+        .stderr
+        .matches("terrace: pages stay in DRAM: the medium under tier `lz4` gives no extent: ")
+        .count();
     assert_eq!(said, 1, "{}", finished.account("said it otherwise"));
     let report = finished.report();
     report.expect_managed();
-    assert!(report.at("/note").as_str().is_some_and(|note| note.starts_with("pages stay in DRAM: ")), "{report}");
+    assert!(
+        report.at("/note").as_str().is_some_and(|note| note.starts_with("pages stay in DRAM: ")),
+        "{report}"
+    );
 }
 
 /// There is no memory for the table of pages: those beyond it stay in DRAM until there is, and that is said once.
 #[test]
 fn a_full_table_is_said_once() {
-    let finished = Program::new(&LIMITS.program).arg("no_data_for_the_table").under(Terrace::within("4G")).succeed();
-    let said = finished.stderr.matches("terrace: pages stay in DRAM: there is no memory for their table").count();
+    let finished = Program::new(&LIMITS.program)
+        .arg("no_data_for_the_table")
+        .under(Terrace::within("4G"))
+        .succeed();
+    let said = finished
+        .stderr
+        .matches("terrace: pages stay in DRAM: there is no memory for their table")
+        .count();
     assert_eq!(said, 1, "{}", finished.account("said it otherwise"));
     finished.report().expect_managed();
 }

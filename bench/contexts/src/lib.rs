@@ -51,10 +51,18 @@ impl Records {
         }
         // SAFETY: the environment's strings are terminated.
         let prefix = unsafe { CStr::from_ptr(prefix) }.to_string_lossy();
-        let program = std::env::current_exe().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let program = std::env::current_exe()
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let path = format!("{prefix}.{}.{process}\0", program.as_deref().unwrap_or("unknown"));
         // SAFETY: a terminated path.
-        self.file = unsafe { libc::open(path.as_ptr().cast(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC, 0o600) };
+        self.file = unsafe {
+            libc::open(
+                path.as_ptr().cast(),
+                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC,
+                0o600,
+            )
+        };
     }
 
     fn write(&mut self) {
@@ -74,8 +82,12 @@ fn true_context(return_address: usize) -> u64 {
     let mut frames = [std::ptr::null_mut::<c_void>(); TRUE_DEPTH + 16];
     // SAFETY: fills in what it is given.
     let len = unsafe { libc::backtrace(frames.as_mut_ptr(), frames.len() as c_int) } as usize;
-    let Some(first) = frames[..len].iter().position(|frame| *frame as usize == return_address) else { return 0 };
-    let hash = |hash: u64, frame: &*mut c_void| (hash ^ *frame as u64).wrapping_mul(0x0100_0000_01b3);
+    let Some(first) = frames[..len].iter().position(|frame| *frame as usize == return_address)
+    else {
+        return 0;
+    };
+    let hash =
+        |hash: u64, frame: &*mut c_void| (hash ^ *frame as u64).wrapping_mul(0x0100_0000_01b3);
     frames[first..len.min(first + TRUE_DEPTH)].iter().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 

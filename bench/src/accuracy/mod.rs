@@ -58,21 +58,34 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     );
     println!(
         "{:>15} {:>8} {:>9} {:>6} | {:>9} {:>8} {:>6} | {:>9} {:>8} {:>6} {:>6}",
-        "pattern", "samples", "a region", "room", "accesses", "oracle", "lift", "misses", "oracle", "lift", "drawn"
+        "pattern",
+        "samples",
+        "a region",
+        "room",
+        "accesses",
+        "oracle",
+        "lift",
+        "misses",
+        "oracle",
+        "lift",
+        "drawn"
     );
     let mut rows = Vec::new();
     for pattern in &options.patterns {
         for seconds in &options.seconds {
             interrupt::check()?;
             let regions = match pattern.as_str() {
-                REDIS | REDIS_CLUSTERED => redis::measure(options.size_mib << 20, *seconds, pattern == REDIS_CLUSTERED),
+                REDIS | REDIS_CLUSTERED => {
+                    redis::measure(options.size_mib << 20, *seconds, pattern == REDIS_CLUSTERED)
+                }
                 _ => measure(options, pattern, *seconds),
             };
             let regions = regions.with_context(|| pattern.clone())?;
             let samples: f64 = regions.iter().map(|region| region.samples).sum();
             for room in ROOMS {
                 let [accesses, misses] =
-                    [|known: &Known| known.accesses, |known: &Known| known.misses].map(|of| caught(&regions, room, of));
+                    [|known: &Known| known.accesses, |known: &Known| known.misses]
+                        .map(|of| caught(&regions, room, of));
                 let drawn = lift((drawn(&regions, samples, room)?, misses.1), room);
                 println!(
                     "{pattern:>15} {samples:>8.0} {:>9.1} {room:>6.2} | {:>9.3} {:>8.3} {:>6.2} | {:>9.3} {:>8.3} {:>6.2} {drawn:>6.2}",
@@ -84,8 +97,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     misses.1,
                     lift(misses, room),
                 );
-                let part =
-                    |(sampled, oracle): (f64, f64)| json!({ "sampled": sampled, "oracle": oracle, "lift": lift((sampled, oracle), room) });
+                let part = |(sampled, oracle): (f64, f64)| json!({ "sampled": sampled, "oracle": oracle, "lift": lift((sampled, oracle), room) });
                 rows.push(json!({
                     "pattern": pattern, "seconds": seconds, "samples": samples, "regions": regions.len(), "room": room,
                     "accesses": part(accesses), "misses": part(misses), "drawn_lift": drawn,
@@ -124,7 +136,8 @@ fn drawn(regions: &[Known], samples: f64, room: f64) -> anyhow::Result<f64> {
             let expected = samples * known.misses / all;
             // Equals in any order.
             let tie: f64 = random.random();
-            known.samples = tie / 2.0 + if expected > 0.0 { Poisson::new(expected)?.sample(&mut random) } else { 0.0 };
+            known.samples = tie / 2.0
+                + if expected > 0.0 { Poisson::new(expected)?.sample(&mut random) } else { 0.0 };
         }
         sum += caught(&drawn, room, |known| known.misses).0;
     }
@@ -136,16 +149,32 @@ fn measure(options: &Options, pattern: &str, seconds: f64) -> anyhow::Result<Vec
     let (recording, truth) = (scratch.path().join("r"), scratch.path().join("truth.json"));
     let terrace = machine::terrace()?;
     let mut command = record(&recording)?;
-    command.arg(&terrace).args(["load", "memory", pattern, "--size", &format!("{}M", options.size_mib), "--seconds", &seconds.to_string()]);
-    let output = command.arg("--truth").arg(&truth).arg("--json").stderr(Stdio::piped()).output()?;
+    command.arg(&terrace).args([
+        "load",
+        "memory",
+        pattern,
+        "--size",
+        &format!("{}M", options.size_mib),
+        "--seconds",
+        &seconds.to_string(),
+    ]);
+    let output =
+        command.arg("--truth").arg(&truth).arg("--json").stderr(Stdio::piped()).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let load: Value = serde_json::from_slice(&output.stdout)?;
     let truth: Value = serde_json::from_str(&std::fs::read_to_string(&truth)?)?;
 
     let first = truth["address"].as_u64().context("no address")?;
-    let pages = |name: &str| truth[name].as_array().context("no truth").map(|all| all.iter().filter_map(Value::as_f64).collect::<Vec<_>>());
+    let pages = |name: &str| {
+        truth[name]
+            .as_array()
+            .context("no truth")
+            .map(|all| all.iter().filter_map(Value::as_f64).collect::<Vec<_>>())
+    };
     let mut regions: HashMap<u64, Known> = HashMap::new();
-    for (page, (accesses, misses)) in (0..).zip(pages("accesses")?.into_iter().zip(pages("misses")?)) {
+    for (page, (accesses, misses)) in
+        (0..).zip(pages("accesses")?.into_iter().zip(pages("misses")?))
+    {
         let known = regions.entry((first + page * 4096) / REGION).or_default();
         known.accesses += accesses;
         known.misses += misses;
@@ -166,8 +195,15 @@ fn record(recording: &Path) -> anyhow::Result<Command> {
 }
 
 /// Adds what was recorded between two times, ms, of the regions that are known.
-fn samples(recording: &Path, [from_ms, to_ms]: [f64; 2], regions: &mut HashMap<u64, Known>) -> anyhow::Result<()> {
-    let shown = Command::new(machine::terrace()?).args(["report", "heatmap", "--json"]).arg(recording).output()?;
+fn samples(
+    recording: &Path,
+    [from_ms, to_ms]: [f64; 2],
+    regions: &mut HashMap<u64, Known>,
+) -> anyhow::Result<()> {
+    let shown = Command::new(machine::terrace()?)
+        .args(["report", "heatmap", "--json"])
+        .arg(recording)
+        .output()?;
     let shown: Value = serde_json::from_slice(&shown.stdout).context("no recording")?;
     for window in shown["windows"].as_array().context("no windows")? {
         let start_ms = window["start_ms"].as_f64().context("no time")?;

@@ -37,14 +37,41 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
     let begun = Instant::now();
     let mut server = record(&recording)?;
     server
-        .args(["redis-server", "--port", "0", "--enable-debug-command", "yes", "--appendonly", "no", "--save", "", "--unixsocket"])
+        .args([
+            "redis-server",
+            "--port",
+            "0",
+            "--enable-debug-command",
+            "yes",
+            "--appendonly",
+            "no",
+            "--save",
+            "",
+            "--unixsocket",
+        ])
         .arg(&socket);
-    let mut server = Ended(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?);
+    let mut server =
+        Ended(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?);
     let mut connection = connect(&socket, &mut server.0)?;
     let load = |phase: &str| {
         let mut load = Command::new(&terrace);
-        load.args(["load", "kv"]).arg(&socket).args(["--protocol", "redis", "--warm-up", "0", "--json", "--phase", phase]);
-        load.args(["--items", &items.to_string(), "--value-bytes", &VALUE_BYTES.to_string(), "--seconds", &seconds.to_string()]);
+        load.args(["load", "kv"]).arg(&socket).args([
+            "--protocol",
+            "redis",
+            "--warm-up",
+            "0",
+            "--json",
+            "--phase",
+            phase,
+        ]);
+        load.args([
+            "--items",
+            &items.to_string(),
+            "--value-bytes",
+            &VALUE_BYTES.to_string(),
+            "--seconds",
+            &seconds.to_string(),
+        ]);
         // Full pipes: what redis does for each request beside touching its value is the least that it can be.
         load.args(["--connections", "32", "--depth", "16"]);
         if phase == "run" {
@@ -65,9 +92,13 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
     anyhow::ensure!(server.0.wait()?.success(), "redis-server did not end as it should have");
 
     let truth: Value = serde_json::from_reader(BufReader::new(File::open(&truth)?))?;
-    let asked = truth["operations"].as_array().context("no truth")?.iter().filter_map(Value::as_u64);
+    let asked =
+        truth["operations"].as_array().context("no truth")?.iter().filter_map(Value::as_u64);
     // Each access is drawn by itself, so any order of them is as good as that in which they came.
-    let mut order: Vec<u64> = asked.zip(&values).flat_map(|(times, value)| std::iter::repeat_n(*value, times as usize)).collect();
+    let mut order: Vec<u64> = asked
+        .zip(&values)
+        .flat_map(|(times, value)| std::iter::repeat_n(*value, times as usize))
+        .collect();
     order.shuffle(&mut SmallRng::seed_from_u64(1));
     let (mut regions, mut cache): (HashMap<u64, Known>, _) = (HashMap::new(), Cache::new());
     for value in &values {
@@ -105,28 +136,42 @@ fn connect(socket: &Path, server: &mut Child) -> anyhow::Result<BufReader<UnixSt
                 connection.set_read_timeout(Some(ANSWER_WITHIN))?;
                 return Ok(BufReader::new(connection));
             }
-            Err(error) if begun.elapsed() > START_WITHIN => bail!("redis-server did not start within {START_WITHIN:?}: {error}"),
-            Err(_) if server.try_wait()?.is_some() => bail!("redis-server ended at once; is it installed? (scripts/setup.sh test)"),
+            Err(error) if begun.elapsed() > START_WITHIN => {
+                bail!("redis-server did not start within {START_WITHIN:?}: {error}")
+            }
+            Err(_) if server.try_wait()?.is_some() => {
+                bail!("redis-server ended at once; is it installed? (scripts/setup.sh test)")
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }
 
 /// Where each item's value is: `DEBUG OBJECT` names the object, whose second word points to the string.
-fn values(connection: &mut BufReader<UnixStream>, pid: u32, items: u64) -> anyhow::Result<Vec<u64>> {
-    let memory = File::open(format!("/proc/{pid}/mem")).context("redis-server's memory cannot be read")?;
+fn values(
+    connection: &mut BufReader<UnixStream>,
+    pid: u32,
+    items: u64,
+) -> anyhow::Result<Vec<u64>> {
+    let memory =
+        File::open(format!("/proc/{pid}/mem")).context("redis-server's memory cannot be read")?;
     let mut values = Vec::with_capacity(items as usize);
     for first in (0..items).step_by(ASK as usize) {
         let some = first..(first + ASK).min(items);
-        let asked: String = some.clone().map(|item| format!("DEBUG OBJECT key-{item:012}\r\n")).collect();
+        let asked: String =
+            some.clone().map(|item| format!("DEBUG OBJECT key-{item:012}\r\n")).collect();
         connection.get_mut().write_all(asked.as_bytes())?;
         for _ in some {
             let mut line = String::new();
             connection.read_line(&mut line)?;
             let object = line.split_whitespace().find_map(|word| word.strip_prefix("at:0x"));
-            let object =
-                object.and_then(|digits| u64::from_str_radix(digits, 16).ok()).with_context(|| format!("redis-server says: {line}"))?;
-            anyhow::ensure!(line.contains("encoding:raw"), "the value is in the object itself: {line}");
+            let object = object
+                .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+                .with_context(|| format!("redis-server says: {line}"))?;
+            anyhow::ensure!(
+                line.contains("encoding:raw"),
+                "the value is in the object itself: {line}"
+            );
             let mut pointer = [0; 8];
             memory.read_exact_at(&mut pointer, object + 8)?;
             values.push(u64::from_ne_bytes(pointer));

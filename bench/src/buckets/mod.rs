@@ -68,7 +68,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         for placed in SIDES {
             let figures = measure(options, placed, 'C', theta, 0, None)?;
             let of = |name: &str| figures[name].as_f64().unwrap_or(f64::NAN);
-            let [pages, lines, l1, l2, llc, small, large] = ["pages", "lines", "l1", "l2", "llc", "tlb_64", "tlb_1536"].map(of);
+            let [pages, lines, l1, l2, llc, small, large] =
+                ["pages", "lines", "l1", "l2", "llc", "tlb_64", "tlb_1536"].map(of);
             println!(
                 "{theta:>5} {:>9} {pages:>7.2} {lines:>7.1} {l1:>7.2} {l2:>7.2} {llc:>7.2} {small:>8.2} {large:>9.2}   of a lookup; half of the misses on {} pages",
                 name(placed),
@@ -79,12 +80,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     println!();
     let whole = measure(options, false, 'C', 0.99, options.seconds, None)?;
-    let mut bench = Bench { options, whole_bytes: whole["resident_bytes"].as_u64().unwrap_or(0), rows: Vec::new() };
+    let mut bench = Bench {
+        options,
+        whole_bytes: whole["resident_bytes"].as_u64().unwrap_or(0),
+        rows: Vec::new(),
+    };
     println!(
         "{:>8} {:>5} {:>6} {:>11} {:>11} {:>7} {:>9} {:>9}",
         "workload", "skew", "DRAM", "malloc", "placed", "ratio", "load", "memory"
     );
-    let cases = options.workloads.iter().map(|workload| (*workload, 0.99)).chain(options.skews.iter().map(|skew| ('C', *skew)));
+    let cases = options
+        .workloads
+        .iter()
+        .map(|workload| (*workload, 0.99))
+        .chain(options.skews.iter().map(|skew| ('C', *skew)));
     for (workload, skew) in cases {
         for share in &options.shares {
             bench.compare(workload, skew, *share)?;
@@ -102,13 +111,24 @@ fn name(placed: bool) -> &'static str {
 }
 
 /// One run.
-fn measure(options: &Options, placed: bool, workload: char, theta: f64, seconds: u64, dram: Option<u64>) -> anyhow::Result<Value> {
+fn measure(
+    options: &Options,
+    placed: bool,
+    workload: char,
+    theta: f64,
+    seconds: u64,
+    dram: Option<u64>,
+) -> anyhow::Result<Value> {
     interrupt::check()?;
     let own = std::env::current_exe()?.to_string_lossy().into_owned();
     let Options { keys, chain, value, .. } = options;
-    let words =
-        format!("buckets-program --workload {workload} --theta {theta} --keys {keys} --chain {chain} --value {value} --seconds {seconds}");
-    let words: Vec<&str> = std::iter::once(&*own).chain(words.split(' ')).chain(placed.then_some("--placed")).collect();
+    let words = format!(
+        "buckets-program --workload {workload} --theta {theta} --keys {keys} --chain {chain} --value {value} --seconds {seconds}"
+    );
+    let words: Vec<&str> = std::iter::once(&*own)
+        .chain(words.split(' '))
+        .chain(placed.then_some("--placed"))
+        .collect();
     let dram = dram.map_or("16G".to_owned(), |bytes| bytes.to_string());
     let mut command = machine::pinned(Some(&["--dram", &dram, "--allocator", "size"]), &words)?;
     command.stderr(Stdio::null());
@@ -131,14 +151,24 @@ impl Bench<'_> {
         for _ in 0..self.options.repeats {
             for placed in SIDES {
                 let dram = (share < 100).then_some(self.whole_bytes * share / 100);
-                found[usize::from(placed)].push(measure(self.options, placed, workload, theta, self.options.seconds, dram)?);
+                found[usize::from(placed)].push(measure(
+                    self.options,
+                    placed,
+                    workload,
+                    theta,
+                    self.options.seconds,
+                    dram,
+                )?);
             }
         }
-        let of = |placed: usize, name: &str| found[placed].iter().filter_map(|run| run[name].as_f64()).collect::<Vec<_>>();
+        let of = |placed: usize, name: &str| {
+            found[placed].iter().filter_map(|run| run[name].as_f64()).collect::<Vec<_>>()
+        };
         let [malloc, placed] = [0, 1].map(|side| median(&of(side, "per_s")));
         let ratio = |name: &str| median(&of(1, name)) / median(&of(0, name));
         // What is resident is the same where a budget says so.
-        let memory = if share == 100 { format!("{:.2}", ratio("resident_bytes")) } else { "-".to_owned() };
+        let memory =
+            if share == 100 { format!("{:.2}", ratio("resident_bytes")) } else { "-".to_owned() };
         println!(
             "{workload:>8} {theta:>5} {share:>5}% {malloc:>11.0} {placed:>11.0} {:>7.2} {:>9.2} {memory:>9}",
             placed / malloc,

@@ -85,7 +85,13 @@ fn resident_bytes() -> anyhow::Result<u64> {
     Ok(statm.split(' ').nth(1).unwrap_or("").parse::<u64>()? * PAGE)
 }
 
-fn operate(table: &mut Table, workload: char, zipf: &Zipf<f64>, random: &mut SmallRng, length: Duration) -> anyhow::Result<f64> {
+fn operate(
+    table: &mut Table,
+    workload: char,
+    zipf: &Zipf<f64>,
+    random: &mut SmallRng,
+    length: Duration,
+) -> anyhow::Result<f64> {
     let (updates, both, inserts) = mix(workload)?;
     let (begun, mut done) = (Instant::now(), 0u64);
     while begun.elapsed() < length {
@@ -116,9 +122,11 @@ fn operate(table: &mut Table, workload: char, zipf: &Zipf<f64>, random: &mut Sma
 /// Misses of modelled caches and TLBs, and pages, of a lookup.
 fn model(table: &Table, zipf: &Zipf<f64>, random: &mut SmallRng) -> Value {
     const LOOKUPS: u64 = 1_000_000;
-    let mut caches = [("l1", 32 << 10), ("l2", 1 << 20), ("llc", 4 << 20)].map(|(name, bytes)| (name, Cache::of(bytes), 0u64));
+    let mut caches = [("l1", 32 << 10), ("l2", 1 << 20), ("llc", 4 << 20)]
+        .map(|(name, bytes)| (name, Cache::of(bytes), 0u64));
     // An entry for each line of these.
-    let mut tlbs = [("tlb_64", 64), ("tlb_1536", 1536)].map(|(name, entries)| (name, Cache::of(entries * 64), 0u64));
+    let mut tlbs = [("tlb_64", 64), ("tlb_1536", 1536)]
+        .map(|(name, entries)| (name, Cache::of(entries * 64), 0u64));
     let (mut lines, mut pages) = (0u64, 0u64);
     let mut by_page: HashMap<u64, u64> = HashMap::new();
     for lookup in 0..LOOKUPS {
@@ -158,8 +166,11 @@ fn model(table: &Table, zipf: &Zipf<f64>, random: &mut SmallRng) -> Value {
     });
     let pages_for_50 = before.take_while(|before| *before < half).count();
     let each = |count: u64| count as f64 / (LOOKUPS / 2) as f64;
-    let mut figures = json!({ "pages": each(pages), "lines": each(lines), "pages_for_50": pages_for_50 });
-    for (name, misses) in caches.iter().map(|cache| (cache.0, cache.2)).chain(tlbs.iter().map(|tlb| (tlb.0, tlb.2))) {
+    let mut figures =
+        json!({ "pages": each(pages), "lines": each(lines), "pages_for_50": pages_for_50 });
+    for (name, misses) in
+        caches.iter().map(|cache| (cache.0, cache.2)).chain(tlbs.iter().map(|tlb| (tlb.0, tlb.2)))
+    {
         figures[name] = json!(each(misses));
     }
     figures

@@ -44,7 +44,10 @@ fn tell<T: ?Sized>(object: &T, touched: &mut impl FnMut(u64, usize)) {
 
 impl Table {
     pub fn new(buckets: usize, value_bytes: usize) -> Self {
-        let bucket = || Bucket { first: None, arena: place::is_on().then(|| Arena::new(Placement::Default)) };
+        let bucket = || Bucket {
+            first: None,
+            arena: place::is_on().then(|| Arena::new(Placement::Default)),
+        };
         Table { buckets: (0..buckets).map(|_| bucket()).collect(), value_bytes, keys: 0 }
     }
 
@@ -86,10 +89,15 @@ impl Table {
         let value = self.value(number);
         let key = key_of(number);
         let index = self.bucket(&key);
-        let arena = self.buckets[index].arena.as_ref().map_or(Placement::Default, |arena| Placement::Arena(arena.id()));
+        let arena = self.buckets[index]
+            .arena
+            .as_ref()
+            .map_or(Placement::Default, |arena| Placement::Arena(arena.id()));
         let next = self.buckets[index].first.take();
-        let mut node = place(arena, || Box::new(Node { next, key: Box::default(), value: Box::default() }));
-        (node.key, node.value) = place(next_to(&*node), || (Box::from(&key[..]), Box::from(&value[..self.value_bytes])));
+        let mut node =
+            place(arena, || Box::new(Node { next, key: Box::default(), value: Box::default() }));
+        (node.key, node.value) =
+            place(next_to(&*node), || (Box::from(&key[..]), Box::from(&value[..self.value_bytes])));
         self.buckets[index].first = Some(node);
         self.keys += 1;
     }
@@ -135,7 +143,9 @@ impl Table {
 
     fn bucket(&self, key: &[u8; 23]) -> usize {
         // FNV-1a.
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         (hash ^ hash >> 29) as usize % self.buckets.len()
     }
 }

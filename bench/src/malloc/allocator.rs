@@ -57,19 +57,26 @@ impl Allocator {
     /// Why it cannot be measured here.
     pub fn missing(self) -> Option<String> {
         let (file, package) = self.peer()?;
-        installed(file).is_none().then(|| format!("{file} is not installed (Debian: {package}, or scripts/setup.sh bench)"))
+        installed(file).is_none().then(|| {
+            format!("{file} is not installed (Debian: {package}, or scripts/setup.sh bench)")
+        })
     }
 
     /// Of the peers and of glibc, as their packages say it; of Terrace, its own.
     pub fn version(self) -> String {
         match self.peer() {
             Some((_, package)) => {
-                let output = Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output();
-                let version = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+                let output =
+                    Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output();
+                let version = output
+                    .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+                    .unwrap_or_default();
                 if version.is_empty() { "?".into() } else { version }
             }
             // SAFETY: a constant text.
-            None if self == Glibc => unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_string_lossy().into_owned(),
+            None if self == Glibc => unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }
+                .to_string_lossy()
+                .into_owned(),
             None => env!("CARGO_PKG_VERSION").into(),
         }
     }
@@ -83,7 +90,12 @@ impl Allocator {
     }
 
     /// Runs a program with it, on these CPUs. `links_jemalloc`: its own library would come before the C library's malloc (Debian's redis).
-    pub fn command(self, cpus: &str, words: &[&str], links_jemalloc: bool) -> anyhow::Result<Command> {
+    pub fn command(
+        self,
+        cpus: &str,
+        words: &[&str],
+        links_jemalloc: bool,
+    ) -> anyhow::Result<Command> {
         let flags: Option<&[&str]> = match self {
             Size => Some(&["--dram", "16G", "--sampler", "none"]),
             Context => Some(&["--dram", "16G", "--sampler", "none", "--allocator", "context"]),

@@ -21,7 +21,10 @@ pub fn factor(number: &Natural, primes: usize) -> Natural {
         let (mut x, mut powers) = (Natural::new(1), vec![0u32; base.len() + 1]);
         for at in product {
             x = x.times(&relations[at].a).modulo(number);
-            powers.iter_mut().zip(&relations[at].powers).for_each(|(sum, power)| *sum += u32::from(*power));
+            powers
+                .iter_mut()
+                .zip(&relations[at].powers)
+                .for_each(|(sum, power)| *sum += u32::from(*power));
         }
         let mut y = Natural::new(1);
         for (prime, power) in base.iter().zip(&powers[1..]) {
@@ -95,7 +98,10 @@ fn squares(relations: &[Relation], primes: usize) -> Vec<Vec<usize>> {
         .iter()
         .enumerate()
         .map(|(at, relation)| {
-            (relation.powers.iter().map(|power| power % 2 == 1).collect(), (0..relations.len()).map(|n| n == at).collect())
+            (
+                relation.powers.iter().map(|power| power % 2 == 1).collect(),
+                (0..relations.len()).map(|n| n == at).collect(),
+            )
         })
         .collect();
     for prime in 0..primes {
@@ -106,7 +112,9 @@ fn squares(relations: &[Relation], primes: usize) -> Vec<Vec<usize>> {
             others.iter_mut().zip(&members).for_each(|(one, two)| *one ^= two);
         }
     }
-    rows.into_iter().map(|(_, members)| (0..members.len()).filter(|at| members[*at]).collect()).collect()
+    rows.into_iter()
+        .map(|(_, members)| (0..members.len()).filter(|at| members[*at]).collect())
+        .collect()
 }
 
 #[cfg(test)]
@@ -115,7 +123,11 @@ mod tests {
 
     #[test]
     fn products_of_two_primes() {
-        for (one, two, primes) in [(10_007, 10_039, 12), (1_000_003, 1_000_033, 30), (209_707_342_417, 175_733_179_723, 90)] {
+        for (one, two, primes) in [
+            (10_007, 10_039, 12),
+            (1_000_003, 1_000_033, 30),
+            (209_707_342_417, 175_733_179_723, 90),
+        ] {
             let found = factor(&Natural::new(one * two), primes).low();
             assert!(found == one || found == two, "{found} of {one} × {two}");
         }

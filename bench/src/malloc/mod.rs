@@ -116,8 +116,14 @@ impl Test {
         match self {
             Test::Pair | Test::PairSizes | Test::Churn => Group::Pairs,
             Test::Cfrac | Test::Growth | Test::Tree => Group::OneThread,
-            Test::Larson | Test::Xmalloc | Test::Mstress | Test::ThreadChurn | Test::ManyThreads => Group::Threads,
-            Test::PythonMalloc | Test::Python | Test::Sqlite | Test::Gcc | Test::Redis => Group::Whole,
+            Test::Larson
+            | Test::Xmalloc
+            | Test::Mstress
+            | Test::ThreadChurn
+            | Test::ManyThreads => Group::Threads,
+            Test::PythonMalloc | Test::Python | Test::Sqlite | Test::Gcc | Test::Redis => {
+                Group::Whole
+            }
         }
     }
 
@@ -158,7 +164,12 @@ struct Run {
 impl From<Value> for Run {
     fn from(value: Value) -> Run {
         let of = |name: &str| value[name].as_f64().unwrap_or(f64::NAN);
-        Run { seconds: of("seconds"), cpu_s: of("cpu_s"), peak_bytes: of("peak_bytes"), operations: of("operations") }
+        Run {
+            seconds: of("seconds"),
+            cpu_s: of("cpu_s"),
+            peak_bytes: of("peak_bytes"),
+            operations: of("operations"),
+        }
     }
 }
 
@@ -168,8 +179,13 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// What a program prints. It and all that it started is ended when it takes too long.
 fn output_within(mut command: Command) -> anyhow::Result<String> {
     let (mut output, mut errors): (File, File) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?).process_group(0);
-    let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(errors.try_clone()?)
+        .process_group(0);
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     let begun = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -191,7 +207,8 @@ fn output_within(mut command: Command) -> anyhow::Result<String> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (said, complaints) = (text(&mut output)?, text(&mut errors)?);
-    let shown: Vec<&str> = complaints.lines().filter(|line| !line.trim().is_empty()).take(4).collect();
+    let shown: Vec<&str> =
+        complaints.lines().filter(|line| !line.trim().is_empty()).take(4).collect();
     anyhow::ensure!(status.success(), "{status}: {}", shown.join(" | "));
     Ok(said)
 }
@@ -207,13 +224,24 @@ struct Found {
 impl Found {
     /// The median over the rounds of what a side takes, divided by what the other does in the same round.
     fn ratio(&self, side: Allocator, base: Allocator, of: fn(&Run) -> f64) -> f64 {
-        let (Some(with), Some(without)) = (self.runs.get(side.name()), self.runs.get(base.name())) else { return f64::NAN };
-        results::median(&with.iter().zip(without).map(|(with, without)| of(with) / of(without)).collect::<Vec<_>>())
+        let (Some(with), Some(without)) = (self.runs.get(side.name()), self.runs.get(base.name()))
+        else {
+            return f64::NAN;
+        };
+        results::median(
+            &with
+                .iter()
+                .zip(without)
+                .map(|(with, without)| of(with) / of(without))
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// The median.
     fn of(&self, side: Allocator, of: fn(&Run) -> f64) -> f64 {
-        self.runs.get(side.name()).map_or(f64::NAN, |runs| results::median(&runs.iter().map(of).collect::<Vec<_>>()))
+        self.runs
+            .get(side.name())
+            .map_or(f64::NAN, |runs| results::median(&runs.iter().map(of).collect::<Vec<_>>()))
     }
 
     fn json(&self) -> Value {
@@ -243,17 +271,27 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         None => true,
     });
     let tests = if options.tests.is_empty() { Test::all() } else { options.tests.clone() };
-    let base = if sides.contains(&Allocator::Jemalloc) { Allocator::Jemalloc } else { *sides.first().context("no sides")? };
-    let versions: serde_json::Map<String, Value> = sides.iter().map(|side| (side.name().into(), json!(side.version()))).collect();
+    let base = if sides.contains(&Allocator::Jemalloc) {
+        Allocator::Jemalloc
+    } else {
+        *sides.first().context("no sides")?
+    };
+    let versions: serde_json::Map<String, Value> =
+        sides.iter().map(|side| (side.name().into(), json!(side.version()))).collect();
     println!(
         "Allocators: to {} = 1, medians of {} interleaved repeats, scale {}; {}\n",
         base.name(),
         options.repeats,
         options.scale,
-        sides.iter().map(|side| format!("{} {}", side.name(), side.version())).collect::<Vec<_>>().join(", ")
+        sides
+            .iter()
+            .map(|side| format!("{} {}", side.name(), side.version()))
+            .collect::<Vec<_>>()
+            .join(", ")
     );
     // A short round before shows which sides can do it, and fills caches.
-    let (short, full) = (whole::Inputs::new(options.scale.min(0.05))?, whole::Inputs::new(options.scale)?);
+    let (short, full) =
+        (whole::Inputs::new(options.scale.min(0.05))?, whole::Inputs::new(options.scale)?);
     let mut found = Vec::new();
     for test in tests {
         found.push(measure(options, test, &sides, &short, &full)?);
@@ -267,7 +305,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write("malloc", figures)
 }
 
-fn measure(options: &Options, test: Test, sides: &[Allocator], short: &whole::Inputs, full: &whole::Inputs) -> anyhow::Result<Found> {
+fn measure(
+    options: &Options,
+    test: Test,
+    sides: &[Allocator],
+    short: &whole::Inputs,
+    full: &whole::Inputs,
+) -> anyhow::Result<Found> {
     let mut found = Found { test, runs: BTreeMap::new(), failed: BTreeMap::new() };
     for round in 0..=options.repeats {
         // Every second one goes backwards: what drifts meets all sides alike.
@@ -280,8 +324,13 @@ fn measure(options: &Options, test: Test, sides: &[Allocator], short: &whole::In
                 continue;
             }
             interrupt::check()?;
-            let (inputs, scale) = if round == 0 { (short, options.scale.min(0.05)) } else { (full, options.scale) };
-            let run = if test.group() == Group::Whole { inputs.run(test, side) } else { run_own(test, side, scale) };
+            let (inputs, scale) =
+                if round == 0 { (short, options.scale.min(0.05)) } else { (full, options.scale) };
+            let run = if test.group() == Group::Whole {
+                inputs.run(test, side)
+            } else {
+                run_own(test, side, scale)
+            };
             match run {
                 Ok(run) if round > 0 => found.runs.entry(side.name()).or_default().push(run),
                 Ok(_) => {}
@@ -300,6 +349,10 @@ fn measure(options: &Options, test: Test, sides: &[Allocator], short: &whole::In
 /// A test of ours.
 fn run_own(test: Test, side: Allocator, scale: f64) -> anyhow::Result<Run> {
     let own = std::env::current_exe()?.to_string_lossy().into_owned();
-    let command = side.command(&test.cpus(), &[&own, "malloc-program", test.name(), &scale.to_string()], false)?;
+    let command = side.command(
+        &test.cpus(),
+        &[&own, "malloc-program", test.name(), &scale.to_string()],
+        false,
+    )?;
     Ok(serde_json::from_str::<Value>(&output_within(command)?)?.into())
 }

@@ -22,7 +22,11 @@ impl Natural {
     /// Of a number that fits.
     pub fn new(number: u128) -> Natural {
         let mut natural = Natural::zeros(4);
-        natural.digits_mut().iter_mut().enumerate().for_each(|(at, digit)| *digit = (number >> (at * DIGIT_BITS)) as u32);
+        natural
+            .digits_mut()
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, digit)| *digit = (number >> (at * DIGIT_BITS)) as u32);
         natural.trimmed()
     }
 
@@ -59,7 +63,12 @@ impl Natural {
 
     /// The lowest 128 bits.
     pub fn low(&self) -> u128 {
-        self.digits().iter().take(4).enumerate().map(|(at, digit)| u128::from(*digit) << (at * DIGIT_BITS)).sum()
+        self.digits()
+            .iter()
+            .take(4)
+            .enumerate()
+            .map(|(at, digit)| u128::from(*digit) << (at * DIGIT_BITS))
+            .sum()
     }
 
     /// The sum.
@@ -80,7 +89,8 @@ impl Natural {
         let mut difference = Natural::zeros(self.len);
         let mut borrow = false;
         for (at, digit) in difference.digits_mut().iter_mut().enumerate() {
-            let (less, first) = self.digits()[at].overflowing_sub(other.digits().get(at).copied().unwrap_or(0));
+            let (less, first) =
+                self.digits()[at].overflowing_sub(other.digits().get(at).copied().unwrap_or(0));
             let (least, second) = less.overflowing_sub(u32::from(borrow));
             (*digit, borrow) = (least, first || second);
         }
@@ -145,7 +155,9 @@ impl Natural {
             let part = &mut rest.digits_mut()[at..=at + len];
             let head = u64::from(part[len]) << DIGIT_BITS | u64::from(part[len - 1]);
             let (mut guess, mut left) = (head / top, head % top);
-            while guess >> DIGIT_BITS != 0 || guess * next > (left << DIGIT_BITS | u64::from(part[len - 2])) {
+            while guess >> DIGIT_BITS != 0
+                || guess * next > (left << DIGIT_BITS | u64::from(part[len - 2]))
+            {
                 guess -= 1;
                 left += top;
                 if left >> DIGIT_BITS != 0 {
@@ -216,7 +228,9 @@ impl Natural {
 
     /// Which is greater.
     pub fn compare(&self, other: &Natural) -> Ordering {
-        self.len.cmp(&other.len).then_with(|| self.digits().iter().rev().cmp(other.digits().iter().rev()))
+        self.len
+            .cmp(&other.len)
+            .then_with(|| self.digits().iter().rev().cmp(other.digits().iter().rev()))
     }
 }
 
@@ -230,7 +244,11 @@ mod tests {
         const EDGES: [u32; 6] = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
         let mut number = 0;
         for _ in 0..4 {
-            let digit = if random.below(2) == 0 { EDGES[random.below(EDGES.len())] } else { random.draw() as u32 };
+            let digit = if random.below(2) == 0 {
+                EDGES[random.below(EDGES.len())]
+            } else {
+                random.draw() as u32
+            };
             number = number << DIGIT_BITS | u128::from(digit);
         }
         number >> (random.below(4) * DIGIT_BITS + random.below(2) * random.below(DIGIT_BITS))
@@ -251,7 +269,10 @@ mod tests {
             assert_eq!((quotient.low(), rest.low()), (a / b, a % b));
             let digit = b as u32 | 1;
             let (quotient, rest) = one.over_digit(digit);
-            assert_eq!((quotient.low(), u128::from(rest)), (a / u128::from(digit), a % u128::from(digit)));
+            assert_eq!(
+                (quotient.low(), u128::from(rest)),
+                (a / u128::from(digit), a % u128::from(digit))
+            );
             assert_eq!(one.root().low(), a.isqrt());
         }
     }

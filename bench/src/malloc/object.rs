@@ -54,7 +54,9 @@ impl Object {
     #[inline(always)]
     pub fn is_marked(&self, byte: u8) -> bool {
         // SAFETY: inside the object, and written.
-        unsafe { self.at.as_ptr().read() == byte && self.at.as_ptr().add(self.bytes - 1).read() == byte }
+        unsafe {
+            self.at.as_ptr().read() == byte && self.at.as_ptr().add(self.bytes - 1).read() == byte
+        }
     }
 
     /// Where it lies.

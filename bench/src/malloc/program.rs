@@ -25,10 +25,15 @@ pub fn run(test: Test, scale: f64) -> anyhow::Result<()> {
         Test::Mstress => without_count(threads::mstress, scale),
         Test::ThreadChurn => without_count(threads::thread_churn, scale),
         Test::ManyThreads => without_count(threads::many_threads, scale),
-        Test::PythonMalloc | Test::Python | Test::Sqlite | Test::Gcc | Test::Redis => anyhow::bail!("{} is another program", test.name()),
+        Test::PythonMalloc | Test::Python | Test::Sqlite | Test::Gcc | Test::Redis => {
+            anyhow::bail!("{} is another program", test.name())
+        }
     };
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{}", figures(seconds, machine::cpu_seconds(libc::RUSAGE_SELF), peak_bytes("self")?, operations));
+    println!(
+        "{}",
+        figures(seconds, machine::cpu_seconds(libc::RUSAGE_SELF), peak_bytes("self")?, operations)
+    );
     Ok(())
 }
 
@@ -62,13 +67,24 @@ pub fn launch(input: Option<PathBuf>, words: &[String]) -> anyhow::Result<()> {
     // SAFETY: no pointers inside; two places to write to.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        anyhow::ensure!(libc::wait4(child.id() as i32, &mut status, 0, &mut usage) == child.id() as i32, "cannot wait for {program}");
+        anyhow::ensure!(
+            libc::wait4(child.id() as i32, &mut status, 0, &mut usage) == child.id() as i32,
+            "cannot wait for {program}"
+        );
         usage
     };
     let seconds = begun.elapsed().as_secs_f64();
     let status = ExitStatus::from_raw(status);
     anyhow::ensure!(status.success(), "{program} failed ({status})");
     let of = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    println!("{}", figures(seconds, of(usage.ru_utime) + of(usage.ru_stime), (usage.ru_maxrss as u64) << 10, 0));
+    println!(
+        "{}",
+        figures(
+            seconds,
+            of(usage.ru_utime) + of(usage.ru_stime),
+            (usage.ru_maxrss as u64) << 10,
+            0
+        )
+    );
     Ok(())
 }

@@ -43,9 +43,12 @@ fn site<const NUMBER: u8>(bytes: usize) -> Object {
 
 /// 8,000 objects of eight callers: any one goes, and another comes.
 pub fn churn(scale: f64) -> u64 {
-    const SITES: [fn(usize) -> Object; 8] = [site::<0>, site::<1>, site::<2>, site::<3>, site::<4>, site::<5>, site::<6>, site::<7>];
+    const SITES: [fn(usize) -> Object; 8] =
+        [site::<0>, site::<1>, site::<2>, site::<3>, site::<4>, site::<5>, site::<6>, site::<7>];
     let mut random = Random::new(2);
-    let some = |random: &mut Random| SITES[random.below(SITES.len())](random.between(SMALL_BYTES.0, SMALL_BYTES.1));
+    let some = |random: &mut Random| {
+        SITES[random.below(SITES.len())](random.between(SMALL_BYTES.0, SMALL_BYTES.1))
+    };
     let mut live: Vec<Object> = (0..8000).map(|_| some(&mut random)).collect();
     let count = super::scaled(24_000_000, scale);
     for _ in 0..count {
@@ -58,8 +61,12 @@ pub fn churn(scale: f64) -> u64 {
 /// Factors, by numbers of a few digits that live for a moment.
 pub fn cfrac(scale: f64) -> u64 {
     // Products of two primes of 36 and 38 bits.
-    const NUMBERS: [u128; 4] =
-        [4_599_825_868_123_263_349_613, 2_857_816_730_781_632_790_517, 36_852_538_094_199_362_210_491, 29_396_690_231_811_509_382_437];
+    const NUMBERS: [u128; 4] = [
+        4_599_825_868_123_263_349_613,
+        2_857_816_730_781_632_790_517,
+        36_852_538_094_199_362_210_491,
+        29_396_690_231_811_509_382_437,
+    ];
     for at in 0..super::scaled(48, scale) {
         let number = Natural::new(NUMBERS[at as usize % NUMBERS.len()]);
         let factor = cfrac::factor(&number, 100);
@@ -90,7 +97,10 @@ pub fn growth(scale: f64) -> u64 {
         let mut large: Vec<Object> = (0..4).map(|_| Object::new(64)).collect();
         large.iter_mut().for_each(|array| array.fill(0, 1));
         while large.iter_mut().filter_map(|array| grow(array, 6 << 20)).count() > 0 {}
-        assert!(arrays.iter().map(|(array, _)| array).chain(&large).all(|array| array.is_marked(1)), "it lost bytes");
+        assert!(
+            arrays.iter().map(|(array, _)| array).chain(&large).all(|array| array.is_marked(1)),
+            "it lost bytes"
+        );
     }
     0
 }

@@ -23,7 +23,8 @@ pub fn larson(scale: f64) {
         object.mark(0);
         object
     };
-    let mut arrays: Vec<Vec<Object>> = (0..threads).map(|_| (0..OBJECTS).map(|_| some()).collect()).collect();
+    let mut arrays: Vec<Vec<Object>> =
+        (0..threads).map(|_| (0..OBJECTS).map(|_| some()).collect()).collect();
     let replacements = scaled(24_000_000, scale) / GENERATIONS / threads as u64;
     for generation in 0..GENERATIONS {
         thread::scope(|scope| {
@@ -86,7 +87,10 @@ impl Queue {
 pub fn xmalloc(scale: f64) {
     const BATCH: usize = 512;
     let pairs = threads();
-    let queue = Queue { batches: Mutex::new((VecDeque::with_capacity(Queue::LONGEST), pairs)), changed: Condvar::new() };
+    let queue = Queue {
+        batches: Mutex::new((VecDeque::with_capacity(Queue::LONGEST), pairs)),
+        changed: Condvar::new(),
+    };
     let batches = (scaled(20_000_000, scale) as usize / BATCH / pairs).max(1);
     thread::scope(|scope| {
         for number in 0..pairs {
@@ -97,7 +101,8 @@ pub fn xmalloc(scale: f64) {
                     let batch = (0..BATCH)
                         .map(|_| {
                             // Sizes of 16 to 512 bytes, small ones more often.
-                            let mut object = Object::new(16 << random.below(6).min(random.below(6)));
+                            let mut object =
+                                Object::new(16 << random.below(6).min(random.below(6)));
                             object.mark(7);
                             object
                         })
@@ -108,7 +113,10 @@ pub fn xmalloc(scale: f64) {
             });
             scope.spawn(move || {
                 while let Some(batch) = queue.take() {
-                    assert!(batch.iter().all(|object| object.is_marked(7)), "somebody else wrote to an object");
+                    assert!(
+                        batch.iter().all(|object| object.is_marked(7)),
+                        "somebody else wrote to an object"
+                    );
                 }
             });
         }
@@ -150,7 +158,8 @@ pub fn mstress(scale: f64) {
                 let table = &table;
                 scope.spawn(move || {
                     let mut random = Random::new(phase << 8 | number as u64);
-                    let (mut passing, mut kept): (Vec<Box<Node>>, Vec<Box<Node>>) = (Vec::new(), Vec::new());
+                    let (mut passing, mut kept): (Vec<Box<Node>>, Vec<Box<Node>>) =
+                        (Vec::new(), Vec::new());
                     for _ in 0..steps {
                         let mut node = Node::new(&mut random);
                         if random.below(4) == 0
@@ -169,7 +178,9 @@ pub fn mstress(scale: f64) {
                         }
                         if random.below(4) == 0 && !passing.is_empty() {
                             let at = random.below(passing.len());
-                            let mut slot = table[random.below(SLOTS)].lock().unwrap_or_else(PoisonError::into_inner);
+                            let mut slot = table[random.below(SLOTS)]
+                                .lock()
+                                .unwrap_or_else(PoisonError::into_inner);
                             match &mut *slot {
                                 Some(there) => std::mem::swap(there, &mut passing[at]),
                                 empty => *empty = Some(passing.swap_remove(at)),
@@ -181,7 +192,9 @@ pub fn mstress(scale: f64) {
         });
         // Now and then all of the table goes at once, freed by one thread.
         if phase % 10 == 9 {
-            table.iter().for_each(|slot| drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take()));
+            table
+                .iter()
+                .for_each(|slot| drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take()));
         }
     }
 }
@@ -234,7 +247,11 @@ pub fn many_threads(scale: f64) {
                 let mut objects: Vec<Object> = (0..64)
                     .map(|_| {
                         // Most of up to 512 bytes.
-                        let bytes = if random.below(8) == 0 { random.between(512, 4096) } else { random.between(16, 512) };
+                        let bytes = if random.below(8) == 0 {
+                            random.between(512, 4096)
+                        } else {
+                            random.between(16, 512)
+                        };
                         let mut object = Object::new(bytes);
                         object.fill(0, 9);
                         object
@@ -246,9 +263,15 @@ pub fn many_threads(scale: f64) {
                     keep
                 });
                 all.wait();
-                assert!(objects.iter().all(|object| object.is_marked(9)), "somebody else wrote to an object");
+                assert!(
+                    objects.iter().all(|object| object.is_marked(9)),
+                    "somebody else wrote to an object"
+                );
             };
-            thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work).expect("a thread can be made");
+            thread::Builder::new()
+                .stack_size(256 << 10)
+                .spawn_scoped(scope, work)
+                .expect("a thread can be made");
         }
     });
 }

@@ -39,7 +39,10 @@ pub struct Inputs {
 impl Inputs {
     /// Writes them.
     pub fn new(scale: f64) -> anyhow::Result<Inputs> {
-        let inputs = Inputs { directory: tempfile::Builder::new().prefix("terrace-malloc-").tempdir()?, scale };
+        let inputs = Inputs {
+            directory: tempfile::Builder::new().prefix("terrace-malloc-").tempdir()?,
+            scale,
+        };
         fs::write(inputs.path("script.sql"), sql(scaled(150_000, scale)))?;
         fs::write(inputs.path("program.c"), c_source(scaled(350, scale)))?;
         Ok(inputs)
@@ -53,11 +56,25 @@ impl Inputs {
     pub fn run(&self, test: Test, allocator: Allocator) -> anyhow::Result<Run> {
         let rounds = scaled(8, self.scale).to_string();
         let (input, words): (Option<&str>, Vec<String>) = match test {
-            Test::PythonMalloc | Test::Python => (None, [PYTHON, "-c", JSON, &rounds].map(str::to_owned).to_vec()),
-            Test::Sqlite => (Some("script.sql"), ["sqlite3", ":memory:"].map(str::to_owned).to_vec()),
+            Test::PythonMalloc | Test::Python => {
+                (None, [PYTHON, "-c", JSON, &rounds].map(str::to_owned).to_vec())
+            }
+            Test::Sqlite => {
+                (Some("script.sql"), ["sqlite3", ":memory:"].map(str::to_owned).to_vec())
+            }
             Test::Gcc => {
                 let of = |name: &str| self.path(name).to_string_lossy().into_owned();
-                (None, vec!["gcc".into(), "-O2".into(), "-c".into(), of("program.c"), "-o".into(), of("program.o")])
+                (
+                    None,
+                    vec![
+                        "gcc".into(),
+                        "-O2".into(),
+                        "-c".into(),
+                        of("program.c"),
+                        "-o".into(),
+                        of("program.o"),
+                    ],
+                )
             }
             Test::Redis => return self.redis(allocator),
             _ => bail!("{} is no program of others", test.name()),
@@ -71,7 +88,9 @@ impl Inputs {
         all.extend(words);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let mut command = allocator.command(&test.cpus(), &all, false)?;
-        command.env("PYTHONHASHSEED", "0").env("PYTHONMALLOC", if test == Test::PythonMalloc { "malloc" } else { "default" });
+        command
+            .env("PYTHONHASHSEED", "0")
+            .env("PYTHONMALLOC", if test == Test::PythonMalloc { "malloc" } else { "default" });
         Ok(serde_json::from_str::<Value>(&output_within(command)?)?.into())
     }
 
@@ -80,16 +99,46 @@ impl Inputs {
         let socket = self.path("redis.sock");
         let _ = fs::remove_file(&socket);
         let at = socket.to_string_lossy().into_owned();
-        let words = ["redis-server", "--port", "0", "--unixsocket", &at, "--appendonly", "no", "--io-threads", "1", "--save", ""];
+        let words = [
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            &at,
+            "--appendonly",
+            "no",
+            "--io-threads",
+            "1",
+            "--save",
+            "",
+        ];
         let mut command = allocator.command(&Test::Redis.cpus(), &words, true)?;
-        command.current_dir(self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
         let mut server = Server(command.spawn()?);
         let pid = server.wait_for(&socket)?;
         let last = std::thread::available_parallelism().map_or(0, |cpus| cpus.get() - 1);
         let questions = scaled(100_000, self.scale).to_string();
         let ask = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100";
         let mut client = Command::new("taskset");
-        client.args(["-c", &last.to_string(), "redis-benchmark", "-s", &at, "-q", "-n", &questions, "-r", "100000", "-d", "200"]);
+        client.args([
+            "-c",
+            &last.to_string(),
+            "redis-benchmark",
+            "-s",
+            &at,
+            "-q",
+            "-n",
+            &questions,
+            "-r",
+            "100000",
+            "-d",
+            "200",
+        ]);
         client.args(["-P", "32", "-c", "32", "-t", ask]);
         let begun = Instant::now();
         output_within(client)?;
@@ -109,12 +158,19 @@ impl Server {
             if let Some(status) = self.0.try_wait()? {
                 bail!("redis-server ended ({status})");
             }
-            anyhow::ensure!(begun.elapsed() < Duration::from_secs(30), "redis-server does not listen");
+            anyhow::ensure!(
+                begun.elapsed() < Duration::from_secs(30),
+                "redis-server does not listen"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         // taskset becomes the program, or `terrace run`, whose child the program is.
         let name = fs::read_to_string(format!("/proc/{}/comm", self.0.id()))?;
-        if name.trim() == "terrace" { process::child(self.0.id()).context("terrace run has no child") } else { Ok(self.0.id()) }
+        if name.trim() == "terrace" {
+            process::child(self.0.id()).context("terrace run has no child")
+        } else {
+            Ok(self.0.id())
+        }
     }
 }
 
@@ -159,7 +215,8 @@ fn c_source(functions: u64) -> String {
     for n in 0..functions {
         let other = n.saturating_sub(1 + n % 7);
         let [a, b, c] = [3 + n % 11, 5 + n % 17, 1 + n % 5];
-        let call = if n == 0 { "key".to_owned() } else { format!("work_{other}(list->next, key - {c})") };
+        let call =
+            if n == 0 { "key".to_owned() } else { format!("work_{other}(list->next, key - {c})") };
         let _ = write!(
             text,
             "long work_{n}(struct node *list, long key) {{

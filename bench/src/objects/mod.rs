@@ -53,7 +53,8 @@ enum Part {
     Speed,
 }
 
-const PROGRAMS: [(&str, &str); 4] = [("tree", "uniform"), ("tree", "zipf"), ("store", "uniform"), ("store", "zipf")];
+const PROGRAMS: [(&str, &str); 4] =
+    [("tree", "uniform"), ("tree", "zipf"), ("store", "uniform"), ("store", "zipf")];
 
 /// By size, but for what the program places itself.
 const PLACED: &str = "placed";
@@ -81,11 +82,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn program(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::Result<Vec<String>> {
     let own = std::env::current_exe()?.to_string_lossy().into_owned();
     let keys = if kind == "store" { keys / 4 } else { keys };
-    Ok([&own, "objects-program", kind, distribution, &keys.to_string(), &seconds.to_string()].map(str::to_owned).to_vec())
+    Ok([&own, "objects-program", kind, distribution, &keys.to_string(), &seconds.to_string()]
+        .map(str::to_owned)
+        .to_vec())
 }
 
 fn command(side: &str, flags: Option<&[&str]>, words: &[String]) -> anyhow::Result<Command> {
-    let words: Vec<&str> = words.iter().map(String::as_str).chain((side == PLACED).then_some("--placed")).collect();
+    let words: Vec<&str> =
+        words.iter().map(String::as_str).chain((side == PLACED).then_some("--placed")).collect();
     let mut command = machine::pinned(flags, &words)?;
     if side == "jemalloc" {
         command.env("LD_PRELOAD", jemalloc().context("libjemalloc.so.2 is not installed")?);
@@ -94,8 +98,14 @@ fn command(side: &str, flags: Option<&[&str]>, words: &[String]) -> anyhow::Resu
 }
 
 fn pages(options: &Options) -> anyhow::Result<()> {
-    println!("Share of the heap's pages that hold 50 % and 80 % of the misses of a 4 MiB cache; medians of {} repeats\n", options.repeats);
-    println!("{:>6} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}", "what", "keys", "objects", "50 %", "80 %", "50 %", "80 %", "pages");
+    println!(
+        "Share of the heap's pages that hold 50 % and 80 % of the misses of a 4 MiB cache; medians of {} repeats\n",
+        options.repeats
+    );
+    println!(
+        "{:>6} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "what", "keys", "objects", "50 %", "80 %", "50 %", "80 %", "pages"
+    );
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
         let words = program(kind, distribution, options.keys, 0)?;
@@ -108,13 +118,18 @@ fn pages(options: &Options) -> anyhow::Result<()> {
     match recorded::build() {
         Ok(programs) => {
             for name in recorded::PROGRAMS {
-                pages_of(name, "zipf", options.repeats, &mut rows, |side, _, seed| recorded::pages(&programs, name, side, seed))?;
+                pages_of(name, "zipf", options.repeats, &mut rows, |side, _, seed| {
+                    recorded::pages(&programs, name, side, seed)
+                })?;
             }
         }
         Err(error) => println!("without SQLite and redis-server: {error:#}"),
     }
     println!();
-    results::write("objects-pages", json!({ "keys": options.keys, "repeats": options.repeats, "rows": rows }))
+    results::write(
+        "objects-pages",
+        json!({ "keys": options.keys, "repeats": options.repeats, "rows": rows }),
+    )
 }
 
 /// One program on all sides, by what runs it on a side once and gives the figures.
@@ -127,12 +142,22 @@ fn pages_of(
 ) -> anyhow::Result<()> {
     let (mut by_size, mut placed) = (f64::NAN, f64::NAN);
     for (side, flags) in SIDES {
-        let found: Option<Vec<Value>> = (1..=repeats as u64).map(|seed| run(side, flags, seed)).collect::<anyhow::Result<_>>()?;
+        let found: Option<Vec<Value>> = (1..=repeats as u64)
+            .map(|seed| run(side, flags, seed))
+            .collect::<anyhow::Result<_>>()?;
         let Some(found) = found else { continue };
-        let of = |path: &str| median(&found.iter().filter_map(|value| value.pointer(path)?.as_f64()).collect::<Vec<_>>());
+        let of = |path: &str| {
+            median(
+                &found.iter().filter_map(|value| value.pointer(path)?.as_f64()).collect::<Vec<_>>(),
+            )
+        };
         let mut line = |name: &str, half: f64, most: f64, pages: f64| {
             let share = |part: f64| format!("{:.1}%", part / pages * 100.0);
-            println!("{kind:>6} {distribution:>8} {name:>9} {:>8} {:>8} {half:>9.0} {most:>9.0} {pages:>9.0}", share(half), share(most));
+            println!(
+                "{kind:>6} {distribution:>8} {name:>9} {:>8} {:>8} {half:>9.0} {most:>9.0} {pages:>9.0}",
+                share(half),
+                share(most)
+            );
             rows.push(json!({ "program": kind, "keys": distribution, "objects": name, "pages": pages, "pages_for_50": half, "pages_for_80": most }));
         };
         line(side, of("/pages_for_50"), of("/pages_for_80"), of("/pages"));
@@ -143,10 +168,27 @@ fn pages_of(
             placed = of("/pages_for_50");
         }
         if side == "context" {
-            line("oracle", of("/oracle/pages_for_50"), of("/oracle/pages_for_80"), of("/oracle/pages"));
+            line(
+                "oracle",
+                of("/oracle/pages_for_50"),
+                of("/oracle/pages_for_80"),
+                of("/oracle/pages"),
+            );
             let (context, oracle) = (of("/pages_for_50"), of("/oracle/pages_for_50"));
-            print!("{:>25} at 50 %: context / jemalloc {:.2}, context / oracle {:.2}", "", context / by_size, context / oracle);
-            println!("{}", if placed.is_nan() { String::new() } else { format!(", placed / oracle {:.2}", placed / oracle) });
+            print!(
+                "{:>25} at 50 %: context / jemalloc {:.2}, context / oracle {:.2}",
+                "",
+                context / by_size,
+                context / oracle
+            );
+            println!(
+                "{}",
+                if placed.is_nan() {
+                    String::new()
+                } else {
+                    format!(", placed / oracle {:.2}", placed / oracle)
+                }
+            );
         }
     }
     Ok(())
@@ -226,7 +268,10 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         for _ in 0..options.repeats {
             interrupt::check()?;
             // The kernel ends a program now and then whose group's limit is this low, instead of reclaiming.
-            let total = match (0..3).map(|_| in_group(&words, options.resident, &zram)).find_map(Result::ok) {
+            let total = match (0..3)
+                .map(|_| in_group(&words, options.resident, &zram))
+                .find_map(Result::ok)
+            {
                 Some((per_s, total)) => {
                     found[0].push(per_s);
                     total
@@ -265,5 +310,8 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         rows.push(json!({ "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0], "size": found[1], "context": found[2], "context_sampled": found[3], "placed": found[4] }));
     }
     println!();
-    results::write(&format!("objects-speed-{}", options.resident), json!({ "keys": options.keys, "rows": rows }))
+    results::write(
+        &format!("objects-speed-{}", options.resident),
+        json!({ "keys": options.keys, "rows": rows }),
+    )
 }

@@ -81,7 +81,10 @@ fn measure(measured: &impl Measured, drawn: &Drawn, keys: u64, seconds: u64) -> 
         let (begun, mut done) = (Instant::now(), 0u64);
         while begun.elapsed() < length {
             for _ in 0..64 {
-                assert!(measured.look_up(key_of(drawn.next(&mut random), keys), &mut |_, _| ()), "a key is gone");
+                assert!(
+                    measured.look_up(key_of(drawn.next(&mut random), keys), &mut |_, _| ()),
+                    "a key is gone"
+                );
             }
             done += 64;
         }
@@ -128,7 +131,9 @@ fn pages(measured: &impl Measured, drawn: &Drawn, keys: u64, random: &mut SmallR
     counts.sort_unstable_by(|a, b| b.cmp(a));
     // The most missed byte for byte first.
     let mut objects: Vec<(u64, u64)> = misses.into_values().collect();
-    objects.sort_unstable_by(|(bytes, met), (other_bytes, other)| (other * bytes).cmp(&(met * other_bytes)));
+    objects.sort_unstable_by(|(bytes, met), (other_bytes, other)| {
+        (other * bytes).cmp(&(met * other_bytes))
+    });
     let mut packed = vec![0u64];
     let mut used = 0;
     for (bytes, met) in objects {

@@ -16,7 +16,11 @@ pub fn build() -> anyhow::Result<PathBuf> {
     let into = std::env::current_exe()?.with_file_name("recorded-programs");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/build.sh");
     let output = Command::new(script).arg(&into).args(PROGRAMS).stdin(Stdio::null()).output()?;
-    anyhow::ensure!(output.status.success(), "bench/programs/build.sh failed: {}", String::from_utf8_lossy(&output.stderr));
+    anyhow::ensure!(
+        output.status.success(),
+        "bench/programs/build.sh failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(into)
 }
 
@@ -36,25 +40,33 @@ pub fn pages(programs: &Path, name: &str, side: &str, seed: u64) -> anyhow::Resu
             let terrace = machine::terrace()?.to_string_lossy().into_owned();
             // A budget that is never near. The recorder's malloc is a frame of its own: one more makes the default depth.
             let more = ["--dram", "8G", "--context-depth", "5", "--"];
-            [terrace, "run".into()].into_iter().chain(flags.iter().chain(&more).map(|word| (*word).to_owned())).collect()
+            [terrace, "run".into()]
+                .into_iter()
+                .chain(flags.iter().chain(&more).map(|word| (*word).to_owned()))
+                .collect()
         }
         _ => Vec::new(),
     };
     let mut command = Command::new(if name == "redis" { "sh" } else { "env" });
     machine::ends_with_us(&mut command);
-    command.env("TERRACE_RECORD", format!("pages:{}", file.display())).stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
+    command
+        .env("TERRACE_RECORD", format!("pages:{}", file.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .stdin(Stdio::null());
     if name == "redis" {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/redis.sh");
         command.arg(script).arg(programs).args(&prefix).env("SEED", seed.to_string());
     } else {
-        command.env("TERRACE_RECORD_START", "call").args(&prefix).arg(programs.join("sqlite_points")).args([
-            "300000",
-            "1000000",
-            &seed.to_string(),
-        ]);
+        command
+            .env("TERRACE_RECORD_START", "call")
+            .args(&prefix)
+            .arg(programs.join("sqlite_points"))
+            .args(["300000", "1000000", &seed.to_string()]);
     }
     let status = command.status()?;
     anyhow::ensure!(status.success(), "{name} on the side {side} ended with {status}");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("{name} on the side {side} recorded nothing"))?;
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("{name} on the side {side} recorded nothing"))?;
     Ok(Some(serde_json::from_str(&text)?))
 }

@@ -46,7 +46,8 @@ fn make_leaf() -> Box<Node> {
 /// With placements: hot, as more lookups come by; the more, the higher above the leaves, so with others of its level.
 #[inline(never)]
 fn make_inner(level: usize) -> Box<Node> {
-    let inner = place(with_kind(level, Placement::Hot), || make_node(Pointers::Inner(Box::default())));
+    let inner =
+        place(with_kind(level, Placement::Hot), || make_node(Pointers::Inner(Box::default())));
     std::hint::black_box(inner)
 }
 
@@ -100,7 +101,8 @@ fn insert(node: &mut Node, level: usize, key: u64) -> Option<Split> {
             }
             let mut right = make_leaf();
             let Pointers::Leaf(theirs) = &mut right.pointers else { unreachable!("it is a leaf") };
-            let mut all: Vec<(u64, Option<Box<Record>>)> = node.keys.iter().copied().zip(records.iter_mut().map(Option::take)).collect();
+            let mut all: Vec<(u64, Option<Box<Record>>)> =
+                node.keys.iter().copied().zip(records.iter_mut().map(Option::take)).collect();
             all.insert(at, (key, Some(record)));
             (node.len, right.len) = (all.len() / 2, all.len() - all.len() / 2);
             for (index, (key, record)) in all.into_iter().enumerate() {
@@ -112,7 +114,8 @@ fn insert(node: &mut Node, level: usize, key: u64) -> Option<Split> {
             Some((right.keys[0], right))
         }
         Pointers::Inner(children) => {
-            let (between, child) = insert(children[at].as_mut().expect("a child for each gap"), level - 1, key)?;
+            let (between, child) =
+                insert(children[at].as_mut().expect("a child for each gap"), level - 1, key)?;
             if !full {
                 node.keys.copy_within(at..node.len, at + 1);
                 node.keys[at] = between;
@@ -122,7 +125,9 @@ fn insert(node: &mut Node, level: usize, key: u64) -> Option<Split> {
                 return None;
             }
             let mut right = make_inner(level);
-            let Pointers::Inner(theirs) = &mut right.pointers else { unreachable!("it is an inner node") };
+            let Pointers::Inner(theirs) = &mut right.pointers else {
+                unreachable!("it is an inner node")
+            };
             let mut keys = node.keys.to_vec();
             keys.insert(at, between);
             let mut all: Vec<Option<Box<Node>>> = children.iter_mut().map(Option::take).collect();
@@ -156,7 +161,10 @@ impl Measured for Tree {
                 }
                 Pointers::Leaf(records) => {
                     whole(&**records, touched);
-                    let Some(record) = at.checked_sub(1).and_then(|at| records[at].as_deref()) else { return false };
+                    let Some(record) = at.checked_sub(1).and_then(|at| records[at].as_deref())
+                    else {
+                        return false;
+                    };
                     whole(record, touched);
                     return record.0[1] == key + 1;
                 }

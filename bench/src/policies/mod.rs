@@ -56,8 +56,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<()> {
-    let asked = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
-    let generators: Vec<String> = set.generators().iter().filter(|name| asked(name)).map(|name| (*name).to_owned()).collect();
+    let asked =
+        |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    let generators: Vec<String> =
+        set.generators().iter().filter(|name| asked(name)).map(|name| (*name).to_owned()).collect();
     let mut files = Vec::new();
     let mut recordings = Vec::new();
     let directory = match &options.traces {
@@ -96,7 +98,14 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
     }
     for (file, told) in files.iter().zip(&recordings) {
         let stands_for = sets::REAL_ACCESSES / told["records"].as_u64().unwrap_or(1).max(1);
-        lines.extend(simulate(set, std::slice::from_ref(file), Some(stands_for.max(1)), policies, options, &finished)?);
+        lines.extend(simulate(
+            set,
+            std::slice::from_ref(file),
+            Some(stands_for.max(1)),
+            policies,
+            options,
+            &finished,
+        )?);
     }
     let found = table::show(set, &table::rows(&lines, policies)?);
     if !options.policies.is_empty() || !options.only.is_empty() || !options.knob.is_empty() {
@@ -121,10 +130,22 @@ fn simulate(
 ) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(machine::terrace()?);
     machine::ends_with_us(&mut command);
-    command.arg("sim").args(workloads).arg("--policies").arg(policies.join(",")).arg("--fast").arg(set.fast().join(","));
+    command
+        .arg("sim")
+        .args(workloads)
+        .arg("--policies")
+        .arg(policies.join(","))
+        .arg("--fast")
+        .arg(set.fast().join(","));
     command.arg("--machines").arg(options.machines.join(",")).arg("--seeds").arg(&options.seeds);
-    command.args(options.knob.iter().flat_map(|knob| ["--set", knob])).arg("-o").arg(finished).arg("--json");
-    command.args(stands_for.into_iter().flat_map(|number| ["--stands-for".to_owned(), number.to_string()]));
+    command
+        .args(options.knob.iter().flat_map(|knob| ["--set", knob]))
+        .arg("-o")
+        .arg(finished)
+        .arg("--json");
+    command.args(
+        stands_for.into_iter().flat_map(|number| ["--stands-for".to_owned(), number.to_string()]),
+    );
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     println!("terrace {}\n", words.join(" "));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;

@@ -40,17 +40,52 @@ pub const REAL_ACCESSES: u64 = 12_000_000_000;
 pub const CACHE: &str = "512K";
 
 const TUNING: [Program; 4] = [
-    Program { name: "btree", built_as: "btree", command: &["btree", "3000000", "16000000", "1"], period: 8 },
-    Program { name: "pr", built_as: "graph", command: &["graph", "pr", "21", "12", "16", "1"], period: 16 },
-    Program { name: "bc", built_as: "graph", command: &["graph", "bc", "21", "12", "5", "1"], period: 16 },
-    Program { name: "lookup", built_as: "lookup", command: &["lookup", "12000", "4000000", "1"], period: 8 },
+    Program {
+        name: "btree",
+        built_as: "btree",
+        command: &["btree", "3000000", "16000000", "1"],
+        period: 8,
+    },
+    Program {
+        name: "pr",
+        built_as: "graph",
+        command: &["graph", "pr", "21", "12", "16", "1"],
+        period: 16,
+    },
+    Program {
+        name: "bc",
+        built_as: "graph",
+        command: &["graph", "bc", "21", "12", "5", "1"],
+        period: 16,
+    },
+    Program {
+        name: "lookup",
+        built_as: "lookup",
+        command: &["lookup", "12000", "4000000", "1"],
+        period: 8,
+    },
 ];
 
 const HELDOUT: [Program; 5] = [
-    Program { name: "bfs", built_as: "graph", command: &["graph", "bfs", "21", "16", "10", "1"], period: 16 },
+    Program {
+        name: "bfs",
+        built_as: "graph",
+        command: &["graph", "bfs", "21", "16", "10", "1"],
+        period: 16,
+    },
     Program { name: "cg", built_as: "cg", command: &["cg", "1500000", "16", "8", "1"], period: 8 },
-    Program { name: "logistic", built_as: "logistic", command: &["logistic", "1000000", "4000000", "8", "1"], period: 8 },
-    Program { name: "sqlite", built_as: "sqlite", command: &["sqlite_points", "1000000", "1500000", "1"], period: 8 },
+    Program {
+        name: "logistic",
+        built_as: "logistic",
+        command: &["logistic", "1000000", "4000000", "8", "1"],
+        period: 8,
+    },
+    Program {
+        name: "sqlite",
+        built_as: "sqlite",
+        command: &["sqlite_points", "1000000", "1500000", "1"],
+        period: 8,
+    },
     Program { name: "redis", built_as: "redis", command: &["600000", "2000000", "1"], period: 1 },
 ];
 
@@ -99,7 +134,11 @@ mod tests {
 
     #[test]
     fn no_program_is_in_two_sets() {
-        let names = || [Set::Tuning, Set::Heldout].into_iter().flat_map(|set| set.programs().iter().map(|program| program.name));
+        let names = || {
+            [Set::Tuning, Set::Heldout]
+                .into_iter()
+                .flat_map(|set| set.programs().iter().map(|program| program.name))
+        };
         assert_eq!(names().collect::<HashSet<_>>().len(), names().count());
     }
 }

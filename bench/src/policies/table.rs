@@ -41,7 +41,8 @@ pub fn rows(lines: &[Value], policies: &[String]) -> anyhow::Result<Vec<Row>> {
         let read = || -> Option<_> {
             let path = text("/case/workload")?;
             // A generator with its parameters, or a file.
-            let name = path.split(':').next()?.rsplit('/').next()?.trim_end_matches(".acc").to_owned();
+            let name =
+                path.split(':').next()?.rsplit('/').next()?.trim_end_matches(".acc").to_owned();
             let moves = number("/total/promoted")? + number("/total/demoted")?;
             Some((
                 text("/case/machine")?,
@@ -55,12 +56,19 @@ pub fn rows(lines: &[Value], policies: &[String]) -> anyhow::Result<Vec<Row>> {
         };
         let (machine, workload, fast, policy, per_s, hit_rate, moves) =
             read().with_context(|| format!("not a line of `terrace sim`: {line}"))?;
-        let at = rows.iter().position(|row| row.machine == machine && row.workload == workload && row.fast == fast).unwrap_or_else(|| {
-            let empty = policies.iter().map(|name| (name.clone(), Results::default()));
-            rows.push(Row { machine, workload, fast, policies: empty.collect() });
-            rows.len() - 1
-        });
-        let (_, results) = rows[at].policies.iter_mut().find(|(name, _)| *name == policy).context("a policy that was asked for")?;
+        let at = rows
+            .iter()
+            .position(|row| row.machine == machine && row.workload == workload && row.fast == fast)
+            .unwrap_or_else(|| {
+                let empty = policies.iter().map(|name| (name.clone(), Results::default()));
+                rows.push(Row { machine, workload, fast, policies: empty.collect() });
+                rows.len() - 1
+            });
+        let (_, results) = rows[at]
+            .policies
+            .iter_mut()
+            .find(|(name, _)| *name == policy)
+            .context("a policy that was asked for")?;
         results.per_s.push(per_s);
         results.hit_rate.push(hit_rate);
         results.moves.push(moves);
@@ -93,7 +101,8 @@ impl Row {
     fn to_best(&self) -> Option<Vec<f64>> {
         let ours = &self.of(OURS)?.per_s;
         self.best()?;
-        let best = |seed: usize| self.rivals().map(|(_, rival)| rival.per_s[seed]).fold(0.0, f64::max);
+        let best =
+            |seed: usize| self.rivals().map(|(_, rival)| rival.per_s[seed]).fold(0.0, f64::max);
         Some(ours.iter().enumerate().map(|(seed, ours)| ours / best(seed)).collect())
     }
 
@@ -116,7 +125,11 @@ fn of(estimate: Estimate) -> Value {
 }
 
 fn written(estimate: Estimate) -> String {
-    if estimate.margin.is_nan() { format!("{:.3}", estimate.mean) } else { format!("{:.3} ± {:.3}", estimate.mean, estimate.margin) }
+    if estimate.margin.is_nan() {
+        format!("{:.3}", estimate.mean)
+    } else {
+        format!("{:.3} ± {:.3}", estimate.mean, estimate.margin)
+    }
 }
 
 fn over(bar: f64, met: bool) -> String {
@@ -135,7 +148,11 @@ pub fn show(set: Set, rows: &[Row]) -> Value {
 fn show_machine(set: Set, rows: &[Row]) -> Value {
     let Some(first) = rows.first() else { return Value::Null };
     let seeds = first.policies.first().map_or(0, |(_, results)| results.per_s.len());
-    println!("{} on {}: hit rate % / M accesses a second, modelled; means of {seeds} seeds\n", set.name(), first.machine);
+    println!(
+        "{} on {}: hit rate % / M accesses a second, modelled; means of {seeds} seeds\n",
+        set.name(),
+        first.machine
+    );
     print!("{:<9} {:>4}", "workload", "fast");
     first.policies.iter().for_each(|(name, _)| print!(" {name:>11}"));
     println!("  {:>8} {:>8}  best rival", "to jenga", "to best");
@@ -144,9 +161,14 @@ fn show_machine(set: Set, rows: &[Row]) -> Value {
     for row in rows {
         print!("{:<9} {:>4}", row.workload, row.fast);
         for (_, found) in &row.policies {
-            print!(" {:>11}", format!("{:.1}/{:.1}", mean(&found.hit_rate) * 100.0, mean(&found.per_s) / 1e6));
+            print!(
+                " {:>11}",
+                format!("{:.1}/{:.1}", mean(&found.hit_rate) * 100.0, mean(&found.per_s) / 1e6)
+            );
         }
-        if let (Some(jenga), Some(best), Some((rival, theirs)), Some(ours)) = (row.to_jenga(), row.to_best(), row.best(), row.of(OURS)) {
+        if let (Some(jenga), Some(best), Some((rival, theirs)), Some(ours)) =
+            (row.to_jenga(), row.to_best(), row.best(), row.of(OURS))
+        {
             let [a, b] = [&jenga, &best].map(|ratios| Estimate::of(ratios));
             println!("  {:>8.3} {:>8.3}  {rival}", a.mean, b.mean);
             if a.mean < 1.0 || b.mean < 1.0 {
@@ -175,9 +197,21 @@ fn show_machine(set: Set, rows: &[Row]) -> Value {
         return Value::Null;
     }
     let (geomean, of_best) = (over_workloads(&to_jenga), over_workloads(&to_best));
-    let worst = to_best.iter().map(|ratios| Estimate::of(ratios)).min_by(|a, b| a.mean.total_cmp(&b.mean)).expect("there are rows");
-    println!("{OURS} / {JENGA}, geometric mean:      {}   {}", written(geomean), over(set.bar(), geomean.mean >= set.bar()));
-    println!("{OURS} / best rival, least workload: {}   {}", written(worst), over(BAR_BEST, worst.mean >= BAR_BEST));
+    let worst = to_best
+        .iter()
+        .map(|ratios| Estimate::of(ratios))
+        .min_by(|a, b| a.mean.total_cmp(&b.mean))
+        .expect("there are rows");
+    println!(
+        "{OURS} / {JENGA}, geometric mean:      {}   {}",
+        written(geomean),
+        over(set.bar(), geomean.mean >= set.bar())
+    );
+    println!(
+        "{OURS} / best rival, least workload: {}   {}",
+        written(worst),
+        over(BAR_BEST, worst.mean >= BAR_BEST)
+    );
     println!("{OURS} / best rival, geometric mean: {}", written(of_best));
     if !lost.is_empty() {
         println!("what it loses:");
@@ -205,9 +239,10 @@ mod tests {
     fn ratios_are_of_one_seed_and_the_best_rival_is_no_oracle() {
         let policies = ["memtis", "jenga", "oracle", "terrace"].map(str::to_owned);
         let mut lines = Vec::new();
-        for (workload, values) in
-            [("/somewhere/pr.acc", [[8.0, 10.0, 90.0, 12.0], [11.0, 10.0, 90.0, 9.9]]), ("jump:units=16", [[1.0, 2.0, 3.0, 4.0]; 2])]
-        {
+        for (workload, values) in [
+            ("/somewhere/pr.acc", [[8.0, 10.0, 90.0, 12.0], [11.0, 10.0, 90.0, 9.9]]),
+            ("jump:units=16", [[1.0, 2.0, 3.0, 4.0]; 2]),
+        ] {
             for (seed, of_seed) in (1..).zip(values) {
                 for (policy, per_s) in policies.iter().zip(of_seed) {
                     lines.push(line(workload, seed, policy, per_s));
@@ -216,7 +251,10 @@ mod tests {
         }
         let rows = rows(&lines, &policies).unwrap();
         let [pr, jump] = &rows[..] else { panic!("{rows:?}") };
-        assert_eq!((pr.workload.as_str(), jump.workload.as_str(), pr.fast.as_str()), ("pr", "jump", "25%"));
+        assert_eq!(
+            (pr.workload.as_str(), jump.workload.as_str(), pr.fast.as_str()),
+            ("pr", "jump", "25%")
+        );
         assert_eq!(pr.of("terrace").unwrap().moves, [7.0, 7.0]);
         assert_eq!(pr.to_jenga().unwrap(), [1.2, 0.99]);
         // In the first seed Jenga is the best rival, in the second Memtis; on average Jenga.

@@ -32,13 +32,23 @@ fn record(program: &Program, file: &Path) -> anyhow::Result<()> {
     let programs = std::env::current_exe()?.with_file_name("recorded-programs");
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     println!("recording {}: {} (a minute or two)", program.name, program.command.join(" "));
-    let built = Command::new(scripts.join("build.sh")).arg(&programs).arg(program.built_as).stdin(Stdio::null()).output()?;
-    anyhow::ensure!(built.status.success(), "bench/programs/build.sh failed: {}", String::from_utf8_lossy(&built.stderr).trim());
+    let built = Command::new(scripts.join("build.sh"))
+        .arg(&programs)
+        .arg(program.built_as)
+        .stdin(Stdio::null())
+        .output()?;
+    anyhow::ensure!(
+        built.status.success(),
+        "bench/programs/build.sh failed: {}",
+        String::from_utf8_lossy(&built.stderr).trim()
+    );
     std::fs::create_dir_all(file.parent().context("a file has a directory")?)?;
     let unfinished = file.with_extension("unfinished");
     let mut command = if program.built_as == "redis" {
         let mut command = Command::new(scripts.join("redis.sh"));
-        command.arg(&programs).envs(["KEYS", "OPERATIONS", "SEED"].into_iter().zip(program.command));
+        command
+            .arg(&programs)
+            .envs(["KEYS", "OPERATIONS", "SEED"].into_iter().zip(program.command));
         command
     } else {
         let mut command = Command::new(programs.join(program.command[0]));

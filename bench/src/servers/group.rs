@@ -30,20 +30,38 @@ impl Group {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let parts = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let own = |controller: &str| parts.clone().find(|(names, _)| names.split(',').any(|name| name == controller)).map(|(_, path)| path);
-        let parent = match (own("memory"), own("")) {
-            (Some(path), _) => Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/')),
-            (None, path) => Path::new("/sys/fs/cgroup").join(path.unwrap_or_default().trim_start_matches('/')),
+        let own = |controller: &str| {
+            parts
+                .clone()
+                .find(|(names, _)| names.split(',').any(|name| name == controller))
+                .map(|(_, path)| path)
         };
-        let path = parent.join(format!("terrace-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)));
-        fs::create_dir(&path).with_context(|| format!("cannot make a control group in {}; be root", parent.display()))?;
+        let parent = match (own("memory"), own("")) {
+            (Some(path), _) => {
+                Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/'))
+            }
+            (None, path) => {
+                Path::new("/sys/fs/cgroup").join(path.unwrap_or_default().trim_start_matches('/'))
+            }
+        };
+        let path = parent.join(format!(
+            "terrace-bench-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Relaxed)
+        ));
+        fs::create_dir(&path).with_context(|| {
+            format!("cannot make a control group in {}; be root", parent.display())
+        })?;
         let (limit, usage) = match path.join("memory.limit_in_bytes").exists() {
             true => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
             false => ("memory.max", "memory.current"),
         };
         let group = Group { path, limit, usage };
         if !group.path.join(limit).exists() {
-            bail!("no memory controller in {}: enable it (cgroup.subtree_control)", parent.display());
+            bail!(
+                "no memory controller in {}: enable it (cgroup.subtree_control)",
+                parent.display()
+            );
         }
         // Version 1 alone can.
         if group.path.join(OOM_CONTROL).exists() {
@@ -65,12 +83,15 @@ impl Group {
     /// The kernel gives up reclaiming for memcached now and then, though all of its memory could be swapped (Linux 6.18). Instead of ending it, it is to wait (of
     /// version 1 that can be asked), and goes on as soon as there is a little more room, which is taken back at once.
     pub fn help(&self) {
-        let waits = fs::read_to_string(self.path.join(OOM_CONTROL)).is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
+        let waits = fs::read_to_string(self.path.join(OOM_CONTROL))
+            .is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
         if !waits {
             return;
         }
         let limit = self.path.join(self.limit);
-        if let Some(bytes) = fs::read_to_string(&limit).ok().and_then(|told| told.trim().parse::<u64>().ok()) {
+        if let Some(bytes) =
+            fs::read_to_string(&limit).ok().and_then(|told| told.trim().parse::<u64>().ok())
+        {
             let _ = fs::write(&limit, (bytes + HELP_BYTES).to_string());
             // It cannot, while much comes in: it has to in the end.
             while fs::write(&limit, bytes.to_string()).is_err() && !interrupt::came() {
@@ -85,7 +106,11 @@ impl Group {
     }
 
     /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any more.
-    pub fn lower_to(&self, bytes: u64, mut alive: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn lower_to(
+        &self,
+        bytes: u64,
+        mut alive: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let begun = Instant::now();
         let usage = self.meter().usage_bytes()?;
         let step = ((usage as f64 * STEP_SHARE) as u64).max(1 << 20);
@@ -97,7 +122,9 @@ impl Group {
                 alive()?;
                 self.help();
                 if begun.elapsed() > LOWER_WITHIN {
-                    return Err(error).with_context(|| format!("cannot lower the limit from {usage} to {next} bytes"));
+                    return Err(error).with_context(|| {
+                        format!("cannot lower the limit from {usage} to {next} bytes")
+                    });
                 }
                 interrupt::sleep(Duration::from_millis(50))?;
             }

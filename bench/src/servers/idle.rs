@@ -56,17 +56,25 @@ const FIGURES: [(&str, Figure); 3] = [
 /// Runs so many rounds of each server; prints and writes.
 pub fn run(rounds: usize) -> anyhow::Result<()> {
     interrupt::watch()?;
-    server::pin(CLIENT_CPU).context("two CPUs are needed: one for the server, one for the client")?;
+    server::pin(CLIENT_CPU)
+        .context("two CPUs are needed: one for the server, one for the client")?;
     let all = SERVERS.into_iter().flat_map(|server| HELD_BYTES.map(|held| (server, held)));
-    let compared: Vec<Value> = all.map(|(server, held)| compare(server, held, rounds)).collect::<anyhow::Result<_>>()?;
+    let compared: Vec<Value> =
+        all.map(|(server, held)| compare(server, held, rounds)).collect::<anyhow::Result<_>>()?;
     let how = json!({ "rounds": rounds, "rounds_a_start": ROUNDS_A_START, "turns_a_round": TURNS, "operations_a_turn": OPERATIONS });
-    results::write("idle-servers", json!({ "how": how, "value_bytes": VALUE_BYTES, "servers": compared }))
+    results::write(
+        "idle-servers",
+        json!({ "how": how, "value_bytes": VALUE_BYTES, "servers": compared }),
+    )
 }
 
 fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Value> {
     let items = held_bytes / (VALUE_BYTES as u64 + ITEM_OVERHEAD_BYTES);
     let data = Data { server, items, value_bytes: VALUE_BYTES };
-    println!("{}, {items} items of {VALUE_BYTES} bytes, GETs over 32 connections, {rounds} rounds, nothing evicted:\n", server.name());
+    println!(
+        "{}, {items} items of {VALUE_BYTES} bytes, GETs over 32 connections, {rounds} rounds, nothing evicted:\n",
+        server.name()
+    );
     let mut found: [Found; SIDES.len()] = Default::default();
     while found[0].cpu_us.len() < rounds {
         let left = rounds - found[0].cpu_us.len();
@@ -76,9 +84,13 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
     let mut rows = Vec::new();
     for (side, with) in SIDES[1..].iter().zip(with) {
         for (name, figure) in FIGURES {
-            let ratios: Vec<f64> = figure(with).iter().zip(figure(alone)).map(|(with, alone)| with / alone).collect();
+            let ratios: Vec<f64> =
+                figure(with).iter().zip(figure(alone)).map(|(with, alone)| with / alone).collect();
             let (ratio, (low, high)) = (median(&ratios), median_interval(&ratios));
-            println!("{:>9} / alone   {name:<28} {ratio:.4}   95 % interval {low:.4} to {high:.4}", side.name());
+            println!(
+                "{:>9} / alone   {name:<28} {ratio:.4}   95 % interval {low:.4} to {high:.4}",
+                side.name()
+            );
             rows.push(json!({ "side": side.name(), "against": "alone", "figure": name, "ratio_median": ratio, "ratio_95": [low, high] }));
         }
     }
@@ -91,17 +103,22 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
             (side.name().to_owned(), json!({ "cpu_us_per_op": cpu_us, "memory_bytes": memory, "memory_with_run_bytes": memory_with_run }))
         })
         .collect();
-    Ok(json!({ "server": server.name(), "version": server.version()?, "items": items, "ratios": rows, "samples": samples }))
+    Ok(
+        json!({ "server": server.name(), "version": server.version()?, "items": items, "ratios": rows, "samples": samples }),
+    )
 }
 
 /// Starts and fills a server for each side, and has them serve in turn; all of a turn have the same accesses.
 fn one_start(data: Data, rounds: usize, found: &mut [Found; SIDES.len()]) -> anyhow::Result<()> {
     let mut running = Vec::new();
     for side in SIDES {
-        running.push(start(data, side).with_context(|| format!("{} {}", data.server.name(), side.name()))?);
+        running.push(
+            start(data, side).with_context(|| format!("{} {}", data.server.name(), side.name()))?,
+        );
     }
     let sampled = SIDES.iter().position(|side| *side == Side::Sampled).expect("it is a side");
-    let mut sampling = Sampling::of(running[sampled].terrace_run().context("it is under terrace run")?)?;
+    let mut sampling =
+        Sampling::of(running[sampled].terrace_run().context("it is under terrace run")?)?;
     let mut turn = |number: usize, took: &mut [f64; SIDES.len()]| {
         // From `sampled` to `alone` one turn, back the next: what drifts meets all alike.
         let mut order: Vec<usize> = (0..SIDES.len()).collect();
@@ -110,14 +127,21 @@ fn one_start(data: Data, rounds: usize, found: &mut [Found; SIDES.len()]) -> any
         }
         order.into_iter().try_for_each(|side| {
             sampling.set(side == sampled)?;
-            took[side] += measure::cpu_us_per_operation(&mut running[side], data, LOAD, OPERATIONS, number as u64)?;
+            took[side] += measure::cpu_us_per_operation(
+                &mut running[side],
+                data,
+                LOAD,
+                OPERATIONS,
+                number as u64,
+            )?;
             anyhow::Ok(())
         })
     };
     (0..WARM_UP_TURNS).try_for_each(|number| turn(number, &mut [0.0; SIDES.len()]))?;
     for round in 0..rounds {
         let mut took = [0.0; SIDES.len()];
-        (0..TURNS).try_for_each(|number| turn(WARM_UP_TURNS + round * TURNS + number, &mut took))?;
+        (0..TURNS)
+            .try_for_each(|number| turn(WARM_UP_TURNS + round * TURNS + number, &mut took))?;
         for (found, took) in found.iter_mut().zip(took) {
             found.cpu_us.push(took / TURNS as f64);
         }
@@ -126,13 +150,16 @@ fn one_start(data: Data, rounds: usize, found: &mut [Found; SIDES.len()]) -> any
     for (found, running) in found.iter_mut().zip(&running) {
         let server = process::memory(running.pid)?;
         found.memory.push(server);
-        found.memory_with_run.push(server + running.terrace_run().map_or(Ok(0.0), process::memory)?);
+        found
+            .memory_with_run
+            .push(server + running.terrace_run().map_or(Ok(0.0), process::memory)?);
     }
     Ok(())
 }
 
 fn start(data: Data, side: Side) -> anyhow::Result<Running> {
-    let flags: Option<Vec<String>> = side.terrace_flags().map(|flags| flags.iter().map(|flag| (*flag).to_owned()).collect());
+    let flags: Option<Vec<String>> =
+        side.terrace_flags().map(|flags| flags.iter().map(|flag| (*flag).to_owned()).collect());
     let mut running = Running::start(data, flags.as_deref())?;
     measure::fill(&mut running, data)?;
     interrupt::sleep(SETTLE)?;
@@ -154,15 +181,19 @@ struct Sampling {
 impl Sampling {
     fn of(run: u32) -> anyhow::Result<Sampling> {
         // SAFETY: no pointers.
-        let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, run, 0) }).context("pidfd_open")?;
+        let process =
+            owned(unsafe { libc::syscall(libc::SYS_pidfd_open, run, 0) }).context("pidfd_open")?;
         let mut events = Vec::new();
         for entry in fs::read_dir(format!("/proc/{run}/fd"))?.flatten() {
-            if !fs::read_link(entry.path()).is_ok_and(|path| path.to_string_lossy().contains("perf_event")) {
+            if !fs::read_link(entry.path())
+                .is_ok_and(|path| path.to_string_lossy().contains("perf_event"))
+            {
                 continue;
             }
             let number: i32 = entry.file_name().to_string_lossy().parse()?;
             // SAFETY: no pointers.
-            let event = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+            let event =
+                unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
             events.push(File::from(owned(event).context("pidfd_getfd, which needs to be root")?));
         }
         if events.is_empty() {

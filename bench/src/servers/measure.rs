@@ -122,9 +122,24 @@ fn load(running: &mut Running, data: Data, arguments: &[String]) -> anyhow::Resu
     let mut output = tempfile::tempfile()?;
     let mut errors = tempfile::tempfile()?;
     let mut command = Command::new(terrace()?);
-    command.args(["load", "kv", "--json", "--protocol", data.server.name(), "--items", &data.items.to_string()]);
-    command.args(["--value-bytes", &data.value_bytes.to_string()]).args(arguments).arg(format!("127.0.0.1:{}", running.port));
-    let mut child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?).spawn()?;
+    command.args([
+        "load",
+        "kv",
+        "--json",
+        "--protocol",
+        data.server.name(),
+        "--items",
+        &data.items.to_string(),
+    ]);
+    command
+        .args(["--value-bytes", &data.value_bytes.to_string()])
+        .args(arguments)
+        .arg(format!("127.0.0.1:{}", running.port));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(errors.try_clone()?)
+        .spawn()?;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -158,13 +173,20 @@ pub fn fill(running: &mut Running, data: Data) -> anyhow::Result<()> {
 }
 
 /// Loads the server for a while, then measures.
-pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load, timing: Timing) -> anyhow::Result<Sample> {
+pub fn sample(
+    running: &mut Running,
+    data: Data,
+    swap: Option<&Swap>,
+    how: Load,
+    timing: Timing,
+) -> anyhow::Result<Sample> {
     let Timing { warm_up, seconds, order } = timing;
     load(running, data, &how.arguments(warm_up, order * 2)).context("while warming up")?;
     let before = process::counters(running.pid, running.page.as_ref())?;
     let run_before = running.terrace_run_cpu_s()?;
     let measured = how.arguments(Amount::Seconds(seconds), order * 2 + 1);
-    let (outcome, memory) = watching_memory(running, swap, |running| load(running, data, &measured))?;
+    let (outcome, memory) =
+        watching_memory(running, swap, |running| load(running, data, &measured))?;
     let after = process::counters(running.pid, running.page.as_ref())?;
     let run_after = running.terrace_run_cpu_s()?;
     let swap_bytes = swap.map(Swap::used_bytes).transpose()?.unwrap_or(0);
@@ -182,7 +204,9 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
         terrace_us_per_op.insert("terrace run".into(), us);
         cpu_us += us;
     }
-    let since = |after: Option<u64>, before: Option<u64>| after.zip(before).map(|(after, before)| after.saturating_sub(before) as f64);
+    let since = |after: Option<u64>, before: Option<u64>| {
+        after.zip(before).map(|(after, before)| after.saturating_sub(before) as f64)
+    };
     // Swapped pages come back by major faults, Terrace's by its own; a server under Terrace does not swap here.
     let majors = (after.major_faults - before.major_faults) as f64;
     let faults = since(after.restored_pages, before.restored_pages).unwrap_or(majors);
@@ -195,7 +219,8 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
         cpu_us_per_op: cpu_us,
         terrace_us_per_op,
         faults_per_op: faults / operations,
-        demoted_per_op: since(after.demoted_pages, before.demoted_pages).unwrap_or(0.0) / operations,
+        demoted_per_op: since(after.demoted_pages, before.demoted_pages).unwrap_or(0.0)
+            / operations,
         memory_mean: memory.mean,
         memory_max: memory.max,
         pss,
@@ -204,11 +229,20 @@ pub fn sample(running: &mut Running, data: Data, swap: Option<&Swap>, how: Load,
 }
 
 fn figure(outcome: &Value, path: &str) -> anyhow::Result<f64> {
-    outcome.pointer(path).and_then(Value::as_f64).with_context(|| format!("the load's figures have no {path}"))
+    outcome
+        .pointer(path)
+        .and_then(Value::as_f64)
+        .with_context(|| format!("the load's figures have no {path}"))
 }
 
 /// CPU time of an operation, µs, of the server with all its threads and of `terrace run`, to the nanosecond: for short loads.
-pub fn cpu_us_per_operation(running: &mut Running, data: Data, how: Load, operations: u64, order: u64) -> anyhow::Result<f64> {
+pub fn cpu_us_per_operation(
+    running: &mut Running,
+    data: Data,
+    how: Load,
+    operations: u64,
+    order: u64,
+) -> anyhow::Result<f64> {
     let before = running.run_time()?;
     let outcome = load(running, data, &how.arguments(Amount::Operations(operations), order))?;
     let took = running.run_time()?.saturating_sub(before);
@@ -217,7 +251,11 @@ pub fn cpu_us_per_operation(running: &mut Running, data: Data, how: Load, operat
 
 fn terrace_cpu(before: &Counters, after: &Counters, operations: f64) -> BTreeMap<String, f64> {
     let earlier = |name: &String| before.terrace_cpu_s.get(name).copied().unwrap_or(0.0);
-    after.terrace_cpu_s.iter().map(|(name, cpu_s)| (name.clone(), (cpu_s - earlier(name)) * 1e6 / operations)).collect()
+    after
+        .terrace_cpu_s
+        .iter()
+        .map(|(name, cpu_s)| (name.clone(), (cpu_s - earlier(name)) * 1e6 / operations))
+        .collect()
 }
 
 /// Bytes over a time.
@@ -234,7 +272,9 @@ fn watching_memory<T>(
 ) -> anyhow::Result<(T, Memory)> {
     let done = AtomicBool::new(false);
     let meter = running.group.meter();
-    let read = || -> anyhow::Result<f64> { Ok((meter.usage_bytes()? + swap.map(Swap::used_bytes).transpose()?.unwrap_or(0)) as f64) };
+    let read = || -> anyhow::Result<f64> {
+        Ok((meter.usage_bytes()? + swap.map(Swap::used_bytes).transpose()?.unwrap_or(0)) as f64)
+    };
     let first = read()?;
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -248,7 +288,10 @@ fn watching_memory<T>(
         let result = work(running);
         done.store(true, Relaxed);
         let all = watcher.join().expect("the watcher does not panic");
-        let memory = Memory { mean: all.iter().sum::<f64>() / all.len() as f64, max: all.iter().copied().fold(0.0, f64::max) };
+        let memory = Memory {
+            mean: all.iter().sum::<f64>() / all.len() as f64,
+            max: all.iter().copied().fold(0.0, f64::max),
+        };
         Ok((result?, memory))
     })
 }

@@ -143,16 +143,28 @@ impl Options {
                 Err(error) => println!("left out: {peer}: {error:#}"),
             }
         }
-        if against.is_empty() || self.repeats == 0 || self.servers.is_empty() || resident.is_empty() || loads.is_empty() {
+        if against.is_empty()
+            || self.repeats == 0
+            || self.servers.is_empty()
+            || resident.is_empty()
+            || loads.is_empty()
+        {
             bail!("nothing to measure is left");
         }
-        Ok(Plan { against, value_bytes: list(&self.value_bytes, full, &[1000, 100], &[1000]), resident, loads })
+        Ok(Plan {
+            against,
+            value_bytes: list(&self.value_bytes, full, &[1000, 100], &[1000]),
+            resident,
+            loads,
+        })
     }
 
     /// Whether Terrace is told to use the kernel's swap.
     fn swaps(&self) -> bool {
         let mut words = self.terrace_flags.split([' ', '=']).skip_while(|word| *word != "--tiers");
-        words.nth(1).is_some_and(|list| list.split(',').any(|tier| tier == "swap" || tier == "auto"))
+        words
+            .nth(1)
+            .is_some_and(|list| list.split(',').any(|tier| tier == "swap" || tier == "auto"))
     }
 
     fn items(&self, value_bytes: usize) -> u64 {
@@ -172,14 +184,21 @@ impl Comparison {
         resident: u32,
         load: Load,
     ) -> anyhow::Result<Sample> {
-        let number = plan.loads.iter().position(|other| *other == load).expect("it is one of the plan's");
+        let number =
+            plan.loads.iter().position(|other| *other == load).expect("it is one of the plan's");
         let order = u64::from(resident) * plan.loads.len() as u64 + number as u64;
         let warm_up = if number == 0 && resident < UNLIMITED {
             Amount::Operations((options.warm_up * self.data.items as f64) as u64)
         } else {
             Amount::Seconds(SAME_LOAD_S)
         };
-        measure::sample(running, self.data, swap, load, Timing { warm_up, seconds: options.seconds, order })
+        measure::sample(
+            running,
+            self.data,
+            swap,
+            load,
+            Timing { warm_up, seconds: options.seconds, order },
+        )
     }
 
     /// The peer's side of one repeat. Returns the memory it took at each share: T.
@@ -188,9 +207,14 @@ impl Comparison {
         let mut totals = Vec::new();
         for resident in &plan.resident {
             if *resident < UNLIMITED {
-                self.peer_at(options, plan, *resident).with_context(|| format!("at {resident} %"))?;
+                self.peer_at(options, plan, *resident)
+                    .with_context(|| format!("at {resident} %"))?;
             }
-            let means: Vec<f64> = plan.loads.iter().filter_map(|load| Some(self.cell(*resident, *load).peer.last()?.memory_mean)).collect();
+            let means: Vec<f64> = plan
+                .loads
+                .iter()
+                .filter_map(|load| Some(self.cell(*resident, *load).peer.last()?.memory_mean))
+                .collect();
             totals.push((*resident, (means.iter().sum::<f64>() / means.len() as f64) as u64));
         }
         Ok(totals)
@@ -222,9 +246,16 @@ impl Comparison {
     }
 
     /// Terrace's side at one share.
-    fn terrace_side(&mut self, options: &Options, plan: &Plan, resident: u32, total: u64) -> anyhow::Result<()> {
+    fn terrace_side(
+        &mut self,
+        options: &Options,
+        plan: &Plan,
+        resident: u32,
+        total: u64,
+    ) -> anyhow::Result<()> {
         // As new as the peer's was, and counted as the peer's.
-        let make_swap = || options.swaps().then(|| self.against.swap_on(2 * self.data.bytes())).transpose();
+        let make_swap =
+            || options.swaps().then(|| self.against.swap_on(2 * self.data.bytes())).transpose();
         let beside = match self.beside {
             Some(beside) => beside,
             None => {
@@ -234,10 +265,20 @@ impl Comparison {
                     let swap = make_swap()?;
                     let mut running = self.start_filled(options, total)?;
                     // Filling takes more of the kernel's memory than what is measured.
-                    self.sample(options, plan, &mut running, swap.as_ref(), resident, plan.loads[0])?;
-                    let physical = running.page.as_ref().context("it is under Terrace")?.physical_bytes()?;
+                    self.sample(
+                        options,
+                        plan,
+                        &mut running,
+                        swap.as_ref(),
+                        resident,
+                        plan.loads[0],
+                    )?;
+                    let physical =
+                        running.page.as_ref().context("it is under Terrace")?.physical_bytes()?;
                     let swapped = swap.as_ref().map_or(Ok(0), peer::Swap::used_bytes)?;
-                    beside = beside.min((running.group.meter().usage_bytes()? + swapped).saturating_sub(physical));
+                    beside = beside.min(
+                        (running.group.meter().usage_bytes()? + swapped).saturating_sub(physical),
+                    );
                 }
                 beside
             }
@@ -246,7 +287,8 @@ impl Comparison {
         self.beside = Some(beside);
         let mut running = self.start_filled(options, total.saturating_sub(beside))?;
         for load in &plan.loads {
-            let sample = self.sample(options, plan, &mut running, swap.as_ref(), resident, *load)?;
+            let sample =
+                self.sample(options, plan, &mut running, swap.as_ref(), resident, *load)?;
             self.cell(resident, *load).terrace.push(sample);
         }
         Ok(())
@@ -264,7 +306,10 @@ impl Comparison {
     }
 
     fn cell(&mut self, resident: u32, load: Load) -> &mut Cell {
-        self.cells.iter_mut().find(|cell| cell.resident == resident && cell.load == load).expect("every combination has one")
+        self.cells
+            .iter_mut()
+            .find(|cell| cell.resident == resident && cell.load == load)
+            .expect("every combination has one")
     }
 
     /// How many both sides got through: all cells have one sample of each.
@@ -275,7 +320,8 @@ impl Comparison {
     fn repeat(&mut self, options: &Options, plan: &Plan) -> anyhow::Result<()> {
         let totals = self.peer_side(options, plan).with_context(|| self.against.to_string())?;
         for (resident, total) in totals {
-            self.terrace_side(options, plan, resident, total).with_context(|| format!("Terrace at {resident} %"))?;
+            self.terrace_side(options, plan, resident, total)
+                .with_context(|| format!("Terrace at {resident} %"))?;
         }
         Ok(())
     }
@@ -293,7 +339,8 @@ impl Comparison {
 /// Measures, prints, writes.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
-    server::pin(CLIENT_CPU).context("two CPUs are needed: one for the server, one for the client")?;
+    server::pin(CLIENT_CPU)
+        .context("two CPUs are needed: one for the server, one for the client")?;
     let plan = options.plan()?;
     let mut comparisons: Vec<Comparison> = Vec::new();
     let mut outcome = Ok(());
@@ -301,14 +348,36 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let version = server.version()?;
         for value_bytes in &plan.value_bytes {
             for (against, compressor) in &plan.against {
-                let data = Data { server: *server, items: options.items(*value_bytes), value_bytes: *value_bytes };
-                let cells = plan.resident.iter().flat_map(|resident| plan.loads.iter().map(|load| Cell::new(*resident, *load))).collect();
-                let mut comparison =
-                    Comparison { data, against: *against, compressor, version: version.clone(), cells, failures: Vec::new(), beside: None };
-                while comparison.repeats() < options.repeats && comparison.failures.len() <= options.repeats {
+                let data = Data {
+                    server: *server,
+                    items: options.items(*value_bytes),
+                    value_bytes: *value_bytes,
+                };
+                let cells = plan
+                    .resident
+                    .iter()
+                    .flat_map(|resident| plan.loads.iter().map(|load| Cell::new(*resident, *load)))
+                    .collect();
+                let mut comparison = Comparison {
+                    data,
+                    against: *against,
+                    compressor,
+                    version: version.clone(),
+                    cells,
+                    failures: Vec::new(),
+                    beside: None,
+                };
+                while comparison.repeats() < options.repeats
+                    && comparison.failures.len() <= options.repeats
+                {
                     let repeat = comparison.repeats() + 1;
                     // For whoever waits; the figures come on standard output.
-                    eprintln!("{} of {} bytes against {against}: repeat {repeat} of {}", server.name(), value_bytes, options.repeats);
+                    eprintln!(
+                        "{} of {} bytes against {against}: repeat {repeat} of {}",
+                        server.name(),
+                        value_bytes,
+                        options.repeats
+                    );
                     let before = comparison.cells.clone();
                     if let Err(error) = comparison.repeat(options, &plan) {
                         let failure = format!("{}, repeat {repeat}: {error:#}", server.name());
@@ -332,7 +401,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     // What was interrupted early takes nothing earlier's place.
-    if comparisons.iter().all(|comparison| comparison.cells.iter().all(|cell| cell.terrace.is_empty())) {
+    if comparisons
+        .iter()
+        .all(|comparison| comparison.cells.iter().all(|cell| cell.terrace.is_empty()))
+    {
         return outcome.and(Err(anyhow::anyhow!("nothing could be compared: see above")));
     }
     let figures = json!({

@@ -31,7 +31,9 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || ALL.map(|peer| peer.to_string()).join(", ");
-        ALL.into_iter().find(|peer| peer.to_string() == text).ok_or_else(|| format!("write one of {}", known()))
+        ALL.into_iter()
+            .find(|peer| peer.to_string() == text)
+            .ok_or_else(|| format!("write one of {}", known()))
     }
 }
 

@@ -25,10 +25,14 @@ pub struct Counters {
 
 /// Utime and stime of a stat file, in seconds, and major faults.
 fn stat(path: &str) -> anyhow::Result<(f64, u64)> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}; has the server ended?"))?;
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read {path}; has the server ended?"))?;
     // The name, in parentheses, may hold anything; what follows it is field 3.
-    let fields: Vec<&str> = text.rsplit_once(") ").context("no stat")?.1.split_ascii_whitespace().collect();
-    let number = |field: usize| -> anyhow::Result<u64> { Ok(fields.get(field - 3).context("a field is missing")?.parse()?) };
+    let fields: Vec<&str> =
+        text.rsplit_once(") ").context("no stat")?.1.split_ascii_whitespace().collect();
+    let number = |field: usize| -> anyhow::Result<u64> {
+        Ok(fields.get(field - 3).context("a field is missing")?.parse()?)
+    };
     // SAFETY: no pointers.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     Ok(((number(14)? + number(15)?) as f64 / ticks, number(12)?))
@@ -39,7 +43,10 @@ pub fn companion(pid: u32) -> Option<u32> {
     const SHARED_MEMORY: i32 = 1;
     // SAFETY: no memory is involved.
     let shares = |other: &u32| unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) } == 0;
-    let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let processes = fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     processes.filter(|other| *other != pid).find(shares)
 }
 
@@ -52,12 +59,16 @@ pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
 /// How long the threads that a process has now have run on a CPU.
 pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
     let mut time = Duration::ZERO;
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
-    let beside = companion(pid).and_then(|companion| fs::read_dir(format!("/proc/{companion}/task")).ok());
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    let beside =
+        companion(pid).and_then(|companion| fs::read_dir(format!("/proc/{companion}/task")).ok());
     for task in tasks.chain(beside.into_iter().flatten()).flatten() {
         // One that has just ended has none.
         let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
-        time += Duration::from_nanos(text.split_whitespace().next().context("an empty schedstat")?.parse()?);
+        time += Duration::from_nanos(
+            text.split_whitespace().next().context("an empty schedstat")?.parse()?,
+        );
     }
     Ok(time)
 }
@@ -66,7 +77,9 @@ pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
 pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     let (_, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
     let mut counters = Counters { cpu_s: cpu_s(pid)?, major_faults, ..Counters::default() };
-    let beside = companion(pid).into_iter().flat_map(|companion| fs::read_dir(format!("/proc/{companion}/task")));
+    let beside = companion(pid)
+        .into_iter()
+        .flat_map(|companion| fs::read_dir(format!("/proc/{companion}/task")));
     for task in beside.flatten().flatten() {
         let path = task.path();
         let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
@@ -79,7 +92,13 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     if let Some(page) = page {
         let words = page.read()?;
         let tiers = words.u32_at(offset_of!(StatsPage, tier_count)) as usize;
-        let faults = |tier| words.u64_at(offset_of!(StatsPage, tiers) + tier * size_of::<TierPage>() + offset_of!(TierPage, faults));
+        let faults = |tier| {
+            words.u64_at(
+                offset_of!(StatsPage, tiers)
+                    + tier * size_of::<TierPage>()
+                    + offset_of!(TierPage, faults),
+            )
+        };
         counters.restored_pages = Some((0..tiers).map(faults).sum());
         counters.demoted_pages = Some(words.u64_at(offset_of!(StatsPage, demoted_pages)));
     }
@@ -89,14 +108,22 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
 /// What smaps_rollup says of a process, bytes by name (such as `Pss`); 0 for what it does not say. The kernel walks all pages for it: not while
 /// something is measured.
 pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).context("cannot read smaps_rollup")?;
-    Ok(move |name: &str| text.lines().filter_map(kib).find(|(found, _)| *found == name).map_or(0.0, |(_, bytes)| bytes))
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
+        .context("cannot read smaps_rollup")?;
+    Ok(move |name: &str| {
+        text.lines()
+            .filter_map(kib)
+            .find(|(found, _)| *found == name)
+            .map_or(0.0, |(_, bytes)| bytes)
+    })
 }
 
 /// What a process takes, bytes: its pages, shared ones in part, and page tables.
 pub fn memory(pid: u32) -> anyhow::Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
-    let tables = status.lines().filter_map(kib).find(|(name, _)| *name == "VmPTE").context("no VmPTE")?.1;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    let tables =
+        status.lines().filter_map(kib).find(|(name, _)| *name == "VmPTE").context("no VmPTE")?.1;
     Ok(rollup(pid)?("Pss") + tables)
 }
 
@@ -108,7 +135,12 @@ pub fn kib(line: &str) -> Option<(&str, f64)> {
 
 /// The first child of a process.
 pub fn child(pid: u32) -> Option<u32> {
-    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The statistics page of a process under Terrace.
@@ -140,10 +172,20 @@ impl Page {
 
     fn read(&self) -> anyhow::Result<Words> {
         let bytes = fs::read(&self.0).context("the server's statistics page is gone")?;
-        anyhow::ensure!(bytes.len() == size_of::<StatsFile>(), "the server's statistics page is of another version");
+        anyhow::ensure!(
+            bytes.len() == size_of::<StatsFile>(),
+            "the server's statistics page is of another version"
+        );
         let words = Words(bytes);
-        anyhow::ensure!(words.u64_at(offset_of!(StatsPage, magic)) == MAGIC, "the server's statistics page is of another version");
-        anyhow::ensure!((words.u32_at(offset_of!(StatsPage, tier_count)) as usize) <= terrace_pager::stats::MAX_TIERS, "it is damaged");
+        anyhow::ensure!(
+            words.u64_at(offset_of!(StatsPage, magic)) == MAGIC,
+            "the server's statistics page is of another version"
+        );
+        anyhow::ensure!(
+            (words.u32_at(offset_of!(StatsPage, tier_count)) as usize)
+                <= terrace_pager::stats::MAX_TIERS,
+            "it is damaged"
+        );
         Ok(words)
     }
 
@@ -160,7 +202,10 @@ impl Page {
     /// An error if Terrace does not manage the process: then there is nothing to compare.
     pub fn expect_managed(&self) -> anyhow::Result<()> {
         let state = State::from_number(self.read()?.u32_at(offset_of!(StatsPage, state)));
-        anyhow::ensure!(state == State::Active, "Terrace is {state:?} in the server, not active: see `terrace doctor`");
+        anyhow::ensure!(
+            state == State::Active,
+            "Terrace is {state:?} in the server, not active: see `terrace doctor`"
+        );
         Ok(())
     }
 }

@@ -48,7 +48,9 @@ impl Server {
                 )
             }
             Server::Redis => {
-                format!("redis-server --bind 127.0.0.1 --port {port} --protected-mode no --appendonly no --io-threads 1 --save")
+                format!(
+                    "redis-server --bind 127.0.0.1 --port {port} --protected-mode no --appendonly no --io-threads 1 --save"
+                )
             }
         };
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -62,7 +64,8 @@ impl Server {
     pub fn version(self) -> anyhow::Result<String> {
         let program = if self == Server::Redis { "redis-server" } else { "memcached" };
         let output = Command::new(program).arg("--version").output();
-        let output = output.with_context(|| format!("{program} is not installed: scripts/setup.sh test"))?;
+        let output =
+            output.with_context(|| format!("{program} is not installed: scripts/setup.sh test"))?;
         Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("?").to_owned())
     }
 }
@@ -104,7 +107,8 @@ impl Running {
         };
         let child = command.spawn().with_context(|| format!("cannot start {}", words[0]))?;
         let pid = child.id();
-        let mut running = Running { child, pid, port, page: None, under_terrace: terrace_flags.is_some(), group };
+        let mut running =
+            Running { child, pid, port, page: None, under_terrace: terrace_flags.is_some(), group };
         running.wait_for_start()?;
         Ok(running)
     }
@@ -145,7 +149,8 @@ impl Running {
 
     /// How long it has run on a CPU, all its threads, and `terrace run`.
     pub fn run_time(&self) -> anyhow::Result<Duration> {
-        let own = if self.under_terrace { process::run_time(self.child.id())? } else { Duration::ZERO };
+        let own =
+            if self.under_terrace { process::run_time(self.child.id())? } else { Duration::ZERO };
         Ok(own + process::run_time(self.pid)?)
     }
 
@@ -174,7 +179,9 @@ impl Running {
 fn is_alive(child: &mut Child) -> anyhow::Result<()> {
     match child.try_wait()? {
         Some(status) => {
-            bail!("the server ended ({status}); if by signal 9 or 11, the kernel most likely had no memory left for it within the limit")
+            bail!(
+                "the server ended ({status}); if by signal 9 or 11, the kernel most likely had no memory left for it within the limit"
+            )
         }
         None => Ok(()),
     }

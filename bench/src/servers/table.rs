@@ -29,7 +29,9 @@ pub fn middle(samples: &[Sample], get: Get) -> f64 {
 }
 
 fn ends(samples: &[Sample], get: Get) -> (f64, f64) {
-    samples.iter().map(get).fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)))
+    samples.iter().map(get).fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
+        (least.min(value), most.max(value))
+    })
 }
 
 /// CPU time that a fault costs in all: what an operation takes more than without a limit, per fault.
@@ -46,14 +48,21 @@ pub fn json(cell: &Cell) -> Value {
         let mut figures: Map<String, Value> = Map::new();
         for (name, get) in FIGURES {
             let (least, most) = ends(samples, get);
-            figures.insert(name.into(), json!({ "median": middle(samples, get), "min": least, "max": most }));
+            figures.insert(
+                name.into(),
+                json!({ "median": middle(samples, get), "min": least, "max": most }),
+            );
         }
         figures.insert("us_per_fault".into(), json!(us_per_fault(samples, &cell.unlimited)));
         figures.insert("samples".into(), samples.iter().map(Sample::json).collect());
         Value::Object(figures)
     };
-    let ratios: Map<String, Value> =
-        FIGURES.iter().map(|(name, get)| ((*name).into(), json!(middle(&cell.terrace, *get) / middle(&cell.peer, *get)))).collect();
+    let ratios: Map<String, Value> = FIGURES
+        .iter()
+        .map(|(name, get)| {
+            ((*name).into(), json!(middle(&cell.terrace, *get) / middle(&cell.peer, *get)))
+        })
+        .collect();
     json!({
         "resident_percent": cell.resident, "get_percent": cell.load.get_percent, "connections": cell.load.connections,
         "depth": cell.load.depth, "unlimited": side(&cell.unlimited), "peer": side(&cell.peer), "terrace": side(&cell.terrace),
@@ -74,7 +83,11 @@ fn number(value: f64) -> String {
 fn row(name: &str, samples: &[Sample], unlimited: &[Sample]) {
     let get = |get: Get| number(middle(samples, get));
     let (least, most) = ends(samples, |s| s.ops_per_s);
-    let spread = if samples.is_empty() { String::new() } else { format!("({}-{})", number(least), number(most)) };
+    let spread = if samples.is_empty() {
+        String::new()
+    } else {
+        format!("({}-{})", number(least), number(most))
+    };
     println!(
         "  {name:18}{:>9} {:>17} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}",
         get(|s| s.ops_per_s),
@@ -96,7 +109,8 @@ fn ratios(cell: &Cell) {
         ratio if ratio.is_finite() => format!("{ratio:.2}x"),
         _ => "-".into(),
     };
-    let per_fault = us_per_fault(&cell.terrace, &cell.unlimited).zip(us_per_fault(&cell.peer, &cell.unlimited));
+    let per_fault =
+        us_per_fault(&cell.terrace, &cell.unlimited).zip(us_per_fault(&cell.peer, &cell.unlimited));
     println!(
         "  {:18}{:>9} {:>17} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}",
         "  ratio",
@@ -127,7 +141,18 @@ pub fn print(comparison: &Comparison, repeats: usize) {
     );
     println!(
         "  {:18}{:>9} {:>17} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}",
-        "", "ops/s", "", "p50", "p99", "p99.9", "CPU/op", "ours", "faults/op", "CPU/flt", "memory", "highest"
+        "",
+        "ops/s",
+        "",
+        "p50",
+        "p99",
+        "p99.9",
+        "CPU/op",
+        "ours",
+        "faults/op",
+        "CPU/flt",
+        "memory",
+        "highest"
     );
     let mut told = None;
     for cell in &comparison.cells {
@@ -136,7 +161,10 @@ pub fn print(comparison: &Comparison, repeats: usize) {
             println!("at {} %", cell.resident);
         }
         let load = cell.load;
-        println!(" {} % GETs, {} connections, depth {}", load.get_percent, load.connections, load.depth);
+        println!(
+            " {} % GETs, {} connections, depth {}",
+            load.get_percent, load.connections, load.depth
+        );
         row("unlimited", &cell.unlimited, &cell.unlimited);
         row(&comparison.against.to_string(), &cell.peer, &cell.unlimited);
         row("terrace", &cell.terrace, &cell.unlimited);

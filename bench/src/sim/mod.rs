@@ -43,12 +43,18 @@ pub struct Options {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let streams = streams(options)?;
     let recordings = recording::run(options)?;
-    results::write("sim", json!({ "accesses": options.accesses, "repeats": options.repeats, "rows": streams, "recordings": recordings }))
+    results::write(
+        "sim",
+        json!({ "accesses": options.accesses, "repeats": options.repeats, "rows": streams, "recordings": recordings }),
+    )
 }
 
 /// Generated accesses, from memory.
 fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
-    println!("Accesses a second of one core, in millions; medians of {} interleaved repeats\n", options.repeats);
+    println!(
+        "Accesses a second of one core, in millions; medians of {} interleaved repeats\n",
+        options.repeats
+    );
     println!(
         "{:>10} {:>10} {:>9} {:>12} {:>12} {:>7} {:>14}",
         "stream", "units", "bare loop", "policy", "simulated", "ratio", "bytes a unit"
@@ -59,11 +65,14 @@ fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
             let generator = Generator::parse(name, *units, options.accesses)?;
             let all = collected(&mut generator.stream(1))?;
             let mut bare = Vec::new();
-            let mut simulated: Vec<Vec<f64>> = options.policies.iter().map(|_| Vec::new()).collect();
+            let mut simulated: Vec<Vec<f64>> =
+                options.policies.iter().map(|_| Vec::new()).collect();
             let mut bytes = vec![0.0; options.policies.len()];
             for _ in 0..options.repeats {
                 bare.push(count(&all, *units));
-                for ((policy, rates), bytes) in options.policies.iter().zip(&mut simulated).zip(&mut bytes) {
+                for ((policy, rates), bytes) in
+                    options.policies.iter().zip(&mut simulated).zip(&mut bytes)
+                {
                     let (rate, more) = simulate(&all, *units, policy, options.seconds)?;
                     rates.push(rate);
                     *bytes = f64::max(*bytes, more / f64::from(*units));
@@ -129,8 +138,9 @@ fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::R
 }
 
 fn named(policy: &str, parameters: &Parameters) -> anyhow::Result<Box<dyn PlacementPolicy>> {
-    published::policy(policy, parameters)
-        .ok_or_else(|| anyhow::anyhow!("there is no policy `{policy}`; there are {}", published::NAMES.join(", ")))
+    published::policy(policy, parameters).ok_or_else(|| {
+        anyhow::anyhow!("there is no policy `{policy}`; there are {}", published::NAMES.join(", "))
+    })
 }
 
 /// Accesses a second from memory, of so many seconds at most.

@@ -33,13 +33,25 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Value>> {
     );
     println!(
         "{:>10} {:>9} {:>9} {:>14} {:>9} {:>9} {:>7} {:>9} {:>7} {:>12}",
-        "recording", "million", "units", "bytes a record", "memory", "file", "ratio", "2 threads", "ratio", "decoded only"
+        "recording",
+        "million",
+        "units",
+        "bytes a record",
+        "memory",
+        "file",
+        "ratio",
+        "2 threads",
+        "ratio",
+        "decoded only"
     );
     let scratch = tempfile::tempdir()?;
     let mut files = Vec::new();
     for name in MADE {
         let path = scratch.path().join(name);
-        record(&collected(&mut Generator::parse(name, PAGES, options.accesses)?.stream(1))?, &path)?;
+        record(
+            &collected(&mut Generator::parse(name, PAGES, options.accesses)?.stream(1))?,
+            &path,
+        )?;
         files.push(path);
     }
     files.extend(options.trace.iter().cloned());
@@ -65,7 +77,8 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
         decoded.push(decode(path, &all)?);
     }
     let bytes = std::fs::metadata(path)?.len() as f64 / all.len() as f64;
-    let [in_memory, from_file, by_two, decoding] = [&memory, &file, &two, &decoded].map(|rates| median(rates));
+    let [in_memory, from_file, by_two, decoding] =
+        [&memory, &file, &two, &decoded].map(|rates| median(rates));
     println!(
         "{name:>10} {:>9.1} {units:>9} {bytes:>14.2} {:>9.0} {:>9.0} {:>7.2} {:>9.0} {:>7.2} {:>12.0}",
         all.len() as f64 / 1e6,
@@ -86,8 +99,12 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
 /// As `terrace sim` has it for a recording, with a quarter of the pages fast.
 fn simulation(units: u32, policy: &str) -> anyhow::Result<Simulation> {
     let machine = Machine::preset("optane").context("no such machine")?;
-    let settings =
-        Settings { unit_bytes: PLAYS / f64::from(units), capacity: units / 4, populated: false, ..Settings::new(machine, units) };
+    let settings = Settings {
+        unit_bytes: PLAYS / f64::from(units),
+        capacity: units / 4,
+        populated: false,
+        ..Settings::new(machine, units)
+    };
     let policy = named(policy, &settings.parameters(f64::from(units) / 10_240.0))?;
     Ok(Simulation::new(settings, policy))
 }
@@ -116,7 +133,10 @@ fn decode(path: &Path, all: &[Access]) -> anyhow::Result<f64> {
         if block.is_empty() {
             break;
         }
-        anyhow::ensure!(block.last() == all.get(records + block.len() - 1), "the file was read as something else");
+        anyhow::ensure!(
+            block.last() == all.get(records + block.len() - 1),
+            "the file was read as something else"
+        );
         records += black_box(&block).len();
     }
     Ok(records as f64 / begun.elapsed().as_secs_f64())
@@ -137,7 +157,11 @@ fn record(all: &[Access], path: &Path) -> anyhow::Result<()> {
     };
     let mut writer = Writer::create(path, &header, u64::MAX)?;
     for (clock, access) in (0..).zip(all) {
-        writer.append(Page { process: 1, number: u64::from(access.unit()) }, access.is_write(), clock)?;
+        writer.append(
+            Page { process: 1, number: u64::from(access.unit()) },
+            access.is_write(),
+            clock,
+        )?;
     }
     writer.finish(all.len() as u64)?;
     Ok(())

@@ -16,11 +16,13 @@ struct ArenaConfig {
     metadata_use_hooks: bool,
 }
 
-type AllocHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, *mut bool, *mut bool, u32) -> *mut c_void;
+type AllocHook =
+    extern "C" fn(*mut c_void, *mut c_void, usize, usize, *mut bool, *mut bool, u32) -> *mut c_void;
 type DallocHook = extern "C" fn(*mut c_void, *mut c_void, usize, bool, u32) -> bool;
 type PartHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, usize, u32) -> bool;
 type SplitHook = extern "C" fn(*mut c_void, *mut c_void, usize, usize, usize, bool, u32) -> bool;
-type MergeHook = extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void, usize, bool, u32) -> bool;
+type MergeHook =
+    extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void, usize, bool, u32) -> bool;
 
 /// `extent_hooks_t`.
 #[repr(C)]
@@ -73,15 +75,38 @@ extern "C" fn hook_alloc(
     extent.cast()
 }
 
-extern "C" fn hook_purge(_: *mut c_void, extent: *mut c_void, _: usize, offset: usize, len: usize, _: u32) -> bool {
+extern "C" fn hook_purge(
+    _: *mut c_void,
+    extent: *mut c_void,
+    _: usize,
+    offset: usize,
+    len: usize,
+    _: u32,
+) -> bool {
     zone::discard(extent as usize + offset, len).is_err()
 }
 
-extern "C" fn hook_split(_: *mut c_void, _: *mut c_void, _: usize, _: usize, _: usize, _: bool, _: u32) -> bool {
+extern "C" fn hook_split(
+    _: *mut c_void,
+    _: *mut c_void,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: bool,
+    _: u32,
+) -> bool {
     false
 }
 
-extern "C" fn hook_merge(_: *mut c_void, _: *mut c_void, _: usize, _: *mut c_void, _: usize, _: bool, _: u32) -> bool {
+extern "C" fn hook_merge(
+    _: *mut c_void,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: usize,
+    _: bool,
+    _: u32,
+) -> bool {
     false
 }
 
@@ -138,7 +163,9 @@ static LARGE: AtomicU32 = AtomicU32::new(NONE);
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_flags() -> i32 {
     let number = match LARGE.load(Acquire) {
-        NONE if zone::open() && LARGE.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire).is_ok() => {
+        NONE if zone::open()
+            && LARGE.compare_exchange(NONE, BEING_MADE, AcqRel, Acquire).is_ok() =>
+        {
             let number = create_arena().filter(|number| keeps_nothing(*number)).unwrap_or(NONE);
             LARGE.store(number, Release);
             number
@@ -150,7 +177,8 @@ extern "C" fn terrace_large_flags() -> i32 {
 
 /// Has an arena give back at once what is freed.
 fn keeps_nothing(arena: u32) -> bool {
-    CString::new(format!("arena.{arena}.dirty_decay_ms")).is_ok_and(|name| write_control(&name, 0isize))
+    CString::new(format!("arena.{arena}.dirty_decay_ms"))
+        .is_ok_and(|name| write_control(&name, 0isize))
 }
 
 fn create_arena() -> Option<u32> {
@@ -178,14 +206,24 @@ fn create_arena() -> Option<u32> {
 
 fn write_control<T>(name: &CStr, mut value: T) -> bool {
     // SAFETY: callers pass values of the control's type.
-    unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), (&raw mut value).cast(), size_of::<T>()) == 0 }
+    unsafe {
+        je::mallctl(
+            name.as_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            (&raw mut value).cast(),
+            size_of::<T>(),
+        ) == 0
+    }
 }
 
 fn read_control<T: Default>(name: &CStr) -> T {
     let mut value = T::default();
     let mut len = size_of::<T>();
     // SAFETY: callers ask for values of the control's type.
-    unsafe { je::mallctl(name.as_ptr(), (&raw mut value).cast(), &mut len, std::ptr::null_mut(), 0) };
+    unsafe {
+        je::mallctl(name.as_ptr(), (&raw mut value).cast(), &mut len, std::ptr::null_mut(), 0)
+    };
     value
 }
 
@@ -209,7 +247,15 @@ pub(crate) fn decay() {
 
 fn do_control(name: &CStr) -> bool {
     // SAFETY: callers name controls that take and give nothing.
-    unsafe { je::mallctl(name.as_ptr(), std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut(), 0) == 0 }
+    unsafe {
+        je::mallctl(
+            name.as_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+        ) == 0
+    }
 }
 
 /// What `mallinfo2` can tell, in bytes.
@@ -226,7 +272,8 @@ pub struct Usage {
 /// Current usage of the whole allocator.
 pub fn usage() -> Usage {
     write_control(c"epoch", 1u64);
-    let jemalloc = [c"stats.mapped", c"stats.active", c"stats.allocated"].map(read_control::<usize>);
+    let jemalloc =
+        [c"stats.mapped", c"stats.active", c"stats.allocated"].map(read_control::<usize>);
     let (grouped, placed) = (slabs::usage(), placement::usage());
     let [mapped, active, allocated] = std::array::from_fn(|n| jemalloc[n] + grouped[n] + placed[n]);
     Usage { mapped, active, allocated }

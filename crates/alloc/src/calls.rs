@@ -144,7 +144,13 @@ mod tests {
         }
 
         fn join(&self, a: View, b: View) -> View {
-            std::array::from_fn(|word| if self.place(word, a[word]) >= self.place(word, b[word]) { a[word] } else { b[word] })
+            std::array::from_fn(|word| {
+                if self.place(word, a[word]) >= self.place(word, b[word]) {
+                    a[word]
+                } else {
+                    b[word]
+                }
+            })
         }
 
         fn read(&mut self, thread: usize, step: Step, message: usize) {
@@ -154,7 +160,14 @@ mod tests {
             }
         }
 
-        fn write(&mut self, thread: usize, step: Step, place: usize, value: u32, carried: Option<View>) {
+        fn write(
+            &mut self,
+            thread: usize,
+            step: Step,
+            place: usize,
+            value: u32,
+            carried: Option<View>,
+        ) {
             let message = self.messages.len();
             self.order[step.word].insert(place, message);
             // Before it is known to anybody, so that views can be compared.
@@ -191,11 +204,15 @@ mod tests {
                         }
                     });
                 }),
-                Change::Store(value) => (known..order.len()).filter(|place| !self.messages[order[*place]].followed).for_each(|place| {
-                    next(&|machine| machine.write(thread, step, place + 1, value, None));
-                }),
+                Change::Store(value) => (known..order.len())
+                    .filter(|place| !self.messages[order[*place]].followed)
+                    .for_each(|place| {
+                        next(&|machine| machine.write(thread, step, place + 1, value, None));
+                    }),
                 Change::Or(_) | Change::Exchange(_) => {
-                    for place in (known..order.len()).filter(|place| !self.messages[order[*place]].followed) {
+                    for place in
+                        (known..order.len()).filter(|place| !self.messages[order[*place]].followed)
+                    {
                         let message = order[place];
                         next(&|machine| {
                             let old = machine.messages[message].clone();
@@ -249,7 +266,11 @@ mod tests {
     }
 
     fn ways(asking: &[Vec<Step>], answering: &[Step]) -> (u64, u64) {
-        let threads: Vec<_> = asking.iter().cloned().chain([allocating(answering.to_vec()), allocating(answering.to_vec())]).collect();
+        let threads: Vec<_> = asking
+            .iter()
+            .cloned()
+            .chain([allocating(answering.to_vec()), allocating(answering.to_vec())])
+            .collect();
         let mut ways = (0, 0);
         explore(Machine::new(threads.len()), &threads, &mut ways);
         ways
@@ -261,7 +282,8 @@ mod tests {
             answer(words);
         });
         for bits in [&[1, 1][..], &[1, 2]] {
-            let asking: Vec<_> = bits.iter().map(|bits| steps_of(|words| ask(words, *bits))).collect();
+            let asking: Vec<_> =
+                bits.iter().map(|bits| steps_of(|words| ask(words, *bits))).collect();
             let (all, lost) = ways(&asking, &answering);
             assert!(all > 1_000, "{all}");
             assert_eq!(lost, 0, "of {all}");
@@ -272,7 +294,10 @@ mod tests {
     fn the_model_sees_what_weaker_orders_lose() {
         let plain = |word, change| Step { word, change, order: Relaxed };
         let taken = Step { word: WANTED, change: Change::Exchange(0), order: AcqRel };
-        let stored = vec![Step { word: WANTED, change: Change::Store(1), order: Release }, plain(FLAG, Change::Store(1))];
+        let stored = vec![
+            Step { word: WANTED, change: Change::Store(1), order: Release },
+            plain(FLAG, Change::Store(1)),
+        ];
         assert!(ways(&[stored], &[plain(FLAG, Change::Store(0)), taken]).1 > 0);
         let set = vec![
             Step { word: WANTED, change: Change::Or(1), order: Release },

@@ -14,7 +14,11 @@ pub const SIZES: [u16; CLASSES] = {
     let mut class = 1;
     while class < CLASSES {
         // Steps of 16 up to 128, then of a quarter of the power of two below.
-        sizes[class] = if class <= 8 { 16 * class as u16 } else { (5 + (class as u16 - 9) % 4) << (5 + (class - 9) / 4) };
+        sizes[class] = if class <= 8 {
+            16 * class as u16
+        } else {
+            (5 + (class as u16 - 9) % 4) << (5 + (class - 9) / 4)
+        };
         class += 1;
     }
     sizes
@@ -104,7 +108,9 @@ mod tests {
         for align in (0..13).map(|shift| 1 << shift) {
             for size in [1, 8, 9, 24, 100, 1000, 2049, 3584, 3585] {
                 match class_of_aligned(size, align) {
-                    Some(class) => assert!(size_of_class(class) >= size && size_of_class(class).is_multiple_of(align)),
+                    Some(class) => assert!(
+                        size_of_class(class) >= size && size_of_class(class).is_multiple_of(align)
+                    ),
                     None => assert!(size > 2048 || align > 2048, "{size} at {align}"),
                 }
             }

@@ -8,7 +8,10 @@ use terrace_context::{self as context, Caller, unwind};
 use terrace_pager::sys;
 
 pub use crate::slabs::map_bytes;
-pub use crate::watch::{forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites, unlock_watch_after_fork};
+pub use crate::watch::{
+    forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites,
+    unlock_watch_after_fork,
+};
 pub use terrace_context::unwind::forget as library_unloaded;
 pub use terrace_context::will_have_stack;
 
@@ -32,7 +35,9 @@ pub struct Grouping {
 /// nothing changes, which is said.
 pub fn start(grouping: Grouping) {
     if !slabs::open(grouping.zones, grouping.watched) {
-        sys::complain("no address space for zones (ulimit -v): objects are ordered by size, not by context");
+        sys::complain(
+            "no address space for zones (ulimit -v): objects are ordered by size, not by context",
+        );
         return;
     }
     if !unwind::find_objects() && grouping.depth > 0 {

@@ -31,7 +31,9 @@ fn map_of(address: usize) -> &'static Lock<BTreeMap<usize, Large>> {
 }
 
 /// The lock, if nobody has it for longer than a moment: the mover waits for none that a fork holds.
-fn tried(map: &'static Lock<BTreeMap<usize, Large>>) -> Option<LockGuard<'static, BTreeMap<usize, Large>>> {
+fn tried(
+    map: &'static Lock<BTreeMap<usize, Large>>,
+) -> Option<LockGuard<'static, BTreeMap<usize, Large>>> {
     const TRIES: usize = 1000;
     (0..TRIES).find_map(|_| {
         std::hint::spin_loop();
@@ -78,12 +80,18 @@ pub struct At {
 }
 
 /// Tells of objects until `more` says false; then where to go on. What is busy is passed over; `each` is called without a lock.
-pub fn walk(from: At, mut each: impl FnMut(usize, Large), mut more: impl FnMut() -> bool) -> Option<At> {
+pub fn walk(
+    from: At,
+    mut each: impl FnMut(usize, Large),
+    mut more: impl FnMut() -> bool,
+) -> Option<At> {
     let At { map: mut number, mut address } = from;
     while let Some(map) = LARGE.get(number) {
         let mut seen = [None; TOGETHER];
         if let Some(map) = tried(map) {
-            seen.iter_mut().zip(map.range(address..)).for_each(|(to, (address, large))| *to = Some((*address, *large)));
+            seen.iter_mut()
+                .zip(map.range(address..))
+                .for_each(|(to, (address, large))| *to = Some((*address, *large)));
         }
         seen.iter().flatten().for_each(|(address, large)| each(*address, *large));
         match seen[TOGETHER - 1] {

@@ -91,7 +91,10 @@ extern "C" fn terrace_poll() {
 #[unsafe(no_mangle)]
 extern "C" fn terrace_poll_start() {
     // The flag stays as it is: who finds nothing wanted has lost nothing.
-    if WANTED.load(Relaxed) & START != 0 && !sys::may_be_in_handler() && WANTED.fetch_and(!START, AcqRel) & START != 0 {
+    if WANTED.load(Relaxed) & START != 0
+        && !sys::may_be_in_handler()
+        && WANTED.fetch_and(!START, AcqRel) & START != 0
+    {
         start();
     }
 }

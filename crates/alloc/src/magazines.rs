@@ -121,7 +121,8 @@ impl Cache {
             return one[0];
         };
         // SAFETY: the buffer has `room` places, and is empty.
-        let half = unsafe { std::slice::from_raw_parts_mut(magazine.objects, magazine.room as usize / 2) };
+        let half =
+            unsafe { std::slice::from_raw_parts_mut(magazine.objects, magazine.room as usize / 2) };
         match slabs::take(zone, class, half) {
             0 => std::ptr::null_mut(),
             taken => {
@@ -145,7 +146,8 @@ impl Cache {
             // The older half: what was freed last is in the processor's caches.
             let half = magazine.len as usize / 2;
             // SAFETY: below `len` the buffer is filled.
-            let objects = unsafe { std::slice::from_raw_parts_mut(magazine.objects, magazine.len as usize) };
+            let objects =
+                unsafe { std::slice::from_raw_parts_mut(magazine.objects, magazine.len as usize) };
             slabs::put(zone, &objects[..half]);
             objects.copy_within(half.., 0);
             magazine.len -= half as u32;
@@ -208,8 +210,14 @@ impl Cache {
             for magazine in row.iter_mut().filter(|magazine| magazine.room > 0) {
                 // SAFETY: below `len` the buffer is filled; it was made with this layout.
                 unsafe {
-                    slabs::put(zone as ZoneId, std::slice::from_raw_parts(magazine.objects, magazine.len as usize));
-                    std::alloc::dealloc(magazine.objects.cast(), buffer_layout(magazine.room as usize));
+                    slabs::put(
+                        zone as ZoneId,
+                        std::slice::from_raw_parts(magazine.objects, magazine.len as usize),
+                    );
+                    std::alloc::dealloc(
+                        magazine.objects.cast(),
+                        buffer_layout(magazine.room as usize),
+                    );
                 }
                 *magazine = Magazine { objects: std::ptr::null_mut(), len: 0, room: 0 };
             }

@@ -24,7 +24,8 @@ const SHARDS: usize = 16;
 /// Zones of placed objects.
 pub(crate) const TEMPERATURES: usize = zone::PLACED.len();
 /// As reports call them.
-pub(crate) const NAMES: [&str; TEMPERATURES] = ["(placed by mnalloc, or in arenas)", "(placed hot by mnalloc)", "(placed cold by mnalloc)"];
+pub(crate) const NAMES: [&str; TEMPERATURES] =
+    ["(placed by mnalloc, or in arenas)", "(placed hot by mnalloc)", "(placed cold by mnalloc)"];
 /// See [`zone::extend`]: as much as slabs take.
 const CHUNK: usize = 1 << 20;
 /// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
@@ -94,7 +95,8 @@ const HOT: usize = 1;
 const COLD: usize = 2;
 
 /// What programs are expected to do with the zones.
-pub(crate) const EXPECTATIONS: [Option<Expectation>; TEMPERATURES] = [None, Some(Expectation::Hot), Some(Expectation::Cold)];
+pub(crate) const EXPECTATIONS: [Option<Expectation>; TEMPERATURES] =
+    [None, Some(Expectation::Hot), Some(Expectation::Cold)];
 
 struct Shard {
     spans: [Spans; TEMPERATURES],
@@ -181,7 +183,10 @@ fn open() -> bool {
 
 /// Memory that is known to be used for what is known of pages. Takes no lock.
 pub fn map_bytes() -> u64 {
-    KNOWN.iter().map(|known| (known.load(Relaxed) * size_of::<Record>()).next_multiple_of(PAGE) as u64).sum()
+    KNOWN
+        .iter()
+        .map(|known| (known.load(Relaxed) * size_of::<Record>()).next_multiple_of(PAGE) as u64)
+        .sum()
 }
 
 /// The page in which an address lies, by number.
@@ -254,7 +259,11 @@ pub(crate) struct Seen {
 
 /// Tells of all pages with objects from one on, by number, until `more` says false; then where to go on. It lacks pages of shards that are busy just then: it waits for no
 /// lock.
-pub(crate) fn walk(from: u32, mut each: impl FnMut(Seen), mut more: impl FnMut() -> bool) -> Option<u32> {
+pub(crate) fn walk(
+    from: u32,
+    mut each: impl FnMut(Seen),
+    mut more: impl FnMut() -> bool,
+) -> Option<u32> {
     let zone_pages = ZONE_PAGES.load(Acquire) as u32;
     for (temperature, known) in (0..).zip(&KNOWN) {
         let begin = temperature as u32 * zone_pages;
@@ -264,7 +273,10 @@ pub(crate) fn walk(from: u32, mut each: impl FnMut(Seen), mut more: impl FnMut()
             }
             // SAFETY: it has a record, which is accessible.
             let shard = unsafe { &(*record(number)).shard }.load(Acquire).checked_sub(1);
-            let Some(_shard) = shard.and_then(|shard| SHARD.get(usize::from(shard))?.try_lock()) else { continue };
+            let Some(_shard) = shard.and_then(|shard| SHARD.get(usize::from(shard))?.try_lock())
+            else {
+                continue;
+            };
             // SAFETY: its shard is locked.
             let (objects, bytes) = unsafe { page(number) }.holds();
             if bytes > 0 {
@@ -281,7 +293,9 @@ pub(crate) fn walk(from: u32, mut each: impl FnMut(Seen), mut more: impl FnMut()
 /// The lock of the shard of the address's page, by number, is held.
 unsafe fn object_at(address: usize, number: u32) -> Option<(Kind, Owner)> {
     // SAFETY: the caller's promise; all pages of an object are one shard's.
-    let found = unsafe { if page(number).kind == Kind::LargeTail { page(page(number).first()) } else { page(number) } };
+    let found = unsafe {
+        if page(number).kind == Kind::LargeTail { page(page(number).first()) } else { page(number) }
+    };
     let owner = match found.kind {
         Kind::Objects => found.owner_at(address % PAGE / GRANULE)?,
         Kind::Large => found.large().1,
@@ -316,7 +330,8 @@ impl Shard {
             return self.allocate_large(wish);
         }
         if let Some(address) = wish.near
-            && let Some(object) = self.place(number_of(address), wish, Some(address % PAGE / GRANULE))
+            && let Some(object) =
+                self.place(number_of(address), wish, Some(address % PAGE / GRANULE))
         {
             return Some(object);
         }
@@ -329,7 +344,11 @@ impl Shard {
             };
             // Those that it has left are as good; but not if they are another's alone.
             // SAFETY: its pages are in this shard.
-            for number in pages.into_iter().flatten().filter(|number| unsafe { page(*number) }.list != PRIVATE || private == number + 1) {
+            for number in pages
+                .into_iter()
+                .flatten()
+                .filter(|number| unsafe { page(*number) }.list != PRIVATE || private == number + 1)
+            {
                 if let Some(object) = self.place(number, wish, None) {
                     return Some(object);
                 }
@@ -354,7 +373,8 @@ impl Shard {
             return None;
         }
         let granules = wish.granules();
-        let (at, is_new) = found.place(granules, (wish.align / GRANULE).max(1), near, wish.owner)?;
+        let (at, is_new) =
+            found.place(granules, (wish.align / GRANULE).max(1), near, wish.owner)?;
         self.relist(number);
         self.bytes += granules * GRANULE;
         self.count(wish.owner, 1, (granules * GRANULE) as i64);
@@ -454,8 +474,12 @@ impl Shard {
                 let Some(removed) = found.remove(address % PAGE / GRANULE) else { return false };
                 let left = usize::from(found.filled);
                 self.has_less(number);
-                if !is_private && left > 0 && left <= REFILLED && left + removed.granules > REFILLED {
-                    self.arenas.at(removed.owner).into_iter().for_each(|arena| arena.can_return(number));
+                if !is_private && left > 0 && left <= REFILLED && left + removed.granules > REFILLED
+                {
+                    self.arenas
+                        .at(removed.owner)
+                        .into_iter()
+                        .for_each(|arena| arena.can_return(number));
                 }
                 (removed.owner, removed.granules * GRANULE, removed.last)
             }
@@ -556,7 +580,12 @@ impl Shard {
         // SAFETY: the shard's page; so are its neighbours.
         unsafe {
             let found = page(number);
-            let Some(list) = std::mem::replace(&mut found.list, 0).checked_sub(1).filter(|list| *list < LISTS as u8) else { return };
+            let Some(list) = std::mem::replace(&mut found.list, 0)
+                .checked_sub(1)
+                .filter(|list| *list < LISTS as u8)
+            else {
+                return;
+            };
             let (next, previous) = (found.next, found.previous);
             match previous.checked_sub(1) {
                 Some(previous) => page(previous).next = next,
@@ -572,7 +601,11 @@ impl Shard {
 /// Has a zone handed out more: for at least so many bytes at a multiple of `align`, for this shard.
 fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool {
     let align = align.max(PAGE);
-    let Some(size) = bytes.checked_add(align - PAGE).and_then(|size| size.checked_next_multiple_of(PAGE)) else { return false };
+    let Some(size) =
+        bytes.checked_add(align - PAGE).and_then(|size| size.checked_next_multiple_of(PAGE))
+    else {
+        return false;
+    };
     let size = size.max(CHUNK);
     let zone_pages = ZONE_PAGES.load(Relaxed);
     // First, as far as can be told: what the zone hands out it does not take back.
@@ -601,7 +634,11 @@ fn know(temperature: usize, pages: usize) -> bool {
     let zone_pages = ZONE_PAGES.load(Relaxed);
     let from = record((temperature * zone_pages) as u32) as usize;
     let known = KNOWN[temperature].load(Relaxed);
-    let accessible = |pages: usize| (pages * size_of::<Record>()).next_multiple_of(RECORDS_STEP).min(zone_pages * size_of::<Record>());
+    let accessible = |pages: usize| {
+        (pages * size_of::<Record>())
+            .next_multiple_of(RECORDS_STEP)
+            .min(zone_pages * size_of::<Record>())
+    };
     let (is, to) = (accessible(known), accessible(known.max(pages)));
     let span = Span { start: RECORDS.load(Relaxed), reserved: RECORDS_RESERVED.load(Relaxed) };
     // SAFETY: this zone's part of our range; so far it was not opened.
@@ -633,12 +670,20 @@ fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
     let mut inside = SHARD.get(shard)?.lock();
     let arena = inside.arenas.at(owner)?;
     let generation = arena.generation;
-    (arena_id(shard, owner, generation) == id && inside.arenas.alive(owner, generation).is_some()).then_some((inside, shard, owner))
+    (arena_id(shard, owner, generation) == id && inside.arenas.alive(owner, generation).is_some())
+        .then_some((inside, shard, owner))
 }
 
 /// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
 fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Wish)> {
-    let wish = |temperature, (owner, generation), near| Wish { bytes, align, temperature, owner, generation, near };
+    let wish = |temperature, (owner, generation), near| Wish {
+        bytes,
+        align,
+        temperature,
+        owner,
+        generation,
+        near,
+    };
     match placement {
         Placement::Default => None,
         Placement::Hot => Some((own_shard(), wish(HOT, (0, 0), None))),
@@ -657,11 +702,20 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
             };
             let generation = inside.arenas.at(owner).map_or(0, |arena| arena.generation);
             // Behind a large object comes what belongs to it, wherever there is room.
-            Some((shard, wish(temperature_of(number), (owner, generation), (kind == Kind::Objects).then_some(near))))
+            Some((
+                shard,
+                wish(
+                    temperature_of(number),
+                    (owner, generation),
+                    (kind == Kind::Objects).then_some(near),
+                ),
+            ))
         }
         Placement::Arena(id) => {
             let Some((mut inside, shard, owner)) = alive(id) else {
-                misuse(|| format!("mnalloc in arena {id:#x}, which was never made or is destroyed"));
+                misuse(|| {
+                    format!("mnalloc in arena {id:#x}, which was never made or is destroyed")
+                });
                 return None;
             };
             let arena = inside.arenas.at(owner)?;
@@ -672,7 +726,12 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
 
 /// An object; 0 if there is no memory, or this is nothing for a placement.
 fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
-    if !align.is_power_of_two() || align > zone::REGION || bytes > OBJECT_MAX || !open() || bytes > ZONE_PAGES.load(Relaxed) * PAGE {
+    if !align.is_power_of_two()
+        || align > zone::REGION
+        || bytes > OBJECT_MAX
+        || !open()
+        || bytes > ZONE_PAGES.load(Relaxed) * PAGE
+    {
         return 0;
     }
     let Some((shard, wish)) = resolve(placement, bytes, align) else { return 0 };
@@ -700,7 +759,12 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
 
 /// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null where `malloc` is to decide.
 #[unsafe(no_mangle)]
-extern "C" fn terrace_placed_malloc(size: usize, align: usize, kind: usize, what: usize) -> *mut u8 {
+extern "C" fn terrace_placed_malloc(
+    size: usize,
+    align: usize,
+    kind: usize,
+    what: usize,
+) -> *mut u8 {
     let Some(placement) = Placement::of(kind, what) else {
         misuse(|| format!("mnalloc with placement {kind}, which there is not"));
         return std::ptr::null_mut();
@@ -724,7 +788,9 @@ extern "C" fn terrace_not_allocated(object: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_free(object: usize) {
     if !shard_of(object).is_some_and(|(mut inside, _, number)| inside.free(object, number)) {
-        misuse(|| format!("free of {object:#x}, where no object begins: freed twice, or with its arena"));
+        misuse(|| {
+            format!("free of {object:#x}, where no object begins: freed twice, or with its arena")
+        });
     }
 }
 
@@ -733,7 +799,9 @@ fn bytes_of(object: usize, number: u32) -> Option<usize> {
     // SAFETY: the caller holds the lock of the page's shard.
     let found = unsafe { page(number) };
     match found.kind {
-        Kind::Objects if object.is_multiple_of(GRANULE) => found.len_at(object % PAGE / GRANULE).map(|granules| granules * GRANULE),
+        Kind::Objects if object.is_multiple_of(GRANULE) => {
+            found.len_at(object % PAGE / GRANULE).map(|granules| granules * GRANULE)
+        }
         Kind::Large if object.is_multiple_of(PAGE) => Some(found.large().0 as usize * PAGE),
         _ => None,
     }
@@ -774,10 +842,12 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
     let (shard, temperature) = match placement {
         Some(Placement::Hot) => (None, HOT),
         Some(Placement::Cold) => (None, COLD),
-        Some(placement @ (Placement::NextTo(1..) | Placement::Arena(_))) if open() => match resolve(placement, 0, GRANULE) {
-            Some((shard, wish)) => (Some(shard), wish.temperature),
-            None => (None, MILD),
-        },
+        Some(placement @ (Placement::NextTo(1..) | Placement::Arena(_))) if open() => {
+            match resolve(placement, 0, GRANULE) {
+                Some((shard, wish)) => (Some(shard), wish.temperature),
+                None => (None, MILD),
+            }
+        }
         _ => (None, MILD),
     };
     if placement.is_none() {
@@ -795,7 +865,9 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
 /// Frees all objects of an arena, and ends it. False if there is none.
 pub fn destroy(id: ArenaId) -> bool {
     let Some((mut inside, _, owner)) = alive(id) else {
-        misuse(|| format!("destroying arena {id:#x}, which was never made or is destroyed already"));
+        misuse(|| {
+            format!("destroying arena {id:#x}, which was never made or is destroyed already")
+        });
         return false;
     };
     inside.destroy(owner);
@@ -825,8 +897,11 @@ pub fn query(id: ArenaId) -> Option<ArenaFigures> {
     pages.sort_unstable();
     pages.dedup();
     // SAFETY: the shard is locked, and the pages are its own.
-    let found = pages.iter().map(|number| unsafe { page(*number) }).filter(|found| found.is_tenant(owner));
-    let pages = found.map(|found| if found.kind == Kind::Large { found.large().0 as usize } else { 1 }).sum();
+    let found =
+        pages.iter().map(|number| unsafe { page(*number) }).filter(|found| found.is_tenant(owner));
+    let pages = found
+        .map(|found| if found.kind == Kind::Large { found.large().0 as usize } else { 1 })
+        .sum();
     Some(ArenaFigures { objects: arena.objects as usize, bytes: arena.bytes as usize, pages })
 }
 

@@ -56,11 +56,13 @@ struct Sites {
     objects: Vec<Object>,
 }
 
-static SITES: Lock<Sites> = Lock::new(Sites { known: Vec::new(), frames: Vec::new(), objects: Vec::new() });
+static SITES: Lock<Sites> =
+    Lock::new(Sites { known: Vec::new(), frames: Vec::new(), objects: Vec::new() });
 
 impl Sites {
     fn object(&mut self, base: usize, name: String) -> Option<u16> {
-        let known = self.objects.iter().position(|object| object.base == base && object.name == name);
+        let known =
+            self.objects.iter().position(|object| object.base == base && object.name == name);
         let index = known.unwrap_or_else(|| {
             self.objects.push(Object { base, name });
             self.objects.len() - 1
@@ -88,7 +90,11 @@ fn first_place(id: ContextId) -> usize {
 pub fn of(stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     let id = terrace_context::id(stack, caller);
     let word = TABLE[first_place(id)].load(Relaxed);
-    if word & TAG_MASK == id & TAG_MASK && word != 0 { parts(word) } else { search(id, stack, caller) }
+    if word & TAG_MASK == id & TAG_MASK && word != 0 {
+        parts(word)
+    } else {
+        search(id, stack, caller)
+    }
 }
 
 #[inline]
@@ -121,7 +127,10 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     // Where sites are watched, and before the lock: the loader's memory may be out.
     let mut objects: [Option<(usize, String)>; DEPTH_MAX] = Default::default();
     if slabs::are_tagged() {
-        objects.iter_mut().zip(&frames[..len]).for_each(|(object, address)| *object = unwind::object_of(*address));
+        objects
+            .iter_mut()
+            .zip(&frames[..len])
+            .for_each(|(object, address)| *object = unwind::object_of(*address));
     }
     let mut sites = SITES.lock();
     // Another thread may have been first.
@@ -135,7 +144,8 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
                 sites.frames.push(Frame { address: *address, object });
             }
             let (zone, site) = (zone_by_number(id), sites.known.len() as Site);
-            TABLE[place].store(id & TAG_MASK | u64::from(zone) << ZONE_SHIFT | u64::from(site), Release);
+            TABLE[place]
+                .store(id & TAG_MASK | u64::from(zone) << ZONE_SHIFT | u64::from(site), Release);
             (zone, site)
         }
         Err(_) => (zone_by_number(id), 0),
@@ -163,17 +173,24 @@ pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
 
 /// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in the file, a tab, and the file. False if the lock is somebody's.
 pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
-    let program = std::fs::read_link("/proc/self/exe").map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
+    let program = std::fs::read_link("/proc/self/exe")
+        .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
     let Some(sites) = SITES.try_lock() else { return false };
     for (index, known) in sites.known.iter().enumerate() {
         let (zone, _) = parts(TABLE[known.place as usize].load(Relaxed));
-        let end = sites.known.get(index + 1).map_or(sites.frames.len(), |next| next.frames as usize);
+        let end =
+            sites.known.get(index + 1).map_or(sites.frames.len(), |next| next.frames as usize);
         each(index as Site + 1, zone, &|text| {
             for Frame { address, object } in &sites.frames[known.frames as usize..end] {
                 let _ = match object.map(|index| &sites.objects[index as usize]) {
                     Some(Object { base, name }) => {
                         let name = if name.is_empty() { &program } else { name };
-                        write!(text, "\t{:x}\t{}", address.wrapping_sub(*base), name.replace(char::is_control, "?"))
+                        write!(
+                            text,
+                            "\t{:x}\t{}",
+                            address.wrapping_sub(*base),
+                            name.replace(char::is_control, "?")
+                        )
                     }
                     None => write!(text, "\t{address:x}\t"),
                 };

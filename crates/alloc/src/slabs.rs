@@ -6,7 +6,9 @@
 //! A slab that is empty serves the next class of its kind; what has been empty for a while is given back to the system ([`tidy`]). Which slab
 //! an address belongs to tells the *page map*, one word for each page of the zones.
 
-use crate::classes::{CLASSES, Class, KINDS, SIZES, kind_of, size_of_class, slab_bytes, slab_objects};
+use crate::classes::{
+    CLASSES, Class, KINDS, SIZES, kind_of, size_of_class, slab_bytes, slab_objects,
+};
 use crate::zone::{self, GROUPS_MAX, ZoneId};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
@@ -64,7 +66,11 @@ fn map_words(class: Class) -> usize {
 
 fn slab_layout(class: Class) -> Layout {
     let tags = if are_tagged() { tags_of(class) * size_of::<AtomicU16>() } else { 0 };
-    Layout::from_size_align(size_of::<Slab>() + map_words(class) * size_of::<u64>() + tags, align_of::<Slab>()).expect("a small size")
+    Layout::from_size_align(
+        size_of::<Slab>() + map_words(class) * size_of::<u64>() + tags,
+        align_of::<Slab>(),
+    )
+    .expect("a small size")
 }
 
 impl Slab {
@@ -75,7 +81,12 @@ impl Slab {
     #[allow(clippy::mut_from_ref)] // Reason: the lock that the caller holds makes it exclusive.
     unsafe fn map(&self) -> &mut [u64] {
         // SAFETY: the caller's promise; it was allocated with room for that many words behind it.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::from_ref(self).add(1).cast_mut().cast(), map_words(self.class)) }
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::from_ref(self).add(1).cast_mut().cast(),
+                map_words(self.class),
+            )
+        }
     }
 
     /// What else is guarded.
@@ -95,7 +106,10 @@ impl Slab {
             ..TAG_BYTES => (address - self.start) / TAG_BYTES,
             _ => index_of(address - self.start, self.class),
         };
-        let behind_map = std::ptr::from_ref(self).wrapping_add(1).cast::<u64>().wrapping_add(map_words(self.class));
+        let behind_map = std::ptr::from_ref(self)
+            .wrapping_add(1)
+            .cast::<u64>()
+            .wrapping_add(map_words(self.class));
         // SAFETY: it was allocated with room for so many tags there.
         unsafe { &*behind_map.cast::<AtomicU16>().add(index) }
     }
@@ -209,12 +223,18 @@ fn zone_start(index: usize) -> usize {
 /// The zones that hold something: index, bytes and slabs of each.
 fn zones_in_use() -> impl Iterator<Item = (usize, usize, &'static Lock<Slabs>)> {
     let used = ZONE_USED[..zone::groups()].iter().map(|used| used.load(Acquire));
-    used.zip(&SLABS).enumerate().filter(|(_, (used, _))| *used > 0).map(|(index, (used, slabs))| (index, used, slabs))
+    used.zip(&SLABS)
+        .enumerate()
+        .filter(|(_, (used, _))| *used > 0)
+        .map(|(index, (used, slabs))| (index, used, slabs))
 }
 
 /// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover asks: a fork that holds the locks waits for it.
 pub fn map_bytes() -> u64 {
-    zones_in_use().map(|(_, used, _)| used.div_ceil(PAGE / size_of::<u64>() * PAGE) as u64).sum::<u64>() * PAGE as u64
+    zones_in_use()
+        .map(|(_, used, _)| used.div_ceil(PAGE / size_of::<u64>() * PAGE) as u64)
+        .sum::<u64>()
+        * PAGE as u64
 }
 
 /// What the zones have handed out, what of it is in slabs, and in objects (those in magazines included), bytes.
@@ -303,7 +323,8 @@ unsafe fn set_places(start: usize, bytes: usize, word: u64) {
 
 #[inline]
 fn map_word(address: usize) -> *const AtomicU64 {
-    (MAP.load(Relaxed) + (address - START.load(Relaxed)) / PAGE * size_of::<u64>()) as *const AtomicU64
+    (MAP.load(Relaxed) + (address - START.load(Relaxed)) / PAGE * size_of::<u64>())
+        as *const AtomicU64
 }
 
 /// Takes up to `wanted.len()` free objects; says how many there were. Fewer than one: there is no memory, or no address space left in the zone.
@@ -336,7 +357,9 @@ pub fn put(zone: ZoneId, objects: &[*mut u8]) {
         // SAFETY: only what lies in a slab of this zone gets here.
         match unsafe { place_of(*object as usize) } {
             // SAFETY: what the page map leads to is alive.
-            Some(place) if place.zone() == zone => inside.put(*object as usize, unsafe { &*place.slab() }),
+            Some(place) if place.zone() == zone => {
+                inside.put(*object as usize, unsafe { &*place.slab() })
+            }
             _ => debug_assert!(false, "{object:?} is in no slab of zone {zone}"),
         }
     }
@@ -379,7 +402,11 @@ pub struct Seen {
 }
 
 /// Tells of all objects that have a tag, zone by zone from an address on, until `more` says false; then where to go on. Zones that are busy just then lack a slab or two.
-pub fn walk(from: usize, mut each: impl FnMut(Seen), mut more: impl FnMut() -> bool) -> Option<usize> {
+pub fn walk(
+    from: usize,
+    mut each: impl FnMut(Seen),
+    mut more: impl FnMut() -> bool,
+) -> Option<usize> {
     for (index, used, slabs) in zones_in_use() {
         let end = zone_start(index) + used;
         let mut address = zone_start(index).max(from);
@@ -514,7 +541,11 @@ impl Slabs {
             return false;
         }
         let objects = slab_objects(class);
-        let inside = UnsafeCell::new(Inside { next: std::ptr::null(), previous: std::ptr::null(), free: objects as u16 });
+        let inside = UnsafeCell::new(Inside {
+            next: std::ptr::null(),
+            previous: std::ptr::null(),
+            free: objects as u16,
+        });
         // SAFETY: fresh, ours, and large enough.
         let slab = unsafe {
             slab.write(Slab { start, class, inside });
@@ -525,7 +556,9 @@ impl Slabs {
             let rest = objects - word * 64;
             *bits = if rest >= 64 { u64::MAX } else { (1 << rest) - 1 };
         }
-        let word = std::ptr::from_ref(slab) as u64 | u64::from(class) << CLASS_SHIFT | u64::from(zone) << ZONE_SHIFT;
+        let word = std::ptr::from_ref(slab) as u64
+            | u64::from(class) << CLASS_SHIFT
+            | u64::from(zone) << ZONE_SHIFT;
         // SAFETY: the zone's pages have their part of the map, see `extend`.
         unsafe { set_places(start, bytes, word) };
         self.link(slab);
@@ -539,7 +572,9 @@ impl Slabs {
         unsafe { set_places(start, slab_bytes(kind), 0) };
         self.empty[kind].fresh.push(start);
         // SAFETY: allocated with this layout; nothing leads to it any more.
-        unsafe { std::alloc::dealloc(std::ptr::from_ref(slab).cast_mut().cast(), slab_layout(class)) };
+        unsafe {
+            std::alloc::dealloc(std::ptr::from_ref(slab).cast_mut().cast(), slab_layout(class))
+        };
     }
 }
 
@@ -554,12 +589,17 @@ fn extend(zone: ZoneId) -> bool {
     let mut inside = SLABS[index].lock();
     let used = ZONE_USED[index].load(Relaxed);
     let to = used.max(chunk + CHUNK - first);
-    let map_len =
-        |bytes: usize| (bytes / PAGE * size_of::<u64>()).next_multiple_of(MAP_STEP).min(ZONE_LEN.load(Relaxed) / PAGE * size_of::<u64>());
+    let map_len = |bytes: usize| {
+        (bytes / PAGE * size_of::<u64>())
+            .next_multiple_of(MAP_STEP)
+            .min(ZONE_LEN.load(Relaxed) / PAGE * size_of::<u64>())
+    };
     let (usable, wanted) = (map_len(used), map_len(to));
     let span = Span { start: MAP.load(Relaxed), reserved: MAP_RESERVED.load(Relaxed) };
     // SAFETY: this zone's part of our range; so far it was not opened.
-    if wanted > usable && unsafe { span.open(map_word(first) as usize + usable, wanted - usable) }.is_err() {
+    if wanted > usable
+        && unsafe { span.open(map_word(first) as usize + usable, wanted - usable) }.is_err()
+    {
         return false;
     }
     ZONE_USED[index].store(to, Release);

@@ -138,7 +138,8 @@ extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> 
     let _signals = sys::SignalsBlocked::new();
     let mut heap = HEAP.lock();
     // SAFETY: total is not zero, and `gap` is a power of two as `align` is.
-    let block = unsafe { if zero != 0 { heap.0.calloc(total, gap) } else { heap.0.malloc(total, gap) } };
+    let block =
+        unsafe { if zero != 0 { heap.0.calloc(total, gap) } else { heap.0.malloc(total, gap) } };
     drop(heap);
     if block.is_null() {
         return block;

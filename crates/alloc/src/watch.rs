@@ -64,7 +64,8 @@ impl Look {
     const BEGIN: Look = Look {
         stage: Stage::Grouped(0),
         sites: Vec::new(),
-        placed: [Found { objects: 0.0, grouped_bytes: 0.0, tier_bytes: [0.0; MAX_TIERS] }; TEMPERATURES],
+        placed: [Found { objects: 0.0, grouped_bytes: 0.0, tier_bytes: [0.0; MAX_TIERS] };
+            TEMPERATURES],
     };
 
     fn of(&mut self, site: Site) -> &mut Found {
@@ -96,7 +97,8 @@ impl Look {
                         found.grouped_bytes += f64::from(seen.bytes);
                         found.tier_bytes[last.1] += f64::from(seen.bytes);
                     };
-                    slabs::walk(from, each, more).map_or(Stage::Large(large::At::default()), Stage::Grouped)
+                    slabs::walk(from, each, more)
+                        .map_or(Stage::Large(large::At::default()), Stage::Grouped)
                 }
                 Stage::Large(from) => {
                     let each = |address: usize, Large { bytes, site }: Large| {
@@ -105,7 +107,8 @@ impl Look {
                         count(looks);
                         self.of(site).objects += 1.0;
                         for look in 0..looks {
-                            self.of(site).tier_bytes[tier(address + bytes / looks * look)] += bytes as f64 / looks as f64;
+                            self.of(site).tier_bytes[tier(address + bytes / looks * look)] +=
+                                bytes as f64 / looks as f64;
                         }
                     };
                     large::walk(from, each, more).map_or(Stage::Placed(0), Stage::Large)
@@ -150,7 +153,13 @@ struct Watch {
 impl Watch {
     const NEW: Watch = Watch {
         sites: Vec::new(),
-        placed: [Watched { samples: 0.0, hotness: 0.0, bytes: 0.0, objects_sum: 0.0, tier_bytes_sum: [0.0; MAX_TIERS] }; TEMPERATURES],
+        placed: [Watched {
+            samples: 0.0,
+            hotness: 0.0,
+            bytes: 0.0,
+            objects_sum: 0.0,
+            tier_bytes_sum: [0.0; MAX_TIERS],
+        }; TEMPERATURES],
         elsewhere: 0.0,
         decayed_ns: 0,
         look: Look::BEGIN,
@@ -222,17 +231,22 @@ impl Watch {
         let look = std::mem::replace(&mut self.look, Look::BEGIN);
         self.looks += 1;
         self.watched().for_each(|watched| watched.bytes = 0.0);
-        for (site, found) in look.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0) {
+        for (site, found) in look.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0)
+        {
             at(&mut self.sites, site).looked_at(found);
         }
-        self.placed.iter_mut().zip(&look.placed).for_each(|(watched, found)| watched.looked_at(found));
+        self.placed
+            .iter_mut()
+            .zip(&look.placed)
+            .for_each(|(watched, found)| watched.looked_at(found));
     }
 
     /// The whole list as text: a line of what concerns all, then one for each site, and each zone of placed objects, with objects or samples.
     /// `None` while somebody has the sites.
     fn text(&self, pager: &Pager) -> Option<String> {
         let names: Vec<&str> = pager.tier_names().collect();
-        let mut text = format!("terrace-sites 1 elsewhere {:.1} tiers {}\n", self.elsewhere, names.join(","));
+        let mut text =
+            format!("terrace-sites 1 elsewhere {:.1} tiers {}\n", self.elsewhere, names.join(","));
         let mean = |sum: f64| (sum / self.looks.max(1) as f64).round() as u64;
         let mut line = |watched: &Watched, zone: ZoneId, frames: &dyn Fn(&mut String)| {
             if watched.objects_sum == 0.0 && watched.samples == 0.0 {
@@ -240,7 +254,8 @@ impl Watch {
             }
             let tiers = &watched.tier_bytes_sum[..names.len().min(MAX_TIERS)];
             let bytes: u64 = tiers.iter().map(|sum| mean(*sum)).sum();
-            let _ = write!(text, "{bytes} {} {:.1} {zone}", mean(watched.objects_sum), watched.samples);
+            let _ =
+                write!(text, "{bytes} {} {:.1} {zone}", mean(watched.objects_sum), watched.samples);
             for sum in tiers {
                 let _ = write!(text, " {}", mean(*sum));
             }
@@ -250,7 +265,11 @@ impl Watch {
         let is_free = sites::each(|site, zone, frames| {
             if let Some(watched) = self.sites.get(site as usize) {
                 // Large ones are in none.
-                line(watched, if watched.bytes > 0.0 || watched.hotness > 0.0 { zone } else { 0 }, frames);
+                line(
+                    watched,
+                    if watched.bytes > 0.0 || watched.hotness > 0.0 { zone } else { 0 },
+                    frames,
+                );
             }
         });
         if !is_free {
@@ -286,7 +305,12 @@ pub fn look(now_ns: u64) {
     let begun_ns = sys::thread_cpu_ns();
     if watch.go_on(pager) {
         watch.look_ended_ns = now_ns;
-        sites::regroup(|site| watch.sites.get(site as usize).map_or((0, 0.0), |watched| (watched.bytes as u64, watched.hotness)));
+        sites::regroup(|site| {
+            watch
+                .sites
+                .get(site as usize)
+                .map_or((0, 0.0), |watched| (watched.bytes as u64, watched.hotness))
+        });
         watch.text(pager).inspect(|text| publish(pager, text));
     }
     watch.spent_ns += sys::thread_cpu_ns() - begun_ns;
@@ -315,7 +339,9 @@ fn publish(pager: &Pager, text: &str) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let Some(path) = pager.sites_path() else { return };
     let new = format!("{path}.{}\0", NUMBER.fetch_add(1, Relaxed));
-    let Ok(file) = sys::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) else { return };
+    let Ok(file) = sys::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) else {
+        return;
+    };
     let written = sys::without_write_signals(|| {
         let written = sys::write_all(file, text.as_bytes());
         (written, written.err())

@@ -17,7 +17,8 @@ pub type ZoneId = u32;
 /// Zones of groups at most; their numbers begin at 1.
 pub const GROUPS_MAX: usize = 255;
 /// Zones of placed objects ([`crate::placement`]).
-pub const PLACED: [ZoneId; 3] = [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
+pub const PLACED: [ZoneId; 3] =
+    [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
 const ZONES: usize = 1 + GROUPS_MAX + PLACED.len();
 /// Addresses of zone 0, tried in this order.
 const RANGES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
@@ -80,13 +81,20 @@ unsafe extern "C" {
 
 /// All zones that there may be, but for those of groups that there are not; with their numbers.
 fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)> {
-    ZONE.iter().enumerate().map(|(id, zone)| (id as ZoneId, zone)).filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
+    ZONE.iter()
+        .enumerate()
+        .map(|(id, zone)| (id as ZoneId, zone))
+        .filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
 }
 
 /// How a zone's memory is managed: of placed objects something may be expected.
 fn attributes(zone: ZoneId) -> Attributes {
     let temperature = PLACED.iter().position(|placed| *placed == zone);
-    Attributes { evictable: true, expected: temperature.and_then(|temperature| EXPECTATIONS[temperature]), ..Attributes::default() }
+    Attributes {
+        evictable: true,
+        expected: temperature.and_then(|temperature| EXPECTATIONS[temperature]),
+        ..Attributes::default()
+    }
 }
 
 /// Tells the pager of memory that a zone hands out. What is placed cold has its first tier below DRAM, if that is possible.
@@ -122,7 +130,8 @@ pub fn open() -> bool {
         if let Ok(Span { start, reserved }) = Span::new(len, RESERVED) {
             // Aligned, so that regions and extents of the zone coincide.
             zone.start.store(start.next_multiple_of(REGION), Relaxed);
-            zone.reserved.store((start + reserved).saturating_sub(start.next_multiple_of(REGION)), Relaxed);
+            zone.reserved
+                .store((start + reserved).saturating_sub(start.next_multiple_of(REGION)), Relaxed);
             // SAFETY: written once, before any pointer into the zone exists; readers compare addresses only.
             unsafe {
                 terrace_heap_start = start.next_multiple_of(REGION);
@@ -133,7 +142,9 @@ pub fn open() -> bool {
         }
     }
     used.refused = true;
-    sys::complain("no address space for a heap zone (ulimit -v): this program's heap stays unmanaged");
+    sys::complain(
+        "no address space for a heap zone (ulimit -v): this program's heap stays unmanaged",
+    );
     false
 }
 
@@ -166,7 +177,8 @@ pub fn is_limited() -> bool {
 
 fn open_side_by_side(zones: &[Zone]) -> Option<(usize, usize)> {
     let span = |len| Some((len, Span::new(len * zones.len() + REGION, 0).ok()?));
-    let (len, span) = GROUP_RANGES.into_iter().filter(|len| len * zones.len() <= GROUPS_RANGE).find_map(span)?;
+    let (len, span) =
+        GROUP_RANGES.into_iter().filter(|len| len * zones.len() <= GROUPS_RANGE).find_map(span)?;
     let start = span.start.next_multiple_of(REGION);
     for (index, zone) in zones.iter().enumerate() {
         zone.start.store(start + index * len, Relaxed);
@@ -201,7 +213,9 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
         // SAFETY: a part of the zone's range, not opened yet.
         let open = |to: usize| unsafe { span.open(from, to - from) }.map(|()| to);
         // Near a limit, no more than is needed.
-        match open(end.next_multiple_of(step).min(limit)).or_else(|_| open(end.next_multiple_of(sys::PAGE))) {
+        match open(end.next_multiple_of(step).min(limit))
+            .or_else(|_| open(end.next_multiple_of(sys::PAGE)))
+        {
             Ok(to) => {
                 used.accessible = to - base;
                 break (start, end);

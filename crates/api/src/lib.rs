@@ -6,7 +6,9 @@
 
 mod placement;
 
-pub use placement::{Arena, ArenaFigures, ArenaId, At, Global, Placement, cold, free, hot, mnalloc, within};
+pub use placement::{
+    Arena, ArenaFigures, ArenaId, At, Global, Placement, cold, free, hot, mnalloc, within,
+};
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -91,7 +93,8 @@ pub enum Advice {
 pub fn advise(pointer: *const u8, len: usize, advice: Advice) {
     if let Some(address) = ADVISE.address() {
         // SAFETY: the library's function of this name has this signature, and takes any address.
-        let function: extern "C" fn(*const u8, usize, i32) -> i32 = unsafe { std::mem::transmute(address) };
+        let function: extern "C" fn(*const u8, usize, i32) -> i32 =
+            unsafe { std::mem::transmute(address) };
         function(pointer, len, advice as i32);
     }
 }

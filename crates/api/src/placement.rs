@@ -57,18 +57,26 @@ pub fn mnalloc(layout: Layout, placement: Placement) -> *mut u8 {
     let memory: *mut c_void = match function.address().filter(|_| kind > 0) {
         Some(address) if aligned => {
             // SAFETY: the library's function of this name has this signature, and takes any numbers.
-            let mnalloc: extern "C" fn(usize, usize, usize, usize) -> *mut c_void = unsafe { std::mem::transmute(address) };
+            let mnalloc: extern "C" fn(usize, usize, usize, usize) -> *mut c_void =
+                unsafe { std::mem::transmute(address) };
             mnalloc(layout.align(), layout.size(), kind, what)
         }
         Some(address) => {
             // SAFETY: as above.
-            let mnalloc: extern "C" fn(usize, usize, usize) -> *mut c_void = unsafe { std::mem::transmute(address) };
+            let mnalloc: extern "C" fn(usize, usize, usize) -> *mut c_void =
+                unsafe { std::mem::transmute(address) };
             mnalloc(layout.size(), kind, what)
         }
         None if aligned => {
             let mut memory = std::ptr::null_mut();
             // SAFETY: a layout's alignment is a power of two; where it fails nothing is stored.
-            unsafe { libc::posix_memalign(&mut memory, layout.align().max(size_of::<usize>()), layout.size()) };
+            unsafe {
+                libc::posix_memalign(
+                    &mut memory,
+                    layout.align().max(size_of::<usize>()),
+                    layout.size(),
+                )
+            };
             memory
         }
         // SAFETY: takes any size.
@@ -112,7 +120,8 @@ impl Arena {
         let (kind, what) = placement.words();
         let id = CREATE.address().map_or(0, |address| {
             // SAFETY: the library's function of this name has this signature, and takes any numbers.
-            let create: extern "C" fn(usize, usize) -> ArenaId = unsafe { std::mem::transmute(address) };
+            let create: extern "C" fn(usize, usize) -> ArenaId =
+                unsafe { std::mem::transmute(address) };
             create(kind, what)
         });
         Arena { id }
@@ -136,7 +145,8 @@ impl Arena {
     pub fn figures(&self) -> Option<ArenaFigures> {
         let address = QUERY.address().filter(|_| self.id != 0)?;
         // SAFETY: the library's function of this name has this signature.
-        let query: extern "C" fn(ArenaId, *mut ArenaFigures) -> i32 = unsafe { std::mem::transmute(address) };
+        let query: extern "C" fn(ArenaId, *mut ArenaFigures) -> i32 =
+            unsafe { std::mem::transmute(address) };
         let mut figures = ArenaFigures::default();
         (query(self.id, &mut figures) == 0).then_some(figures)
     }
@@ -247,7 +257,9 @@ unsafe impl GlobalAlloc for Global {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if WITHIN.try_with(Cell::get).unwrap_or_default() == Placement::Default && is_aligned(layout.align(), layout.size()) {
+        if WITHIN.try_with(Cell::get).unwrap_or_default() == Placement::Default
+            && is_aligned(layout.align(), layout.size())
+        {
             // SAFETY: takes any size. Fresh memory is not written to.
             return unsafe { libc::calloc(1, layout.size()) }.cast();
         }
@@ -266,7 +278,8 @@ unsafe impl GlobalAlloc for Global {
             return unsafe { libc::realloc(memory.cast(), new_size) }.cast();
         }
         // SAFETY: the caller's promise: the new size is one that its alignment allows.
-        let new = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
+        let new =
+            unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
         if !new.is_null() {
             // SAFETY: both are that large, and the old one is the caller's.
             unsafe {
@@ -317,7 +330,9 @@ mod tests {
         assert_eq!((arena.id(), arena.figures()), (0, None));
         for align in [1, 16, 64, 4096] {
             let layout = Layout::from_size_align(100, align).expect("a layout");
-            for placement in [Placement::Cold, Placement::NextTo(std::ptr::null()), Placement::Arena(7)] {
+            for placement in
+                [Placement::Cold, Placement::NextTo(std::ptr::null()), Placement::Arena(7)]
+            {
                 let memory = mnalloc(layout, placement);
                 assert!(!memory.is_null() && (memory as usize).is_multiple_of(align));
                 // SAFETY: just allocated.

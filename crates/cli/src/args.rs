@@ -267,7 +267,12 @@ pub struct RunArguments {
     pub config: Option<PathBuf>,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = false, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = false,
+        value_name = "CMD"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -795,7 +800,9 @@ fn count(text: &str) -> Result<usize, String> {
 fn value_bytes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(bytes) if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("write a whole number from {LEAST_BYTES} (a value names its key and version) to {MOST_BYTES}")),
+        _ => Err(format!(
+            "write a whole number from {LEAST_BYTES} (a value names its key and version) to {MOST_BYTES}"
+        )),
     }
 }
 
@@ -804,9 +811,12 @@ pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sy
     for tier in parse_tiers(text)? {
         match &tier.kind {
             TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
-                FileMedium::check(directory).map_err(|error| format!("`{}`: {error}", tier.name))?;
+                FileMedium::check(directory)
+                    .map_err(|error| format!("`{}`: {error}", tier.name))?;
             }
-            TierKind::Node { node } => Nodes::of_machine().check(*node).map_err(|error| format!("`{}`: {error}", tier.name))?,
+            TierKind::Node { node } => Nodes::of_machine()
+                .check(*node)
+                .map_err(|error| format!("`{}`: {error}", tier.name))?,
             _ => {}
         }
     }
@@ -832,7 +842,8 @@ mod tests {
 
     #[test]
     fn the_programs_own_flags_are_left_to_it() {
-        let arguments = run(&["--dram", "60%", "--", "prog", "--dram", "7%", "-v", "--", "x"]).unwrap();
+        let arguments =
+            run(&["--dram", "60%", "--", "prog", "--dram", "7%", "-v", "--", "x"]).unwrap();
         assert_eq!(arguments.dram, Some(Dram::Share(0.6)));
         assert_eq!(arguments.command, ["prog", "--dram", "7%", "-v", "--", "x"]);
         let bare = run(&["prog", "--observe"]).unwrap();
@@ -868,8 +879,11 @@ mod tests {
 
     #[test]
     fn loads_that_make_no_sense_are_refused_with_a_remedy() {
-        let load = |line: &[&str]| Arguments::try_parse_from(["terrace", "load", "kv"].iter().chain(line));
-        assert!(load(&["127.0.0.1:1", "--get-share", "90%", "--theta", "0", "--depth", "16"]).is_ok());
+        let load =
+            |line: &[&str]| Arguments::try_parse_from(["terrace", "load", "kv"].iter().chain(line));
+        assert!(
+            load(&["127.0.0.1:1", "--get-share", "90%", "--theta", "0", "--depth", "16"]).is_ok()
+        );
         for (line, remedy) in [
             (&["localhost"][..], "HOST:PORT"),
             (&["/s", "--items", "0"], "1.."),

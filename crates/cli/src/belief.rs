@@ -66,7 +66,9 @@ impl Bounds {
         let ns = (seconds * 1e9) as u64;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         let mut figures = figures.clone();
-        let most = |fields: &mut [&mut u64], most: u64| fields.iter_mut().for_each(|field| **field = most.min(**field));
+        let most = |fields: &mut [&mut u64], most: u64| {
+            fields.iter_mut().for_each(|field| **field = most.min(**field))
+        };
         most(
             &mut [
                 &mut figures.mean_physical_bytes,
@@ -79,7 +81,15 @@ impl Bounds {
             memory,
         );
         most(&mut [&mut figures.mean_logical_bytes, &mut figures.peak_logical_bytes], data);
-        most(&mut [&mut figures.mean_window_ms, &mut figures.over_budget_ms, &mut figures.far_over_budget_ms, &mut figures.floor_ms], ms);
+        most(
+            &mut [
+                &mut figures.mean_window_ms,
+                &mut figures.over_budget_ms,
+                &mut figures.far_over_budget_ms,
+                &mut figures.floor_ms,
+            ],
+            ms,
+        );
         most(&mut [&mut figures.updated_ns], figures.started_ns.saturating_add(ns));
         most(&mut [&mut figures.stall_ns], ns.saturating_mul(self.threads.max(1)));
         most(&mut [&mut figures.cpu_ns], ns.saturating_mul(cpus));
@@ -101,7 +111,8 @@ mod tests {
     #[test]
     fn an_honest_page_is_believed_as_it_is() {
         let honest = Figures { mean_unmanaged_bytes: 12 << 20, ..active(7) };
-        let seen = Bounds { bytes: 2_100_000_000, seconds: 61.0, threads: 4, lied: false, unseen_s: 0.0 };
+        let seen =
+            Bounds { bytes: 2_100_000_000, seconds: 61.0, threads: 4, lied: false, unseen_s: 0.0 };
         assert_eq!(seen.apply(&honest), honest);
         // It grew after it was looked at last.
         let before = Bounds { bytes: 1_900_000_000, seconds: 60.5, unseen_s: 0.5, ..seen };
@@ -122,9 +133,18 @@ mod tests {
             ..active(7)
         };
         lie.tiers[1].physical_bytes = u64::MAX;
-        let believed = Bounds { bytes: 4 << 20, seconds: 2.0, threads: 3, lied: true, unseen_s: 0.5 }.apply(&lie);
+        let believed =
+            Bounds { bytes: 4 << 20, seconds: 2.0, threads: 3, lied: true, unseen_s: 0.5 }
+                .apply(&lie);
         let most = memory(4 << 20);
-        assert_eq!((believed.peak_physical_bytes, believed.mean_physical_bytes, believed.tiers[1].physical_bytes), (most, most, most));
+        assert_eq!(
+            (
+                believed.peak_physical_bytes,
+                believed.mean_physical_bytes,
+                believed.tiers[1].physical_bytes
+            ),
+            (most, most, most)
+        );
         assert!(believed.mean_logical_bytes <= most * 512);
         assert_eq!((believed.mean_window_ms, believed.far_over_budget_ms), (2_500, 2_500));
         assert_eq!(believed.stall_ns, 7_500_000_000);

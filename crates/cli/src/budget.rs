@@ -10,9 +10,14 @@ use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
 
 /// A share of the most data that an earlier run had at a time, by its JSON report.
 pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
-    let Dram::Share(share) = dram else { bail!("--of {} needs a share that is taken of it, such as --dram 60%", report.display()) };
-    let text = fs::read_to_string(report).with_context(|| format!("--of {}: cannot be read", report.display()))?;
-    let peak = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|report| report.get("peak_logical_bytes")?.as_u64());
+    let Dram::Share(share) = dram else {
+        bail!("--of {} needs a share that is taken of it, such as --dram 60%", report.display())
+    };
+    let text = fs::read_to_string(report)
+        .with_context(|| format!("--of {}: cannot be read", report.display()))?;
+    let peak = serde_json::from_str::<serde_json::Value>(&text)
+        .ok()
+        .and_then(|report| report.get("peak_logical_bytes")?.as_u64());
     let Some(peak) = peak else {
         bail!(
             "--of {}: that is no report of `terrace run --report` with a `peak_logical_bytes`; run the program once with --observe --report FILE.json",
@@ -25,7 +30,9 @@ pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
 /// Refuses a number that was hardly meant as bytes.
 pub fn refuse_bare_number(dram: Dram) -> Result<()> {
     match dram {
-        Dram::Bytes(bytes @ 1..=1024) => bail!("--dram {bytes} is {bytes} bytes; did you mean {bytes}% or {bytes}M?"),
+        Dram::Bytes(bytes @ 1..=1024) => {
+            bail!("--dram {bytes} is {bytes} bytes; did you mean {bytes}% or {bytes}M?")
+        }
         _ => Ok(()),
     }
 }
@@ -76,27 +83,46 @@ mod tests {
         };
         let earlier = r#"{"peak_logical_bytes": 1000000000}"#;
         assert_eq!(of(earlier, Dram::Share(0.6)), Ok(Dram::Bytes(600_000_000)));
-        assert_eq!(of(r#"{"peak_logical_bytes": 7}"#, Dram::Share(0.6)), Ok(Dram::Bytes(MIN_BUDGET_BYTES)));
+        assert_eq!(
+            of(r#"{"peak_logical_bytes": 7}"#, Dram::Share(0.6)),
+            Ok(Dram::Bytes(MIN_BUDGET_BYTES))
+        );
         assert!(of(earlier, Dram::Bytes(7)).is_err_and(|why| why.contains("needs a share")));
         assert!(of(earlier, Dram::Unlimited).is_err_and(|why| why.contains("needs a share")));
         for text in ["", "[]", "{}", r#"{"peak_logical_bytes": null}"#] {
-            assert!(of(text, Dram::Share(0.5)).is_err_and(|why| why.contains("--observe --report")), "{text}");
+            assert!(
+                of(text, Dram::Share(0.5)).is_err_and(|why| why.contains("--observe --report")),
+                "{text}"
+            );
         }
         assert!(of_report(Dram::Share(0.5), Path::new("/nonexistent/r.json")).is_err());
     }
 
     #[test]
     fn a_budget_that_cannot_be_meant_is_remarked_on() {
-        let of = |budget: u64, group: Option<u64>| remark_on(budget, Some(16 << 30), group.map(|limit| (limit, "/g".into())));
+        let of = |budget: u64, group: Option<u64>| {
+            remark_on(budget, Some(16 << 30), group.map(|limit| (limit, "/g".into())))
+        };
         assert_eq!(of(64 << 20, None), None);
         assert_eq!(of(16 << 30, None), None);
         assert_eq!(of(2 << 30, Some(2 << 30)), None);
-        let starts = |said: Option<String>, with: &str| assert!(said.as_deref().is_some_and(|said| said.starts_with(with)), "{said:?}");
+        let starts = |said: Option<String>, with: &str| {
+            assert!(said.as_deref().is_some_and(|said| said.starts_with(with)), "{said:?}")
+        };
         starts(of(1 << 20, None), "--dram 1.0M cannot be kept");
-        assert!(refuse_bare_number(Dram::Bytes(60)).is_err_and(|why| why.to_string().contains("did you mean 60% or 60M?")));
-        assert!(refuse_bare_number(Dram::Bytes(1 << 20)).is_ok() && refuse_bare_number(Dram::Share(0.6)).is_ok());
+        assert!(
+            refuse_bare_number(Dram::Bytes(60))
+                .is_err_and(|why| why.to_string().contains("did you mean 60% or 60M?"))
+        );
+        assert!(
+            refuse_bare_number(Dram::Bytes(1 << 20)).is_ok()
+                && refuse_bare_number(Dram::Share(0.6)).is_ok()
+        );
         starts(of(20 << 40, None), "--dram 20.0T is more than this machine has (16.0G)");
-        starts(of(3 << 30, Some(2 << 30)), "--dram 3.0G is more than this memory group may have (2.0G, /g)");
+        starts(
+            of(3 << 30, Some(2 << 30)),
+            "--dram 3.0G is more than this memory group may have (2.0G, /g)",
+        );
         assert_eq!(remark(Dram::Unlimited).or(remark(Dram::Share(0.01))), None);
     }
 }

@@ -172,10 +172,15 @@ fn await_companions() {
     let since = Instant::now();
     let own = std::process::id();
     loop {
-        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-        let is_companion =
-            |child: &&str| std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name == "terrace-pager\n");
-        if children.split_ascii_whitespace().find(is_companion).is_none() || since.elapsed() > AT_MOST {
+        let children =
+            std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let is_companion = |child: &&str| {
+            std::fs::read_to_string(format!("/proc/{child}/comm"))
+                .is_ok_and(|name| name == "terrace-pager\n")
+        };
+        if children.split_ascii_whitespace().find(is_companion).is_none()
+            || since.elapsed() > AT_MOST
+        {
             return;
         }
         reap(0);
@@ -187,7 +192,9 @@ fn await_companions() {
 /// we do. What we have to say goes to standard error.
 fn let_go_of_pipes() {
     use std::os::fd::AsRawFd;
-    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else {
+        return;
+    };
     for ours in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
         // SAFETY: replaces descriptors that nothing else in this process owns.
         unsafe { libc::dup2(nowhere.as_raw_fd(), ours) };
@@ -196,7 +203,10 @@ fn let_go_of_pipes() {
 
 /// Waits for a signal: its number, code and sender. `None` if the time is up, or this process was stopped and continued.
 fn next(signals: &libc::sigset_t, wait: Duration) -> Option<(i32, i32, libc::pid_t)> {
-    let wait = libc::timespec { tv_sec: wait.as_secs() as libc::time_t, tv_nsec: wait.subsec_nanos().into() };
+    let wait = libc::timespec {
+        tv_sec: wait.as_secs() as libc::time_t,
+        tv_nsec: wait.subsec_nanos().into(),
+    };
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
     // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
     unsafe {
@@ -240,7 +250,9 @@ fn supervise(
         }
         // A positive code is the kernel's. What the program sent to its own process group, it has got.
         let came_to_it = code > 0 || sender == child;
-        if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it)) && !came_to_it {
+        if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it))
+            && !came_to_it
+        {
             // SAFETY: no memory is involved. The child has not been waited for, so the number is still its own.
             unsafe { libc::kill(child, signal) };
         }
@@ -263,7 +275,9 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
             stop_with_it();
         } else if signal != libc::SIGCHLD {
             // What went to our process group, those in it have got.
-            let went_to_group = witness.as_mut().is_some_and(|witness| witness.saw(signal, own, is_of_kernel)) || is_of_kernel;
+            let went_to_group =
+                witness.as_mut().is_some_and(|witness| witness.saw(signal, own, is_of_kernel))
+                    || is_of_kernel;
             for other in others.managed() {
                 let other = other as libc::pid_t;
                 // SAFETY: these calls have no pointers. The number was that of a process of the run a moment ago.
@@ -297,7 +311,9 @@ fn reap(child: libc::pid_t) -> Option<News> {
     loop {
         let mut status = 0;
         // SAFETY: `status` is writable; the call touches no other memory.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+        let pid = unsafe {
+            libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)
+        };
         if pid <= 0 {
             return news;
         }
@@ -309,7 +325,8 @@ fn reap(child: libc::pid_t) -> Option<News> {
         } else if libc::WIFSIGNALED(status) {
             return Some(News::Ended(End::Killed(libc::WTERMSIG(status))));
         } else if libc::WIFSTOPPED(status) {
-            let stop = matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+            let stop =
+                matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
             news = stop.then_some(News::Stopped);
         } else {
             news = None;

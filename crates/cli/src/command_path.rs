@@ -32,8 +32,12 @@ impl NoProgram {
 impl fmt::Display for NoProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoProgram::NotFound(what) => write!(f, "{what}: no such program; check its name and PATH"),
-            NoProgram::NotExecutable(what) => write!(f, "{what}: found, but it cannot be executed; check its permissions"),
+            NoProgram::NotFound(what) => {
+                write!(f, "{what}: no such program; check its name and PATH")
+            }
+            NoProgram::NotExecutable(what) => {
+                write!(f, "{what}: found, but it cannot be executed; check its permissions")
+            }
         }
     }
 }
@@ -52,7 +56,9 @@ pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NoProgram>
     }
     let mut refused = None;
     if !name.is_empty() {
-        for directory in path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes().split(|byte| *byte == b':') {
+        for directory in
+            path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes().split(|byte| *byte == b':')
+        {
             let directory = if directory.is_empty() { b"." } else { directory };
             let file = Path::new(OsStr::from_bytes(directory)).join(name);
             match executable(&file) {
@@ -80,11 +86,19 @@ pub fn of_command(name: &OsStr) -> Result<PathBuf, u8> {
 /// us from making a process at all is our own failure.
 pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
     let (status, advice) = match error.raw_os_error() {
-        Some(libc::ENOENT) => (127, "; it is there, so the interpreter or loader that it names is missing"),
-        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => (OUR_FAULT, "; no new process can be made now"),
+        Some(libc::ENOENT) => {
+            (127, "; it is there, so the interpreter or loader that it names is missing")
+        }
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+            (OUR_FAULT, "; no new process can be made now")
+        }
         _ => (126, ""),
     };
-    say(&format!("cannot execute {} ({}): {error}{advice}", name.to_string_lossy(), program.display()));
+    say(&format!(
+        "cannot execute {} ({}): {error}{advice}",
+        name.to_string_lossy(),
+        program.display()
+    ));
     status
 }
 

@@ -38,7 +38,8 @@ fn check(file: &Path, json: bool) -> Result<u8> {
 fn show(file: Option<&Path>, json: bool) -> Result<u8> {
     let effective = Effective::of_file(file)?;
     let settings = &effective.settings;
-    let [report, moves] = [&effective.report, &effective.moves].map(|path| path.as_ref().map(|path| path.to_string_lossy().into_owned()));
+    let [report, moves] = [&effective.report, &effective.moves]
+        .map(|path| path.as_ref().map(|path| path.to_string_lossy().into_owned()));
     let mut out = std::io::stdout().lock();
     if json {
         let [

@@ -100,10 +100,14 @@ impl Unusable {
     pub fn describe(&self, file: &Path) -> String {
         match self {
             Unusable::Unreadable(error) => {
-                format!("{}: cannot read the settings: {error}; check the name and its permissions", file.display())
+                format!(
+                    "{}: cannot read the settings: {error}; check the name and its permissions",
+                    file.display()
+                )
             }
             Unusable::Mistakes(mistakes) => {
-                let lines: Vec<String> = mistakes.iter().map(|m| format!("{}:{m}", file.display())).collect();
+                let lines: Vec<String> =
+                    mistakes.iter().map(|m| format!("{}:{m}", file.display())).collect();
                 lines.join("\nterrace: ")
             }
         }
@@ -175,49 +179,71 @@ impl Reader<'_> {
             match key.get_ref().as_ref() {
                 "dram" => {
                     let text = self.string("dram", "a string such as \"60%\" or \"4G\"", value);
-                    settings.dram = text.and_then(|text| self.valid("dram", value, text.parse::<Dram>()));
+                    settings.dram =
+                        text.and_then(|text| self.valid("dram", value, text.parse::<Dram>()));
                 }
                 "tiers" => {
                     let text = self.string("tiers", "a string such as \"dram,lz4,zstd:1\"", value);
-                    settings.tiers = text.and_then(|text| self.valid("tiers", value, args::tiers(text)));
+                    settings.tiers =
+                        text.and_then(|text| self.valid("tiers", value, args::tiers(text)));
                 }
                 "observe" => settings.observe = self.boolean("observe", value),
                 "strict" => settings.strict = self.boolean("strict", value),
                 "evict" => {
                     let text = self.string("evict", "\"move\" or \"wp\"", value);
-                    settings.evict = text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
+                    settings.evict =
+                        text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
                 }
                 "policy" => {
                     let text = self.string("policy", "a name such as \"terrace\"", value);
-                    settings.policy = text.and_then(|text| self.valid("policy", value, text.parse::<Policy>()));
+                    settings.policy =
+                        text.and_then(|text| self.valid("policy", value, text.parse::<Policy>()));
                 }
                 "sampler" => {
-                    let text = self.string("sampler", "\"auto\", \"pebs\", \"ibs\", \"clock\", \"timer\" or \"none\"", value);
-                    settings.sampler = text.and_then(|text| self.valid("sampler", value, text.parse::<Choice>()));
+                    let text = self.string(
+                        "sampler",
+                        "\"auto\", \"pebs\", \"ibs\", \"clock\", \"timer\" or \"none\"",
+                        value,
+                    );
+                    settings.sampler =
+                        text.and_then(|text| self.valid("sampler", value, text.parse::<Choice>()));
                 }
                 "sampler_cost" => {
-                    let text = self.string("sampler_cost", "a share of a CPU such as \"1%\"", value);
-                    settings.sampler_cost = text.and_then(|text| self.valid("sampler_cost", value, text.parse::<Cost>()));
+                    let text =
+                        self.string("sampler_cost", "a share of a CPU such as \"1%\"", value);
+                    settings.sampler_cost = text
+                        .and_then(|text| self.valid("sampler_cost", value, text.parse::<Cost>()));
                 }
                 "huge_pages" => {
                     let text = self.string("huge_pages", "\"off\" or \"hot\"", value);
-                    settings.huge_pages = text.and_then(|text| self.valid("huge_pages", value, text.parse::<HugePages>()));
+                    settings.huge_pages = text.and_then(|text| {
+                        self.valid("huge_pages", value, text.parse::<HugePages>())
+                    });
                 }
                 "wake_latency" => {
-                    let text = self.number("wake_latency", "\"off\" or a number of µs such as 0", value);
-                    settings.wake_latency = text.and_then(|text| self.valid("wake_latency", value, text.parse::<WakeLatency>()));
+                    let text =
+                        self.number("wake_latency", "\"off\" or a number of µs such as 0", value);
+                    settings.wake_latency = text.and_then(|text| {
+                        self.valid("wake_latency", value, text.parse::<WakeLatency>())
+                    });
                 }
                 "allocator" => {
-                    let text = self.string("allocator", "\"size\", \"context\" or \"system\"", value);
-                    settings.allocator = text.and_then(|text| self.valid("allocator", value, text.parse::<Allocator>()));
+                    let text =
+                        self.string("allocator", "\"size\", \"context\" or \"system\"", value);
+                    settings.allocator = text
+                        .and_then(|text| self.valid("allocator", value, text.parse::<Allocator>()));
                 }
                 "zones" => {
                     let text = self.number("zones", "a number such as 32", value);
-                    settings.zones = text.and_then(|text| self.valid("zones", value, text.parse::<Zones>()));
+                    settings.zones =
+                        text.and_then(|text| self.valid("zones", value, text.parse::<Zones>()));
                 }
                 "context_depth" => {
-                    let text = self.number("context_depth", "a number such as 4, or \"height\"", value);
-                    settings.context_depth = text.and_then(|text| self.valid("context_depth", value, text.parse::<ContextDepth>()));
+                    let text =
+                        self.number("context_depth", "a number such as 4, or \"height\"", value);
+                    settings.context_depth = text.and_then(|text| {
+                        self.valid("context_depth", value, text.parse::<ContextDepth>())
+                    });
                 }
                 "verify" => settings.verify = self.boolean("verify", value),
                 "children" => settings.children = self.boolean("children", value),
@@ -231,7 +257,10 @@ impl Reader<'_> {
     fn file_name(&mut self, key: &str, value: &Value<'_>) -> Option<PathBuf> {
         let text = self.string(key, "a file name in quotes", value)?;
         if text.is_empty() {
-            self.mistake(value.span().start, format!("`{key}` is empty: write a file name, or leave it out"));
+            self.mistake(
+                value.span().start,
+                format!("`{key}` is empty: write a file name, or leave it out"),
+            );
             return None;
         }
         Some(text.into())
@@ -265,12 +294,24 @@ impl Reader<'_> {
         }
     }
 
-    fn valid<T, E: fmt::Display>(&mut self, key: &str, value: &Value<'_>, parsed: Result<T, E>) -> Option<T> {
-        parsed.map_err(|error| self.mistake(value.span().start, format!("bad value for `{key}`: {error}"))).ok()
+    fn valid<T, E: fmt::Display>(
+        &mut self,
+        key: &str,
+        value: &Value<'_>,
+        parsed: Result<T, E>,
+    ) -> Option<T> {
+        parsed
+            .map_err(|error| {
+                self.mistake(value.span().start, format!("bad value for `{key}`: {error}"))
+            })
+            .ok()
     }
 
     fn wrong_type(&mut self, key: &str, expected: &str, found: &DeValue<'_>, offset: usize) {
-        self.mistake(offset, format!("`{key}` must be {expected}, not a value of type {}", found.type_str()));
+        self.mistake(
+            offset,
+            format!("`{key}` must be {expected}, not a value of type {}", found.type_str()),
+        );
     }
 
     fn unknown_key(&mut self, key: &str, place: &str, known: &[&str], offset: usize) {
@@ -288,7 +329,11 @@ impl Reader<'_> {
         }
         let before = &self.text[..offset];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        self.mistakes.push(Mistake { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1, message });
+        self.mistakes.push(Mistake {
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message,
+        });
     }
 }
 
@@ -355,7 +400,10 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_told_with_its_line_and_the_nearest_match() {
-        assert_eq!(mistakes("version = 1\n\n[run]\ndrma = \"60%\"\n"), ["4:1: unknown key `drma` in [run]; did you mean `dram`?"]);
+        assert_eq!(
+            mistakes("version = 1\n\n[run]\ndrma = \"60%\"\n"),
+            ["4:1: unknown key `drma` in [run]; did you mean `dram`?"]
+        );
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
@@ -363,13 +411,17 @@ mod tests {
                 "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, moves"
             ]
         );
-        assert_eq!(mistakes("observe = true\n"), ["1:1: `observe` is outside its table: put it under [run]"]);
+        assert_eq!(
+            mistakes("observe = true\n"),
+            ["1:1: `observe` is outside its table: put it under [run]"]
+        );
     }
 
     #[test]
     fn wrong_types_and_bad_values_are_told_with_their_line() {
-        let found =
-            mistakes("version = 2\n[run]\ndram = \"0%\"\nobserve = \"yes\"\nstrict = 1\ntiers = \"dram,nonsense\"\nreport = \"\"\n");
+        let found = mistakes(
+            "version = 2\n[run]\ndram = \"0%\"\nobserve = \"yes\"\nstrict = 1\ntiers = \"dram,nonsense\"\nreport = \"\"\n",
+        );
         assert_eq!(found.len(), 6, "{found:?}");
         let starts = [
             "1:11: version 2",

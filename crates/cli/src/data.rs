@@ -31,7 +31,10 @@ impl Data {
         if self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&process) {
             self.processes.clear();
         }
-        let known = self.processes.entry(process).or_insert_with(|| Mappings { ranges: Vec::new(), again: Instant::now() });
+        let known = self
+            .processes
+            .entry(process)
+            .or_insert_with(|| Mappings { ranges: Vec::new(), again: Instant::now() });
         known.contains(address) || known.read(process) && known.contains(address)
     }
 }
@@ -89,10 +92,13 @@ mod tests {
 
     #[test]
     fn data_is_private_anonymous_memory() {
-        let heap = "5581c0a00000-5581c0a21000 rw-p 00000000 00:00 0                          [heap]";
+        let heap =
+            "5581c0a00000-5581c0a21000 rw-p 00000000 00:00 0                          [heap]";
         assert_eq!(data_range(heap), Some(0x5581_c0a0_0000..0x5581_c0a2_1000));
         assert!(data_range("7f00aa000000-7f00bb000000 rw-p 00000000 00:00 0 ").is_some());
-        assert!(data_range("7f00aa000000-7f00bb000000 rw-p 00000000 00:00 0 [anon:jemalloc]").is_some());
+        assert!(
+            data_range("7f00aa000000-7f00bb000000 rw-p 00000000 00:00 0 [anon:jemalloc]").is_some()
+        );
         for line in [
             "7f00aa000000-7f00bb000000 r--p 00000000 00:00 0 ",
             "7f00aa000000-7f00bb000000 rw-s 00000000 00:00 0 ",
@@ -114,7 +120,8 @@ mod tests {
     fn addresses_of_this_process_are_known() {
         let mut data = Data::default();
         let boxed = Box::new([1u8; 100]);
-        let (own, code) = (std::process::id(), addresses_of_this_process_are_known as *const () as u64);
+        let (own, code) =
+            (std::process::id(), addresses_of_this_process_are_known as *const () as u64);
         assert!(data.contains(own, boxed.as_ptr() as u64));
         assert!(!data.contains(own, code) && !data.contains(own, 0));
         // Of nobody.

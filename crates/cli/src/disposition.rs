@@ -33,7 +33,8 @@ pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: all-zero is a valid sigaction; the call only writes to it, as the new action is null.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
+            && old.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -56,8 +56,21 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(name: &'static str, status: Status, found: impl Into<String>, consequence: impl Into<String>, fix: impl Into<String>) -> Self {
-        Row { name, status, found: found.into(), consequence: consequence.into(), fix: fix.into(), required: false }
+    fn new(
+        name: &'static str,
+        status: Status,
+        found: impl Into<String>,
+        consequence: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Row {
+            name,
+            status,
+            found: found.into(),
+            consequence: consequence.into(),
+            fix: fix.into(),
+            required: false,
+        }
     }
 
     /// A thing that stands well and needs no fix.
@@ -94,7 +107,8 @@ pub fn run(arguments: &DoctorArguments) -> Result<u8> {
     let can_evict = !rows.iter().any(|row| row.required && row.status == Status::Missing);
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let answer = json!({ "version": env!("CARGO_PKG_VERSION"), "can_evict": can_evict, "rows": rows });
+        let answer =
+            json!({ "version": env!("CARGO_PKG_VERSION"), "can_evict": can_evict, "rows": rows });
         writeln!(out, "{answer:#}")?;
     } else {
         write!(out, "{}", text(&rows))?;
@@ -118,11 +132,18 @@ fn text(rows: &[Row]) -> String {
             }
         }
     }
-    let lacking: Vec<&str> = rows.iter().filter(|row| row.required && row.status == Status::Missing).map(|row| row.name).collect();
+    let lacking: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.required && row.status == Status::Missing)
+        .map(|row| row.name)
+        .collect();
     if lacking.is_empty() {
         text + "\nTerrace can evict here.\n"
     } else {
-        text + &format!("\nTerrace cannot evict here for want of {}: programs would run unmanaged.\n", lacking.join(", "))
+        text + &format!(
+            "\nTerrace cannot evict here for want of {}: programs would run unmanaged.\n",
+            lacking.join(", ")
+        )
     }
 }
 
@@ -169,7 +190,12 @@ mod tests {
             assert!(!rows.is_empty());
             for row in rows {
                 assert!(!row.found.is_empty() && !row.consequence.is_empty(), "{row:?}");
-                assert!(![&row.found, &row.consequence, &row.fix].iter().any(|text| text.contains('\n')), "{row:?}");
+                assert!(
+                    ![&row.found, &row.consequence, &row.fix]
+                        .iter()
+                        .any(|text| text.contains('\n')),
+                    "{row:?}"
+                );
                 assert!(row.status != Status::Missing || !row.fix.is_empty(), "{row:?}");
             }
         }

@@ -81,12 +81,17 @@ impl Effective {
         let (evict, evict_from) = choose(flags.evict, file.evict, default.evict);
         let (policy, policy_from) = choose(flags.policy, file.policy, default.policy);
         let (sampler, sampler_from) = choose(flags.sampler, file.sampler, Choice::default());
-        let (sampler_cost, sampler_cost_from) = choose(flags.sampler_cost, file.sampler_cost, Cost::default());
-        let (huge_pages, huge_pages_from) = choose(flags.huge_pages, file.huge_pages, default.huge_pages);
-        let (wake_latency, wake_latency_from) = choose(flags.wake_latency, file.wake_latency, WakeLatency::Off);
-        let (allocator, allocator_from) = choose(flags.allocator, file.allocator, default.allocator);
+        let (sampler_cost, sampler_cost_from) =
+            choose(flags.sampler_cost, file.sampler_cost, Cost::default());
+        let (huge_pages, huge_pages_from) =
+            choose(flags.huge_pages, file.huge_pages, default.huge_pages);
+        let (wake_latency, wake_latency_from) =
+            choose(flags.wake_latency, file.wake_latency, WakeLatency::Off);
+        let (allocator, allocator_from) =
+            choose(flags.allocator, file.allocator, default.allocator);
         let (zones, zones_from) = choose(flags.zones, file.zones, default.zones);
-        let (context_depth, context_depth_from) = choose(flags.context_depth, file.context_depth, default.context_depth);
+        let (context_depth, context_depth_from) =
+            choose(flags.context_depth, file.context_depth, default.context_depth);
         let (verify, verify_from) = choose(flags.verify, file.verify, default.verify);
         let (children, children_from) = choose(flags.children, file.children, default.children);
         let (report, report_from) = choose(flags.report.map(Some), file.report.map(Some), None);
@@ -154,14 +159,24 @@ mod tests {
 
     #[test]
     fn the_command_line_goes_before_the_file_before_the_default() {
-        let flags = FileSettings { dram: Some(Dram::Bytes(1 << 30)), observe: Some(false), ..FileSettings::default() };
-        let file = FileSettings { dram: Some(Dram::Share(0.5)), observe: Some(true), strict: Some(true), ..FileSettings::default() };
+        let flags = FileSettings {
+            dram: Some(Dram::Bytes(1 << 30)),
+            observe: Some(false),
+            ..FileSettings::default()
+        };
+        let file = FileSettings {
+            dram: Some(Dram::Share(0.5)),
+            observe: Some(true),
+            strict: Some(true),
+            ..FileSettings::default()
+        };
         let effective = Effective::merge(flags, file);
         assert_eq!(effective.settings.dram, Dram::Bytes(1 << 30));
         assert!(!effective.settings.observe && effective.settings.strict);
         assert_eq!(effective.settings.tiers, Settings::default().tiers);
         let mut origins = [Origin::Default; 17];
-        (origins[0], origins[2], origins[3]) = (Origin::CommandLine, Origin::CommandLine, Origin::File);
+        (origins[0], origins[2], origins[3]) =
+            (Origin::CommandLine, Origin::CommandLine, Origin::File);
         assert_eq!(effective.origins, origins);
     }
 }

@@ -58,9 +58,14 @@ impl Ended {
         let newest = self.newest(&files);
         let now_ns = sys::now_ns();
         for file in files {
-            let Some(known) = self.known.get(&file.name).filter(|known| !known.foreign) else { continue };
-            let superseded = newest.get(&(file.pid, known.start_ticks)).is_some_and(|newest| known.started_ns < *newest);
-            let lives = process::stat(file.pid).is_some_and(|stat| stat.start_ticks == known.start_ticks && !stat.ended);
+            let Some(known) = self.known.get(&file.name).filter(|known| !known.foreign) else {
+                continue;
+            };
+            let superseded = newest
+                .get(&(file.pid, known.start_ticks))
+                .is_some_and(|newest| known.started_ns < *newest);
+            let lives = process::stat(file.pid)
+                .is_some_and(|stat| stat.start_ticks == known.start_ticks && !stat.ended);
             if superseded || !lives {
                 self.take_out(&file, now_ns);
             }
@@ -80,10 +85,15 @@ impl Ended {
             }
             // One that is being made is read at the next look.
             let Some(image) = figures::read_image(file) else { continue };
-            let elsewhere = image.pid_namespace == 0 || image.pid_namespace != self.namespace || image.start_ticks == 0;
+            let elsewhere = image.pid_namespace == 0
+                || image.pid_namespace != self.namespace
+                || image.start_ticks == 0;
             // In a time namespace of its own it may have started at another time.
-            let foreign = elsewhere || process::stat(file.pid).is_some_and(|stat| stat.start_ticks != image.start_ticks);
-            let known = Known { start_ticks: image.start_ticks, started_ns: image.started_ns, foreign };
+            let foreign = elsewhere
+                || process::stat(file.pid)
+                    .is_some_and(|stat| stat.start_ticks != image.start_ticks);
+            let known =
+                Known { start_ticks: image.start_ticks, started_ns: image.started_ns, foreign };
             self.known.insert(file.name.clone(), known);
         }
         self.known.len() > before
@@ -142,7 +152,8 @@ mod tests {
         let here = sys::pid_namespace();
         let write = |pid: u32, started_ns: u64, start_ticks: u64, namespace: u64| {
             let name = format!("{pid}-{started_ns}.stats");
-            fs::write(scratch.path().join(&name), page_of(pid, started_ns, start_ticks, namespace)).unwrap();
+            fs::write(scratch.path().join(&name), page_of(pid, started_ns, start_ticks, namespace))
+                .unwrap();
             name
         };
         let lives = write(own, 20, ticks, here);
@@ -156,7 +167,10 @@ mod tests {
         assert!(there(&lives) && there(&elsewhere) && there(&unknown), "what may live was taken");
         assert!(!there(&replaced) && !there(&ended_before), "what ended was left");
         let all = ended.all();
-        assert_eq!(all.good.iter().map(|figures| figures.started_ns).collect::<Vec<_>>(), [5, 6, 7, 10, 20]);
+        assert_eq!(
+            all.good.iter().map(|figures| figures.started_ns).collect::<Vec<_>>(),
+            [5, 6, 7, 10, 20]
+        );
         assert_eq!(all.damaged, []);
     }
 }

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use terrace_pager::moves::{MOVE_WORDS, Moved};
 use terrace_pager::stats::{
-    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage,
+    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS,
+    SampleRing, Slot, StatsFile, StatsPage,
 };
 use terrace_pager::unreached::{self, Unreached};
 use terrace_policy::victims::Reason;
@@ -138,12 +139,17 @@ impl Figures {
 
     /// Bytes of DRAM saved on average, net of overhead; negative where Terrace cost more than it saved.
     pub fn saved_bytes(&self) -> i64 {
-        (i128::from(self.mean_logical_bytes) - i128::from(self.mean_physical_bytes)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+        (i128::from(self.mean_logical_bytes) - i128::from(self.mean_physical_bytes))
+            .clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
     /// The share of the time, as far as it was measured, in which memory was not above the budget by more than 2 %.
     pub fn kept_fraction(&self) -> f64 {
-        if self.mean_window_ms == 0 { 1.0 } else { (1.0 - self.far_over_budget_ms as f64 / self.mean_window_ms as f64).max(0.0) }
+        if self.mean_window_ms == 0 {
+            1.0
+        } else {
+            (1.0 - self.far_over_budget_ms as f64 / self.mean_window_ms as f64).max(0.0)
+        }
     }
 
     /// Seconds from the start of the image to its last update.
@@ -171,7 +177,10 @@ impl Figures {
     /// killed, or with the program that was there before another one was executed.
     pub fn notice_silence(&mut self, ended_ns: u64) {
         const SILENT_NS: u64 = 5_000_000_000;
-        let measured = matches!(self.state, stats::State::Observing | stats::State::Active | stats::State::Frozen);
+        let measured = matches!(
+            self.state,
+            stats::State::Observing | stats::State::Active | stats::State::Frozen
+        );
         if measured && self.updated_ns > 0 && ended_ns.saturating_sub(self.updated_ns) > SILENT_NS {
             self.measured_until_ns.get_or_insert(self.updated_ns);
         }
@@ -338,11 +347,16 @@ pub struct SampleFile {
 }
 
 impl SampleFile {
-    const PERIOD: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, period_ns)) as u64;
-    const UNTIL: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, until_ns)) as u64;
-    const INTERRUPTS: u64 = (std::mem::offset_of!(StatsFile, interrupts) + std::mem::offset_of!(InterruptRing, ring)) as u64;
-    const SENT: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, sent)) as u64;
-    const SLOTS: u64 = (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, slots)) as u64;
+    const PERIOD: u64 = (std::mem::offset_of!(StatsFile, interrupts)
+        + std::mem::offset_of!(InterruptRing, period_ns)) as u64;
+    const UNTIL: u64 = (std::mem::offset_of!(StatsFile, interrupts)
+        + std::mem::offset_of!(InterruptRing, until_ns)) as u64;
+    const INTERRUPTS: u64 = (std::mem::offset_of!(StatsFile, interrupts)
+        + std::mem::offset_of!(InterruptRing, ring)) as u64;
+    const SENT: u64 =
+        (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, sent)) as u64;
+    const SLOTS: u64 =
+        (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, slots)) as u64;
 
     /// After so long without a word it is not believed what a process thinks.
     const SILENT_NS: u64 = 2_000_000_000;
@@ -359,8 +373,10 @@ impl SampleFile {
     /// How much sampling the process thinks worth while (1 is the usual); `None` if it does not say, or not any more.
     pub fn wanted(&self) -> Option<f64> {
         const PAGE: usize = std::mem::offset_of!(StatsFile, page);
-        let updated_ns = number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
-        let percent = number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
+        let updated_ns =
+            number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
+        let percent =
+            number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
         let speaks = terrace_pager::sys::now_ns().saturating_sub(updated_ns) < Self::SILENT_NS;
         Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
     }
@@ -422,7 +438,10 @@ impl<const SLOTS: usize, const WORDS: usize> RingReader<SLOTS, WORDS> {
             if read.is_err() || before != Some(note + 1) || number(file, at) != before {
                 continue;
             }
-            let mut words = slot.chunks_exact(8).skip(1).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+            let mut words = slot
+                .chunks_exact(8)
+                .skip(1)
+                .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
             lost -= 1;
             each(&std::array::from_fn(|_| words.next().unwrap_or(0)));
         }
@@ -504,12 +523,17 @@ fn page_name(name: &str) -> Option<(u32, u64)> {
     let (pid, started) = name.strip_suffix(".stats")?.split_once('-')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // A time that no clock shows is before all others.
-    (is_number(pid) && is_number(started)).then(|| Some((pid.parse().ok()?, started.parse().unwrap_or(0))))?
+    (is_number(pid) && is_number(started))
+        .then(|| Some((pid.parse().ok()?, started.parse().unwrap_or(0))))?
 }
 
 /// Opens a page, which may have become anything: through no link, and waiting for nobody.
 fn open_page(file: &Path, write: bool) -> io::Result<File> {
-    File::options().read(true).write(write).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)
+    File::options()
+        .read(true)
+        .write(write)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(file)
 }
 
 /// What `take` makes of the page in a file; `Err` says what is wrong with it.
@@ -525,7 +549,10 @@ fn read_page<T>(file: &Path, pid: u32, take: impl FnOnce(&StatsPage) -> T) -> Re
     let mut content = vec![0; BYTES];
     opened.read_exact_at(&mut content, 0).map_err(|e| e.to_string())?;
     // Words, for their alignment.
-    let words: Vec<u64> = content.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8"))).collect();
+    let words: Vec<u64> = content
+        .chunks_exact(8)
+        .map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8")))
+        .collect();
     const { assert!(BYTES.is_multiple_of(8) && align_of::<StatsPage>() == 8) };
     // SAFETY: `words` holds exactly size_of::<StatsPage>() bytes at alignment 8 and outlives the reference; the struct is
     // repr(C) and made of atomic integers only, for which every bit pattern is valid.
@@ -568,9 +595,12 @@ fn figures_of(page: &StatsPage) -> Figures {
     let tier_count = short(&page.tier_count) as usize;
     let tiers = page.tiers[..tier_count].iter().map(|tier| {
         let faults = long(&tier.faults);
-        let in_files = |field: &AtomicU64| (long(&tier.file_bytes) != u64::MAX).then(|| long(field));
+        let in_files =
+            |field: &AtomicU64| (long(&tier.file_bytes) != u64::MAX).then(|| long(field));
         // The kernel's own faults are not timed.
-        let us = |field: &AtomicU64| Some(long(field)).filter(|ns| faults > 0 && *ns > 0).map(|ns| ns as f64 / 1e3);
+        let us = |field: &AtomicU64| {
+            Some(long(field)).filter(|ns| faults > 0 && *ns > 0).map(|ns| ns as f64 / 1e3)
+        };
         Tier {
             name: text_of(&tier.name),
             logical_bytes: long(&tier.mean_logical_bytes),
@@ -627,9 +657,12 @@ fn figures_of(page: &StatsPage) -> Figures {
 
 fn steps_of(page: &StatsPage) -> Option<Steps> {
     let us = |field: &AtomicU64| field.load(Relaxed) as f64 / 1e3;
-    let [room, claim, decompress, copy, after] =
-        page.fault_step_ns.each_ref().map(|[p50, p99]| StepTimes { p50_us: us(p50), p99_us: us(p99) });
-    let [scan_us, move_us, compress_us, store_us, empty_us] = page.eviction_step_ns.each_ref().map(us);
+    let [room, claim, decompress, copy, after] = page
+        .fault_step_ns
+        .each_ref()
+        .map(|[p50, p99]| StepTimes { p50_us: us(p50), p99_us: us(p99) });
+    let [scan_us, move_us, compress_us, store_us, empty_us] =
+        page.eviction_step_ns.each_ref().map(us);
     let (faults, pages) = (page.traced_faults.load(Relaxed), page.traced_evictions.load(Relaxed));
     (faults > 0 || pages > 0).then_some(Steps {
         fault: FaultSteps { faults, room, claim, decompress, copy, after },
@@ -707,7 +740,10 @@ pub mod samples {
             stall_ns: 1_900_000_000,
             cpu_ns: 730_000_000,
             steps: None,
-            tiers: vec![tier("dram", 1 << 30, 1 << 30, 0), tier("lz4", 2_469_606_196, 751_619_276, 812_345)],
+            tiers: vec![
+                tier("dram", 1 << 30, 1 << 30, 0),
+                tier("lz4", 2_469_606_196, 751_619_276, 812_345),
+            ],
         }
     }
 }
@@ -758,12 +794,21 @@ mod tests {
         std::os::unix::fs::symlink(at.join("12-50.stats"), at.join("20-1.stats")).unwrap();
         let Pages { good: all, damaged } = read_all(at);
         assert_eq!(damaged.iter().map(|damaged| damaged.pid).collect::<Vec<_>>(), [14, 15, 16]);
-        assert!(damaged[1..].iter().all(|damaged| damaged.why.starts_with("it has ")), "{damaged:?}");
+        assert!(
+            damaged[1..].iter().all(|damaged| damaged.why.starts_with("it has ")),
+            "{damaged:?}"
+        );
         assert_eq!(all.iter().map(|figures| figures.pid).collect::<Vec<_>>(), [13, 12]);
         let figures = &all[1];
-        assert_eq!((figures.budget_bytes, figures.saved_bytes(), figures.note.as_str()), (None, -20, "a note"));
+        assert_eq!(
+            (figures.budget_bytes, figures.saved_bytes(), figures.note.as_str()),
+            (None, -20, "a note")
+        );
         assert_eq!((figures.tiers.len(), figures.faults()), (2, 7));
-        assert_eq!((figures.tiers[0].fault_p50_us, figures.tiers[1].fault_p50_us), (None, Some(9.2)));
+        assert_eq!(
+            (figures.tiers[0].fault_p50_us, figures.tiers[1].fault_p50_us),
+            (None, Some(9.2))
+        );
         assert_eq!(read_all(&at.join("nowhere")), Pages::default());
     }
 
@@ -771,16 +816,29 @@ mod tests {
     fn what_no_terrace_writes_is_damage() {
         let scratch = tempfile::tempdir().unwrap();
         for (offset, value, why) in [
-            (std::mem::offset_of!(StatsPage, tier_count), 0xFFFF << 32, "its number of tiers is 65535"),
+            (
+                std::mem::offset_of!(StatsPage, tier_count),
+                0xFFFF << 32,
+                "its number of tiers is 65535",
+            ),
             (std::mem::offset_of!(StatsPage, pid), 9 << 32 | 1, "its state is 9"),
             (std::mem::offset_of!(StatsPage, pid), 2, "its process is 2"),
-            (std::mem::offset_of!(StatsPage, started_ns), 2, "it was updated before it was started"),
+            (
+                std::mem::offset_of!(StatsPage, started_ns),
+                2,
+                "it was updated before it was started",
+            ),
         ] {
             let mut words = page(1, 1);
             words[offset / 8] = value;
             write(scratch.path(), "1-1.stats", &words);
             let pages = read_all(scratch.path());
-            assert!(pages.good.is_empty() && pages.damaged.len() == 1 && pages.damaged[0].why.starts_with(why), "{pages:?}");
+            assert!(
+                pages.good.is_empty()
+                    && pages.damaged.len() == 1
+                    && pages.damaged[0].why.starts_with(why),
+                "{pages:?}"
+            );
         }
     }
 
@@ -790,10 +848,14 @@ mod tests {
         let (words, name) = (page(12, 50), scratch.path().join("12-50.stats"));
         write(scratch.path(), "12-50.stats", &words);
         write_share(&name, 300, 400).unwrap();
-        let shares = |page: &StatsPage| (page.share_bytes.load(Relaxed), page.share_for_bytes.load(Relaxed));
+        let shares =
+            |page: &StatsPage| (page.share_bytes.load(Relaxed), page.share_for_bytes.load(Relaxed));
         assert_eq!(read_page(&name, 12, shares), Ok((300, 400)));
         write_share(&name, 0, 0).unwrap();
-        assert_eq!(fs::read(&name).unwrap(), words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
+        assert_eq!(
+            fs::read(&name).unwrap(),
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()
+        );
         assert!(write_share(&scratch.path().join("13-1.stats"), 1, 1).is_err());
     }
 
@@ -811,7 +873,10 @@ mod tests {
         let mut taken = 0;
         let mut read = || {
             let bytes = fs::read(at.join("12-50.stats")).unwrap();
-            let words: Vec<u64> = bytes.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap())).collect();
+            let words: Vec<u64> = bytes
+                .chunks_exact(8)
+                .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap()))
+                .collect();
             assert_eq!(words.len() * 8, size_of::<StatsFile>());
             // SAFETY: the right size and alignment, and atomics only; the vector outlives the reference.
             let file = unsafe { &*words.as_ptr().cast::<StatsFile>() };
@@ -822,9 +887,11 @@ mod tests {
         let mut next = 0;
         // Around the end of the ring, by who opens it again each time.
         for count in [3, 2_500, 2_500, 0, 1] {
-            let sent: Vec<(u64, f32)> = (next..next + count).map(|n| (n << 33, 0.5 * n as f32 % 4096.0)).collect();
+            let sent: Vec<(u64, f32)> =
+                (next..next + count).map(|n| (n << 33, 0.5 * n as f32 % 4096.0)).collect();
             next += count;
-            let entries: Vec<u64> = sent.iter().map(|(address, weight)| SampleRing::entry(*address, *weight)).collect();
+            let entries: Vec<u64> =
+                sent.iter().map(|(address, weight)| SampleRing::entry(*address, *weight)).collect();
             open(12).unwrap().send(&entries).unwrap();
             assert_eq!(read(), sent);
         }
@@ -858,13 +925,18 @@ mod tests {
         assert!(shared.interrupts.until_ns.load(Relaxed) > terrace_pager::sys::now_ns());
         let mut next = 0;
         let mut interrupt = |count: u64| {
-            (next..next + count).for_each(|n| shared.interrupts.ring.write(&std::array::from_fn(|word| n + word as u64)));
+            (next..next + count).for_each(|n| {
+                shared.interrupts.ring.write(&std::array::from_fn(|word| n + word as u64))
+            });
             next += count;
         };
         let mut read = || {
             let mut seen = Vec::new();
             let lost = reader.interrupts(|words| {
-                assert!(words.iter().zip(words[0]..).all(|(word, expected)| *word == expected), "{words:?}");
+                assert!(
+                    words.iter().zip(words[0]..).all(|(word, expected)| *word == expected),
+                    "{words:?}"
+                );
                 seen.push(words[0]);
             });
             (seen, lost)
@@ -876,7 +948,9 @@ mod tests {
         assert_eq!(read(), ((8..8 + INTERRUPT_SLOTS as u64).collect(), 5));
         // One that is being written.
         interrupt(2);
-        shared.interrupts.ring.slots[(next as usize - 1) % INTERRUPT_SLOTS].number.store(0, Relaxed);
+        shared.interrupts.ring.slots[(next as usize - 1) % INTERRUPT_SLOTS]
+            .number
+            .store(0, Relaxed);
         assert_eq!(read(), (vec![next - 2], 1));
     }
 
@@ -934,8 +1008,12 @@ mod tests {
     #[test]
     fn the_last_image_of_an_exec_chain_counts_unless_it_saw_nothing() {
         let image = |pid, started_ns| Figures { started_ns, ..samples::active(pid) };
-        let idle =
-            |pid, started_ns| Figures { state: stats::State::Idle, mean_logical_bytes: 0, peak_logical_bytes: 0, ..image(pid, started_ns) };
+        let idle = |pid, started_ns| Figures {
+            state: stats::State::Idle,
+            mean_logical_bytes: 0,
+            peak_logical_bytes: 0,
+            ..image(pid, started_ns)
+        };
         assert_eq!(of_process(&[image(1, 1), image(2, 2), image(1, 3)], 1), Some(2));
         assert_eq!(of_process(&[image(1, 1), idle(1, 3)], 1), Some(0));
         assert_eq!(of_process(&[idle(1, 1), idle(1, 3)], 1), Some(1));

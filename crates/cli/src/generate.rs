@@ -8,15 +8,19 @@ use std::fs;
 use std::path::Path;
 
 /// Where each shell looks for completions, below a prefix's `share`.
-const PLACES: [(Shell, &str); 3] =
-    [(Shell::Bash, "bash-completion/completions"), (Shell::Zsh, "zsh/site-functions"), (Shell::Fish, "fish/vendor_completions.d")];
+const PLACES: [(Shell, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions"),
+    (Shell::Zsh, "zsh/site-functions"),
+    (Shell::Fish, "fish/vendor_completions.d"),
+];
 
 /// Writes all of it below a directory that is laid out like `/usr/share`.
 pub fn run(arguments: &GenerateArguments) -> Result<u8> {
     let share = &arguments.share;
     let pages = share.join("man/man1");
     make(&pages)?;
-    clap_mangen::generate_to(command(), &pages).with_context(|| format!("manual pages cannot be written to {}", pages.display()))?;
+    clap_mangen::generate_to(command(), &pages)
+        .with_context(|| format!("manual pages cannot be written to {}", pages.display()))?;
     for (shell, place) in PLACES {
         let place = share.join(place);
         make(&place)?;
@@ -47,7 +51,9 @@ mod tests {
             assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
         }
         assert!(!scratch.path().join("man/man1/terrace-generate.1").exists());
-        let bash = fs::read_to_string(scratch.path().join("bash-completion/completions/terrace.bash")).unwrap();
+        let bash =
+            fs::read_to_string(scratch.path().join("bash-completion/completions/terrace.bash"))
+                .unwrap();
         assert!(bash.contains("--dram") && bash.contains("status"));
         assert!(scratch.path().join("zsh/site-functions/_terrace").exists());
         assert!(scratch.path().join("fish/vendor_completions.d/terrace.fish").exists());

@@ -108,7 +108,8 @@ impl GoingOn {
         seen.coming = orphans.into_iter().any(|pid| self.is_coming(pid));
         for (pid, file) in &pages {
             // One that cannot be read is being made.
-            let state = figures::read_image(file).map(|image| (self.has_page(file, &image), image.state));
+            let state =
+                figures::read_image(file).map(|image| (self.has_page(file, &image), image.state));
             match state {
                 Some((Some(true), State::Unmanaged)) | Some((None, _)) => {}
                 Some((Some(true), _)) => seen.managed.push(*pid),
@@ -123,9 +124,8 @@ impl GoingOn {
         let speaks = sys::now_ns().saturating_sub(image.updated_ns) < SILENT_NS;
         let is_here = image.pid_namespace == self.namespace && image.start_ticks != 0;
         match process::stat(image.pid) {
-            Some(stat) if is_here && stat.start_ticks == image.start_ticks => {
-                (!stat.ended).then(|| image.counts() && speaks || process::maps(image.pid, &file.name))
-            }
+            Some(stat) if is_here && stat.start_ticks == image.start_ticks => (!stat.ended)
+                .then(|| image.counts() && speaks || process::maps(image.pid, &file.name)),
             None if is_here => None,
             // Elsewhere it has another number, or in a time namespace another time.
             _ => speaks.then_some(true),
@@ -140,9 +140,12 @@ impl GoingOn {
         let library = self.library.as_os_str().as_bytes();
         // In the middle of an exec there is none.
         let executes = environment.is_empty();
-        let is_preloaded = |list: &[u8]| list.split(|byte| b": ".contains(byte)).any(|name| name == library);
+        let is_preloaded =
+            |list: &[u8]| list.split(|byte| b": ".contains(byte)).any(|name| name == library);
         let is_of_run = variables().any(|variable| variable == self.variable.as_bytes())
-            && variables().filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD=")).any(is_preloaded);
+            && variables()
+                .filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD="))
+                .any(is_preloaded);
         (is_of_run || executes)
             && reach::out_of_reach(Path::new(&format!("/proc/{pid}/exe"))).is_none()
             && !self.run_dir.join(NO_PLACE).exists()
@@ -153,9 +156,16 @@ impl GoingOn {
 /// Children of this process: orphans that it adopted, without those that Terrace makes.
 fn adopted() -> Vec<u32> {
     let own = std::process::id();
-    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-    let is_ours = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "terrace-pager\n");
-    children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(|pid| !is_ours(pid)).collect()
+    let children =
+        fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    let is_ours = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "terrace-pager\n")
+    };
+    children
+        .split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .filter(|pid| !is_ours(pid))
+        .collect()
 }
 
 #[cfg(test)]

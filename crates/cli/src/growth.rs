@@ -99,7 +99,9 @@ impl Growth {
             _ if room == 0 => State::Held,
             _ if grows => State::Waiting,
             State::Waiting => State::ComingDown(look.physical, look.now_s),
-            State::ComingDown(from, since_s) if look.now_s - since_s < COME_DOWN_S => State::ComingDown(from, since_s),
+            State::ComingDown(from, since_s) if look.now_s - since_s < COME_DOWN_S => {
+                State::ComingDown(from, since_s)
+            }
             State::ComingDown(..) | State::Held => State::Held,
         };
         match self.state {
@@ -142,7 +144,10 @@ mod tests {
                 let data = data(now_s) * MIB;
                 most = data.max(most);
                 let share = (most as f64 * 0.6) as u64;
-                let limit = growth.limit(Look { now_s, most, data, physical: data.min(physical), share }, |_| room * MIB);
+                let limit = growth
+                    .limit(Look { now_s, most, data, physical: data.min(physical), share }, |_| {
+                        room * MIB
+                    });
                 physical = data.min(limit);
                 limit / MIB
             })
@@ -161,9 +166,17 @@ mod tests {
 
     #[test]
     fn without_room_a_share_is_held_to_at_once() {
-        assert!(run(|now_s| (now_s * 100.0) as u64, 10, 0).iter().enumerate().all(|(tenth, limit)| *limit <= 6 * tenth as u64));
+        assert!(
+            run(|now_s| (now_s * 100.0) as u64, 10, 0)
+                .iter()
+                .enumerate()
+                .all(|(tenth, limit)| *limit <= 6 * tenth as u64)
+        );
         let room = Room { total: 10 << 30, available: 3 << 30 };
-        assert_eq!((room.after(0), room.after(1 << 30), room.after(2 << 30)), (2 << 30, 1 << 30, 0));
+        assert_eq!(
+            (room.after(0), room.after(1 << 30), room.after(2 << 30)),
+            (2 << 30, 1 << 30, 0)
+        );
         let small = Room { total: 600 * MIB, available: 590 * MIB };
         assert_eq!((small.after(0), small.after(100 * MIB)), (78 * MIB, 0));
     }
@@ -173,7 +186,8 @@ mod tests {
         // Less than 2 % in two seconds, and the same again and again.
         let slow = run(|now_s| 1000 + (now_s * 9.0) as u64, 30, 8000);
         assert!(slow[120..].iter().all(|limit| *limit < 1000), "{slow:?}");
-        let sways = run(|now_s| if (now_s as u64).is_multiple_of(2) { 1000 } else { 500 }, 30, 8000);
+        let sways =
+            run(|now_s| if (now_s as u64).is_multiple_of(2) { 1000 } else { 500 }, 30, 8000);
         assert!(sways[120..].iter().all(|limit| *limit == 600), "{sways:?}");
     }
 
@@ -182,7 +196,13 @@ mod tests {
         let mut growth = Growth::new();
         let mut waited_s = |second: u32| {
             let data = if second == 0 { 0 } else { 100 };
-            let look = Look { now_s: f64::from(second), most: data, data, physical: data, share: data * 6 / 10 };
+            let look = Look {
+                now_s: f64::from(second),
+                most: data,
+                data,
+                physical: data,
+                share: data * 6 / 10,
+            };
             growth.limit(look, |_| 1 << 40);
             growth.waited_s()
         };

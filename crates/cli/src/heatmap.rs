@@ -46,7 +46,10 @@ fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, 
         );
     }
     let process = process(&recording, *asked)?;
-    recording.windows.iter_mut().for_each(|window| window.counts.retain(|place, _| place.process == process));
+    recording
+        .windows
+        .iter_mut()
+        .for_each(|window| window.counts.retain(|place, _| place.process == process));
     Ok((recording, process))
 }
 
@@ -62,7 +65,11 @@ fn process(recording: &Recording, asked: Option<u32>) -> Result<u32> {
             let all: Vec<String> = met.keys().map(u32::to_string).collect();
             bail!("process {process} is not in it; those that are: {}", all.join(", "))
         }
-        None => met.into_iter().max_by_key(|(_, count)| *count).map(|(process, _)| process).context("nothing was met"),
+        None => met
+            .into_iter()
+            .max_by_key(|(_, count)| *count)
+            .map(|(process, _)| process)
+            .context("nothing was met"),
     }
 }
 
@@ -72,21 +79,29 @@ fn end_ms(recording: &Recording) -> u64 {
 
 fn grid(recording: &Recording, rows_max: usize, columns: usize) -> Grid {
     let windows = || recording.windows.iter();
-    let counts = || windows().flat_map(|window| window.counts.iter().map(move |(place, count)| (window, place.region, *count)));
+    let counts = || {
+        windows().flat_map(|window| {
+            window.counts.iter().map(move |(place, count)| (window, place.region, *count))
+        })
+    };
     let mut regions: Vec<u64> = counts().map(|(_, region, _)| region).collect();
     regions.sort_unstable();
     regions.dedup();
     // Neighbours share a row, as many as it takes; what lies far apart does not.
     let in_row = regions.len().div_ceil(rows_max).max(1);
     let near = |a: &u64, b: &u64| (b - a) * recording.header.region_bytes < FAR_BYTES;
-    let rows: Vec<(u64, u64)> =
-        regions.chunk_by(near).flat_map(|near| near.chunks(in_row)).map(|chunk| (chunk[0], chunk[chunk.len() - 1])).collect();
+    let rows: Vec<(u64, u64)> = regions
+        .chunk_by(near)
+        .flat_map(|near| near.chunks(in_row))
+        .map(|chunk| (chunk[0], chunk[chunk.len() - 1]))
+        .collect();
     let mut cells = vec![vec![0.0; columns]; rows.len()];
     let end = end_ms(recording);
     for (window, region, count) in counts() {
         let row = rows.partition_point(|(_, last)| *last < region);
         let column = |ms: u64| (ms as usize * columns / end as usize).min(columns - 1);
-        let (first, last) = (column(window.start_ms), column(window.end_ms.saturating_sub(1).max(window.start_ms)));
+        let (first, last) =
+            (column(window.start_ms), column(window.end_ms.saturating_sub(1).max(window.start_ms)));
         for cell in &mut cells[row][first..=last] {
             *cell += f64::from(count) / f64::from(PARTS) / (last - first + 1) as f64;
         }
@@ -107,7 +122,11 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
         draw(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS), path)?;
     }
     let grid = grid(&recording, ROWS, COLUMNS);
-    let text = if arguments.shown.json { as_json(&recording, process) } else { picture(&recording, process, &grid) };
+    let text = if arguments.shown.json {
+        as_json(&recording, process)
+    } else {
+        picture(&recording, process, &grid)
+    };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
 }
@@ -115,7 +134,12 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
 fn title(recording: &Recording, process: u32) -> String {
     let header = &recording.header;
     let seconds = end_ms(recording) as f64 / 1e3;
-    format!("{} (process {process}), {seconds:.1} s, sampled by {} at {} Hz", header.command.join(" "), header.source, header.rate_hz)
+    format!(
+        "{} (process {process}), {seconds:.1} s, sampled by {} at {} Hz",
+        header.command.join(" "),
+        header.source,
+        header.rate_hz
+    )
 }
 
 fn picture(recording: &Recording, process: u32, grid: &Grid) -> String {
@@ -125,12 +149,30 @@ fn picture(recording: &Recording, process: u32, grid: &Grid) -> String {
     for ((first, last), cells) in grid.rows.iter().zip(&grid.cells) {
         let gap = if before.is_some_and(|before| first - before > 1) { '-' } else { ' ' };
         before = Some(*last);
-        let shade = |count: &f64| SHADES[(heat(*count, grid.most) * (SHADES.len() - 1) as f64).ceil() as usize];
+        let shade = |count: &f64| {
+            SHADES[(heat(*count, grid.most) * (SHADES.len() - 1) as f64).ceil() as usize]
+        };
         let line: String = cells.iter().map(shade).collect();
-        let _ = writeln!(out, "{:>14x}{gap}{:>6} |{line}|", first * size, bytes((last + 1 - first) * size));
+        let _ = writeln!(
+            out,
+            "{:>14x}{gap}{:>6} |{line}|",
+            first * size,
+            bytes((last + 1 - first) * size)
+        );
     }
-    let _ = writeln!(out, "{:>14} {:>6}  0 s{:>width$.1} s", "address", "length", end_ms(recording) as f64 / 1e3, width = COLUMNS - 5);
-    let _ = writeln!(out, "darkest: {:.0} samples; each shade half to a third of the next. '-': untouched addresses above", grid.most);
+    let _ = writeln!(
+        out,
+        "{:>14} {:>6}  0 s{:>width$.1} s",
+        "address",
+        "length",
+        end_ms(recording) as f64 / 1e3,
+        width = COLUMNS - 5
+    );
+    let _ = writeln!(
+        out,
+        "darkest: {:.0} samples; each shade half to a third of the next. '-': untouched addresses above",
+        grid.most
+    );
     out
 }
 
@@ -158,14 +200,21 @@ fn colour(heat: f64) -> RGBColor {
 }
 
 fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
-    let wrong = |error: &dyn std::fmt::Display| anyhow::anyhow!("cannot draw {}: {error}", path.display());
+    let wrong =
+        |error: &dyn std::fmt::Display| anyhow::anyhow!("cannot draw {}: {error}", path.display());
     let (cell, left, top) = ((4, 3), 130, 40);
-    let size = (left as u32 + SVG_COLUMNS as u32 * cell.0 as u32 + 20, top as u32 + grid.rows.len() as u32 * cell.1 as u32 + 50);
+    let size = (
+        left as u32 + SVG_COLUMNS as u32 * cell.0 as u32 + 20,
+        top as u32 + grid.rows.len() as u32 * cell.1 as u32 + 50,
+    );
     let area = SVGBackend::new(path, size).into_drawing_area();
     area.fill(&WHITE).map_err(|e| wrong(&e))?;
-    let text = |text: String, at: (i32, i32), size: u32| area.draw(&Text::new(text, at, ("sans-serif", size)));
+    let text = |text: String, at: (i32, i32), size: u32| {
+        area.draw(&Text::new(text, at, ("sans-serif", size)))
+    };
     let first = recording.header.command.first().map_or("", String::as_str);
-    text(format!("{first}: where it waits for memory, address × time"), (left, 12), 18).map_err(|e| wrong(&e))?;
+    text(format!("{first}: where it waits for memory, address × time"), (left, 12), 18)
+        .map_err(|e| wrong(&e))?;
     for (row, cells) in grid.cells.iter().enumerate() {
         let y = top + row as i32 * cell.1;
         let gap = row > 0 && grid.rows[row].0 - grid.rows[row - 1].1 > 1;
@@ -176,14 +225,18 @@ fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
         for (column, count) in cells.iter().enumerate() {
             let x = left + column as i32 * cell.0;
             // One more either way, under the next: or viewers draw seams.
-            let rectangle = Rectangle::new([(x, y), (x + cell.0 + 1, y + cell.1 + 1)], colour(heat(*count, grid.most)).filled());
+            let rectangle = Rectangle::new(
+                [(x, y), (x + cell.0 + 1, y + cell.1 + 1)],
+                colour(heat(*count, grid.most)).filled(),
+            );
             area.draw(&rectangle).map_err(|e| wrong(&e))?;
         }
     }
     let bottom = top + grid.rows.len() as i32 * cell.1 + 8;
     text("0 s".into(), (left, bottom), 13).map_err(|e| wrong(&e))?;
     let seconds = end_ms(recording) as f64 / 1e3;
-    text(format!("{seconds:.1} s"), (left + SVG_COLUMNS as i32 * cell.0 - 40, bottom), 13).map_err(|e| wrong(&e))?;
+    text(format!("{seconds:.1} s"), (left + SVG_COLUMNS as i32 * cell.0 - 40, bottom), 13)
+        .map_err(|e| wrong(&e))?;
     area.present().map_err(|e| wrong(&e))
 }
 
@@ -212,8 +265,12 @@ pub fn working_set(arguments: &Shown) -> Result<u8> {
     let shares = [0.5, 0.8, 0.9, 0.99, 1.0].map(|part| (part, needed(part)));
     let window_ms = end_ms(&recording) / recording.windows.len().max(1) as u64;
     let text = if arguments.json {
-        let by_time: Vec<_> = sets.iter().map(|(start_ms, bytes)| json!({ "start_ms": start_ms, "bytes": bytes })).collect();
-        let needed: Vec<_> = shares.iter().map(|(part, bytes)| json!({ "share": part, "bytes": bytes })).collect();
+        let by_time: Vec<_> = sets
+            .iter()
+            .map(|(start_ms, bytes)| json!({ "start_ms": start_ms, "bytes": bytes }))
+            .collect();
+        let needed: Vec<_> =
+            shares.iter().map(|(part, bytes)| json!({ "share": part, "bytes": bytes })).collect();
         json!({ "process": process, "window_ms": window_ms, "mean_bytes": mean, "peak_bytes": peak, "windows": by_time, "needed": needed })
             .to_string()
             + "\n"

@@ -74,7 +74,10 @@ pub fn stderr_stays() -> bool {
         about.assume_init()
     };
     // systemd's word for where it has connected standard error.
-    let is_journal = || std::env::var("JOURNAL_STREAM").is_ok_and(|place| place == format!("{}:{}", about.st_dev, about.st_ino));
+    let is_journal = || {
+        std::env::var("JOURNAL_STREAM")
+            .is_ok_and(|place| place == format!("{}:{}", about.st_dev, about.st_ino))
+    };
     about.st_mode & libc::S_IFMT == libc::S_IFREG || is_journal()
 }
 
@@ -100,7 +103,8 @@ fn detach(stream: &UnixStream) {
 /// What was inherited through exec is not marked to be closed by it; all that this process opened is.
 fn close_inherited() {
     let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let numbers: Vec<i32> = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let numbers: Vec<i32> =
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
         // SAFETY: no memory is involved. A descriptor without the mark is nobody's in this process.
         unsafe {

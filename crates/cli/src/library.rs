@@ -14,9 +14,12 @@ pub fn locate() -> Result<PathBuf> {
     let found = match std::env::var_os(LIBRARY_VARIABLE) {
         Some(named) if !named.is_empty() => {
             let named = PathBuf::from(named);
-            named
-                .canonicalize()
-                .with_context(|| format!("{LIBRARY_VARIABLE} names {}, which cannot be opened; correct it, or unset it", named.display()))?
+            named.canonicalize().with_context(|| {
+                format!(
+                    "{LIBRARY_VARIABLE} names {}, which cannot be opened; correct it, or unset it",
+                    named.display()
+                )
+            })?
         }
         _ => beside_the_executable()?,
     };
@@ -41,10 +44,16 @@ fn beside_the_executable() -> Result<PathBuf> {
 /// The loader splits LD_PRELOAD at spaces and colons, so such a path cannot be preloaded at all.
 fn loadable(path: &Path) -> Result<()> {
     if !path.is_file() {
-        bail!("{} is not a file; set {LIBRARY_VARIABLE} to the path of {LIBRARY_NAME}", path.display());
+        bail!(
+            "{} is not a file; set {LIBRARY_VARIABLE} to the path of {LIBRARY_NAME}",
+            path.display()
+        );
     }
     if path.to_string_lossy().contains([' ', ':', '\t', '\n']) {
-        bail!("{} has a space or a colon in its path, which the loader cannot preload; install it elsewhere", path.display());
+        bail!(
+            "{} has a space or a colon in its path, which the loader cannot preload; install it elsewhere",
+            path.display()
+        );
     }
     Ok(())
 }

@@ -83,8 +83,12 @@ fn main() -> ExitCode {
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
-        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => load::run(&arguments),
-        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => load::memory::run(&arguments),
+        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => {
+            load::run(&arguments)
+        }
+        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => {
+            load::memory::run(&arguments)
+        }
     };
     ExitCode::from(status.unwrap_or_else(|error| {
         say(&format!("{error:#}"));
@@ -99,7 +103,9 @@ fn report_on(arguments: &args::ReportArguments) -> anyhow::Result<u8> {
         (Some(args::ReportKind::Wss(arguments)), _) => heatmap::working_set(arguments),
         (Some(args::ReportKind::Export(arguments)), _) => recording::export(arguments),
         (None, Some(arguments)) => recording::show(arguments),
-        (None, None) => anyhow::bail!("report what? `terrace report FILE` says what is in a recording; `terrace report --help` has more"),
+        (None, None) => anyhow::bail!(
+            "report what? `terrace report FILE` says what is in a recording; `terrace report --help` has more"
+        ),
     }
 }
 

@@ -92,7 +92,8 @@ impl MoveList {
             // One that is being made is looked at next time.
             let Some(tiers) = figures::tier_names(page) else { return Ok(()) };
             let Some(file) = MoveFile::open(page) else { return Ok(()) };
-            self.processes.insert(page.name.clone(), Process { file: Some(file), tiers, idle_looks: 0 });
+            self.processes
+                .insert(page.name.clone(), Process { file: Some(file), tiers, idle_looks: 0 });
         }
         let Some(process) = self.processes.get_mut(&page.name) else { return Ok(()) };
         let Process { file: Some(moves), tiers, idle_looks } = process else { return Ok(()) };
@@ -104,7 +105,9 @@ impl MoveList {
         let lost = moves.take(|moved| match line(&moved, page.pid, tiers, self.started_ns) {
             Some(line) if written.is_ok() => {
                 self.listed += 1;
-                written = serde_json::to_writer(&mut *file, &line).map_err(std::io::Error::from).and_then(|()| file.write_all(b"\n"));
+                written = serde_json::to_writer(&mut *file, &line)
+                    .map_err(std::io::Error::from)
+                    .and_then(|()| file.write_all(b"\n"));
             }
             Some(_) => {}
             None => nonsense += 1,
@@ -130,7 +133,11 @@ impl MoveList {
         self.look();
         if self.lost > 0 {
             let (lost, all) = (self.lost, self.lost + self.listed);
-            say(&format!("{} of {all} moves are missing in {}: they came faster than they could be written", lost, self.target.display()));
+            say(&format!(
+                "{} of {all} moves are missing in {}: they came faster than they could be written",
+                lost,
+                self.target.display()
+            ));
         }
     }
 }
@@ -138,13 +145,18 @@ impl MoveList {
 /// Whether a process will list nothing any more. Its number alone does not tell, where it has another one for itself.
 fn is_over(page: &PageFile) -> bool {
     let now_ns = terrace_pager::sys::now_ns();
-    let silent = figures::read_image(page).is_none_or(|image| now_ns.saturating_sub(image.updated_ns) > SILENT_NS);
+    let silent = figures::read_image(page)
+        .is_none_or(|image| now_ns.saturating_sub(image.updated_ns) > SILENT_NS);
     silent && process::stat(page.pid).is_none_or(|stat| stat.ended)
 }
 
 fn create(target: &Path) -> Result<File> {
-    File::create(target)
-        .with_context(|| format!("moves cannot be listed in {}; name a file in a directory that you can write to", target.display()))
+    File::create(target).with_context(|| {
+        format!(
+            "moves cannot be listed in {}; name a file in a directory that you can write to",
+            target.display()
+        )
+    })
 }
 
 /// `None` for a tier that the process does not have.
@@ -157,7 +169,16 @@ fn line<'a>(moved: &Moved, pid: u32, tiers: &'a [String], started_ns: u64) -> Op
     let (reason, detail) = in_words(&moved.why);
     let detail = if let Value::Object(map) = detail { map } else { Map::new() };
     let at_s = (moved.at_ns.saturating_sub(started_ns) / 1_000) as f64 / 1e6;
-    Some(Line { at_s, pid, region: address(moved.address), pages: moved.pages, from, to: name(moved.to)?, reason, detail })
+    Some(Line {
+        at_s,
+        pid,
+        region: address(moved.address),
+        pages: moved.pages,
+        from,
+        to: name(moved.to)?,
+        reason,
+        detail,
+    })
 }
 
 fn address(address: usize) -> String {
@@ -169,17 +190,29 @@ fn in_words(why: &Why) -> (&'static str, Value) {
     match why {
         Why::Touched => ("touched", json!({})),
         Why::Room => ("room", json!({})),
-        Why::Victim { reason, heat: None, pressure } => (reason.name(), json!({ "pressure": pressure })),
-        Why::Victim { reason, heat: Some(heat), pressure } => (reason.name(), json!({ "heat": heat, "pressure": pressure })),
+        Why::Victim { reason, heat: None, pressure } => {
+            (reason.name(), json!({ "pressure": pressure }))
+        }
+        Why::Victim { reason, heat: Some(heat), pressure } => {
+            (reason.name(), json!({ "heat": heat, "pressure": pressure }))
+        }
         Why::Placed(placed) => {
             let detail = match placed {
                 placement::Reason::Hot { bin, hot } => json!({ "bin": bin, "hot_from": hot }),
                 placement::Reason::Cold { bin, warm } => json!({ "bin": bin, "warm_from": warm }),
-                placement::Reason::Pays { hundredths } => json!({ "gain": f64::from(*hundredths) / 100.0 }),
-                placement::Reason::SwappedFor { unit } => json!({ "for": address(address_of(*unit)) }),
-                placement::Reason::Counted { count, threshold } => json!({ "count": count, "threshold": threshold }),
+                placement::Reason::Pays { hundredths } => {
+                    json!({ "gain": f64::from(*hundredths) / 100.0 })
+                }
+                placement::Reason::SwappedFor { unit } => {
+                    json!({ "for": address(address_of(*unit)) })
+                }
+                placement::Reason::Counted { count, threshold } => {
+                    json!({ "count": count, "threshold": threshold })
+                }
                 placement::Reason::Foretold { accesses } => json!({ "accesses": accesses }),
-                placement::Reason::Coldest | placement::Reason::Hinted | placement::Reason::Idle => json!({}),
+                placement::Reason::Coldest
+                | placement::Reason::Hinted
+                | placement::Reason::Idle => json!({}),
             };
             (placed.name(), detail)
         }
@@ -194,25 +227,37 @@ mod tests {
 
     fn of(from: Option<u8>, to: u8, why: Why) -> Option<String> {
         let tiers = ["dram", "node:1", "lz4"].map(String::from);
-        let moved = Moved { at_ns: 3_500_000_000, address: 0x7f00_0000_0000, pages: 32, from, to, why };
+        let moved =
+            Moved { at_ns: 3_500_000_000, address: 0x7f00_0000_0000, pages: 32, from, to, why };
         line(&moved, 12, &tiers, 1_000_000_000).map(|line| serde_json::to_string(&line).unwrap())
     }
 
     #[test]
     fn a_line_says_what_where_and_why() {
         let head = |from: &str, to: &str| {
-            format!("{{\"at_s\":2.5,\"pid\":12,\"region\":\"0x7f0000000000\",\"pages\":32,\"from\":{from},\"to\":\"{to}\",\"reason\":")
+            format!(
+                "{{\"at_s\":2.5,\"pid\":12,\"region\":\"0x7f0000000000\",\"pages\":32,\"from\":{from},\"to\":\"{to}\",\"reason\":"
+            )
         };
         let why = Why::Victim { reason: victims::Reason::Cold, heat: Some(0.25), pressure: 0 };
-        assert_eq!(of(Some(0), 2, why), Some(head("\"dram\"", "lz4") + "\"cold\",\"heat\":0.25,\"pressure\":0}"));
+        assert_eq!(
+            of(Some(0), 2, why),
+            Some(head("\"dram\"", "lz4") + "\"cold\",\"heat\":0.25,\"pressure\":0}")
+        );
         let why = Why::Victim { reason: victims::Reason::Denser, heat: None, pressure: 3 };
         assert_eq!(of(None, 2, why), Some(head("null", "lz4") + "\"denser\",\"pressure\":3}"));
         assert_eq!(of(None, 0, Why::Touched), Some(head("null", "dram") + "\"touched\"}"));
         assert_eq!(of(None, 0, Why::Room), Some(head("null", "dram") + "\"room\"}"));
         let why = Why::Placed(placement::Reason::Pays { hundredths: 131 });
-        assert_eq!(of(Some(1), 0, why), Some(head("\"node:1\"", "dram") + "\"pays\",\"gain\":1.31}"));
+        assert_eq!(
+            of(Some(1), 0, why),
+            Some(head("\"node:1\"", "dram") + "\"pays\",\"gain\":1.31}")
+        );
         let why = Why::Placed(placement::Reason::SwappedFor { unit: unit_of(0x7f00_0020_0000) });
-        assert_eq!(of(Some(0), 1, why), Some(head("\"dram\"", "node:1") + "\"swapped\",\"for\":\"0x7f0000200000\"}"));
+        assert_eq!(
+            of(Some(0), 1, why),
+            Some(head("\"dram\"", "node:1") + "\"swapped\",\"for\":\"0x7f0000200000\"}")
+        );
         assert_eq!(of(Some(0), 3, Why::Touched), None);
         assert_eq!(of(Some(9), 0, Why::Touched), None);
     }

@@ -84,7 +84,11 @@ impl OtherMemory {
 
     /// What there is, as a list; empty if that is little.
     pub fn text(&self) -> String {
-        self.kinds().iter().map(|(size, what)| format!("{} {what}", bytes(*size))).collect::<Vec<_>>().join(", ")
+        self.kinds()
+            .iter()
+            .map(|(size, what)| format!("{} {what}", bytes(*size)))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     fn add(&mut self, other: &OtherMemory) {
@@ -217,7 +221,11 @@ impl Outside {
         let mut by_kind = Duration::ZERO;
         for (pid, file) in figures::newest_pages(&self.run_dir) {
             let (name, started_ns) = (file.name.clone(), file.started_ns);
-            let seen = self.seen.entry(name).or_insert_with(|| Seen { pid, started_ns, ..Seen::default() });
+            let seen = self.seen.entry(name).or_insert_with(|| Seen {
+                pid,
+                started_ns,
+                ..Seen::default()
+            });
             if !seen.gone {
                 by_kind += seen.look(&file, self.elsewhere);
             }
@@ -241,9 +249,12 @@ impl Outside {
             seconds: seen.held_ns.saturating_sub(seen.started_ns.max(begun_ns)) as f64 / 1e9,
             threads: seen.most_threads,
             lied: seen.lied,
-            unseen_s: if seen.gone_ns == 0 { now_ns } else { seen.gone_ns }.saturating_sub(seen.held_ns) as f64 / 1e9,
+            unseen_s: if seen.gone_ns == 0 { now_ns } else { seen.gone_ns }
+                .saturating_sub(seen.held_ns) as f64
+                / 1e9,
         };
-        let shared_bytes = self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
+        let shared_bytes =
+            self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
         let known = |seen: &Seen| Known {
             pid: seen.pid,
             started_ns: seen.started_ns,
@@ -267,7 +278,9 @@ impl Outside {
     /// How many of them there are now, and the memory that they have.
     pub fn apart_now(&self) -> (usize, u64) {
         let there = self.descendants.values().filter(|descendant| descendant.told.is_some());
-        there.fold((0, 0), |(count, bytes), descendant| (count + 1, bytes + descendant.anonymous_bytes))
+        there.fold((0, 0), |(count, bytes), descendant| {
+            (count + 1, bytes + descendant.anonymous_bytes)
+        })
     }
 
     /// Among all descendants, those that have the library and no page. Of others a second look is needed only once they executed something.
@@ -280,20 +293,31 @@ impl Outside {
             if known.is_some_and(|known| known.apart_since.is_none()) {
                 continue;
             }
-            let is_apart = !OUR_OWN.contains(&name.as_str()) && is_without_page(*pid, &self.run_dir);
+            let is_apart =
+                !OUR_OWN.contains(&name.as_str()) && is_without_page(*pid, &self.run_dir);
             let since = known.and_then(|known| known.apart_since).unwrap_or(now);
             let anonymous_bytes = if is_apart { process::anonymous_bytes(*pid) } else { 0 };
-            let told = self.descendants.remove(pid).and_then(|known| if known.file == file { known.told } else { self.leave(known) });
+            let told = self
+                .descendants
+                .remove(pid)
+                .and_then(|known| if known.file == file { known.told } else { self.leave(known) });
             let told = match told {
-                Some(told) => Some(Apart { peak_anonymous_bytes: told.peak_anonymous_bytes.max(anonymous_bytes), ..told }),
+                Some(told) => Some(Apart {
+                    peak_anonymous_bytes: told.peak_anonymous_bytes.max(anonymous_bytes),
+                    ..told
+                }),
                 None if is_apart && now - since >= APART_AFTER => {
                     Some(Apart { pid: *pid, program: name, peak_anonymous_bytes: anonymous_bytes })
                 }
                 None => None,
             };
-            self.descendants.insert(*pid, Descendant { file, apart_since: is_apart.then_some(since), anonymous_bytes, told });
+            self.descendants.insert(
+                *pid,
+                Descendant { file, apart_since: is_apart.then_some(since), anonymous_bytes, told },
+            );
         }
-        let gone: Vec<u32> = self.descendants.keys().filter(|pid| !there.contains(pid)).copied().collect();
+        let gone: Vec<u32> =
+            self.descendants.keys().filter(|pid| !there.contains(pid)).copied().collect();
         for pid in gone {
             if let Some(known) = self.descendants.remove(&pid) {
                 self.leave(known);
@@ -323,25 +347,31 @@ impl Seen {
     fn look(&mut self, file: &PageFile, elsewhere: u64) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = figures::read_image(file) else { return Duration::ZERO };
-        let same = process::stat(self.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
+        let same = process::stat(self.pid)
+            .filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
         self.gone = same.is_none_or(|stat| stat.ended);
         if self.gone {
             self.gone_ns = sys::now_ns();
         }
-        let Some(resident) = process::resident(self.pid).filter(|_| !self.gone) else { return Duration::ZERO };
+        let Some(resident) = process::resident(self.pid).filter(|_| !self.gone) else {
+            return Duration::ZERO;
+        };
         self.most_bytes = self.most_bytes.max(resident.peak_bytes.saturating_add(elsewhere));
         self.most_swapped_bytes = self.most_swapped_bytes.max(resident.swapped_bytes);
         self.most_threads = self.most_threads.max(resident.threads);
         let most = self.most_bytes + self.most_swapped_bytes;
-        self.lied |= image.counts() && image.peak_physical_bytes.max(image.physical_bytes) > belief::memory(most);
+        self.lied |= image.counts()
+            && image.peak_physical_bytes.max(image.physical_bytes) > belief::memory(most);
         self.other.shared_bytes = self.other.shared_bytes.max(resident.shared_bytes);
         self.note_stall(image.updated_ns, image.stall_ns);
         if image.ended_early {
             self.add_afterwards(resident.anonymous_bytes);
         }
-        let (managed, data) = if image.counts() { (image.physical_bytes, image.logical_bytes) } else { (0, 0) };
+        let (managed, data) =
+            if image.counts() { (image.physical_bytes, image.logical_bytes) } else { (0, 0) };
         let unmanaged = resident.anonymous_bytes.saturating_sub(managed);
-        let own = (resident.anonymous_bytes + resident.swapped_bytes).max((data + unmanaged).min(belief::demand(most)));
+        let own = (resident.anonymous_bytes + resident.swapped_bytes)
+            .max((data + unmanaged).min(belief::demand(most)));
         self.add_held(own + resident.shared_bytes, sys::now_ns());
         let grown_by = |part: u64| unmanaged > self.by_kind_bytes + self.by_kind_bytes / part;
         // What grows no longer is looked at once more.
@@ -361,10 +391,18 @@ impl Seen {
 
     fn note_stall(&mut self, now_ns: u64, stall_ns: u64) {
         const SECOND_NS: u64 = 1_000_000_000;
-        if self.stalled.back().is_none_or(|(last_ns, _)| now_ns.saturating_sub(*last_ns) >= SECOND_NS) {
+        if self
+            .stalled
+            .back()
+            .is_none_or(|(last_ns, _)| now_ns.saturating_sub(*last_ns) >= SECOND_NS)
+        {
             self.stalled.push_back((now_ns, stall_ns));
         }
-        while self.stalled.get(1).is_some_and(|(next_ns, _)| now_ns.saturating_sub(*next_ns) >= 60 * SECOND_NS) {
+        while self
+            .stalled
+            .get(1)
+            .is_some_and(|(next_ns, _)| now_ns.saturating_sub(*next_ns) >= 60 * SECOND_NS)
+        {
             self.stalled.pop_front();
         }
     }
@@ -385,7 +423,11 @@ impl Seen {
         self.byte_seconds += bytes as f64 * seconds;
         afterwards.seconds += seconds;
         afterwards.peak_anonymous_bytes = afterwards.peak_anonymous_bytes.max(bytes);
-        let mean = if afterwards.seconds > 0.0 { self.byte_seconds / afterwards.seconds } else { bytes as f64 };
+        let mean = if afterwards.seconds > 0.0 {
+            self.byte_seconds / afterwards.seconds
+        } else {
+            bytes as f64
+        };
         afterwards.mean_anonymous_bytes = mean as u64;
     }
 }
@@ -408,9 +450,11 @@ impl Mapping {
     fn of(line: &str) -> Option<Mapping> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
-        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let (start, end) =
+            (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
         let rights = words.next()?.as_bytes();
-        let (is_shared, is_executable) = (rights.get(3) == Some(&b's'), rights.get(2) == Some(&b'x'));
+        let (is_shared, is_executable) =
+            (rights.get(3) == Some(&b's'), rights.get(2) == Some(&b'x'));
         let path = words.nth(3).unwrap_or_default().to_string();
         Some(Mapping { start, end, is_shared, is_executable, path, ..Mapping::default() })
     }
@@ -449,7 +493,9 @@ fn by_kind(smaps: impl BufRead) -> OtherMemory {
             before = std::mem::replace(&mut mapping, next);
         } else if let Some(kib) = kib_of(&line, "Anonymous") {
             mapping.anonymous = kib << 10;
-        } else if let Some(kib) = kib_of(&line, "Private_Hugetlb").or_else(|| kib_of(&line, "Shared_Hugetlb")) {
+        } else if let Some(kib) =
+            kib_of(&line, "Private_Hugetlb").or_else(|| kib_of(&line, "Shared_Hugetlb"))
+        {
             mapping.huge += kib << 10;
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
             mapping.is_locked = flags.split_ascii_whitespace().any(|flag| flag == "lo");
@@ -495,7 +541,10 @@ mod tests {
         };
         let told = by_kind(smaps.concat().as_bytes());
         assert_eq!(told, expected);
-        assert_eq!(told.text(), "300.0M static data (.bss and .data), 70.0M executable, 20.0M of brk and sbrk, 5.0M locked");
+        assert_eq!(
+            told.text(),
+            "300.0M static data (.bss and .data), 70.0M executable, 20.0M of brk and sbrk, 5.0M locked"
+        );
         assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..]), OtherMemory::default());
         assert_eq!(OtherMemory::default().text(), "");
     }

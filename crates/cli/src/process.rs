@@ -33,7 +33,8 @@ fn parse_stat(text: &str) -> Option<Stat> {
 /// Anonymous resident memory; 0 if it cannot be known.
 pub fn anonymous_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    let pages: Vec<u64> =
+        text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     // Resident less shared.
     if pages.len() < 3 { 0 } else { pages[1].saturating_sub(pages[2]) * 4096 }
 }
@@ -47,7 +48,8 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
 /// The name of what a process executes, as the kernel has it: the first 15 bytes; and the file's path, empty if that cannot be known.
 pub fn name_and_file(pid: u32) -> Option<(String, String)> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let file = fs::read_link(format!("/proc/{pid}/exe")).map_or_else(|_| String::new(), |file| file.to_string_lossy().into_owned());
+    let file = fs::read_link(format!("/proc/{pid}/exe"))
+        .map_or_else(|_| String::new(), |file| file.to_string_lossy().into_owned());
     Some((name.trim_end().replace(char::is_control, "\u{fffd}"), file))
 }
 
@@ -57,9 +59,13 @@ pub fn descendants() -> Vec<u32> {
     let mut next = 0;
     while let Some(parent) = found.get(next) {
         let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<u32> =
-            children.flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect();
+        let children =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let children: Vec<u32> = children
+            .flat_map(|text| {
+                text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+            })
+            .collect();
         found.extend(children);
         next += 1;
     }
@@ -88,8 +94,10 @@ pub fn resident(pid: u32) -> Option<Resident> {
 }
 
 fn parse_resident(status: &str) -> Option<Resident> {
-    let bytes = |name: &str| status.lines().find_map(|line| kib_of(line, name)).map(|kib| kib << 10);
-    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    let bytes =
+        |name: &str| status.lines().find_map(|line| kib_of(line, name)).map(|kib| kib << 10);
+    let threads =
+        status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
     Some(Resident {
         anonymous_bytes: bytes("RssAnon")?,
         shared_bytes: bytes("RssShmem")?,
@@ -121,7 +129,9 @@ fn parse_own_fraction(rollup: &str) -> Option<f64> {
 
 /// Whether a process has a file mapped. `true` if that cannot be known.
 pub fn maps(pid: u32, file: &str) -> bool {
-    fs::read(format!("/proc/{pid}/maps")).map_or(true, |maps| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(file.as_bytes())))
+    fs::read(format!("/proc/{pid}/maps")).map_or(true, |maps| {
+        maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(file.as_bytes()))
+    })
 }
 
 #[cfg(test)]
@@ -131,10 +141,16 @@ mod tests {
     #[test]
     fn a_process_is_known_by_its_number_and_start() {
         let tail = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0";
-        let stat = |state, threads| parse_stat(&format!("7 (a) b) c) {state} {tail} {threads} 0 4711 0 0\n"));
+        let stat = |state, threads| {
+            parse_stat(&format!("7 (a) b) c) {state} {tail} {threads} 0 4711 0 0\n"))
+        };
         assert_eq!(stat("S", 1), Some(Stat { start_ticks: 4711, ended: false }));
         assert_eq!(stat("Z", 1), Some(Stat { start_ticks: 4711, ended: true }));
-        assert_eq!(stat("Z", 3), Some(Stat { start_ticks: 4711, ended: false }), "the first thread left, others work on");
+        assert_eq!(
+            stat("Z", 3),
+            Some(Stat { start_ticks: 4711, ended: false }),
+            "the first thread left, others work on"
+        );
         assert_eq!(parse_stat("nonsense"), None);
         let me = std::process::id();
         assert!(super::stat(me).is_some_and(|stat| !stat.ended && stat.start_ticks > 0));
@@ -145,8 +161,13 @@ mod tests {
     #[test]
     fn resident_memory_is_told_by_kind() {
         let status = "VmHWM:\t 950 kB\nVmRSS:\t  900 kB\nRssAnon:\t     300 kB\nRssFile:\t 200 kB\nRssShmem:\t   400 kB\nVmSwap:\t 50 kB\nThreads:\t3\n";
-        let expected =
-            Resident { anonymous_bytes: 300 << 10, shared_bytes: 400 << 10, swapped_bytes: 50 << 10, peak_bytes: 950 << 10, threads: 3 };
+        let expected = Resident {
+            anonymous_bytes: 300 << 10,
+            shared_bytes: 400 << 10,
+            swapped_bytes: 50 << 10,
+            peak_bytes: 950 << 10,
+            threads: 3,
+        };
         assert_eq!(parse_resident(status), Some(expected));
         assert_eq!(parse_resident("Name: zombie\nState: Z\n"), None);
         assert!(resident(std::process::id()).is_some_and(|resident| resident.anonymous_bytes > 0));
@@ -154,7 +175,10 @@ mod tests {
 
     #[test]
     fn shared_pages_count_in_part() {
-        assert_eq!(parse_own_fraction("Pss:  900 kB\nPss_Anon:  100 kB\nAnonymous:  200 kB\n"), Some(0.5));
+        assert_eq!(
+            parse_own_fraction("Pss:  900 kB\nPss_Anon:  100 kB\nAnonymous:  200 kB\n"),
+            Some(0.5)
+        );
         assert_eq!(parse_own_fraction("Pss_Anon: 0 kB\nAnonymous: 0 kB\n"), None);
         assert_eq!(parse_own_fraction(""), None);
     }

@@ -17,12 +17,18 @@ pub struct OutOfReach {
 /// Tells why `program` (a path, as [`crate::command_path::resolve`] gives it) cannot be reached, or `None` if it can.
 pub fn out_of_reach(program: &Path) -> Option<OutOfReach> {
     let (search, audit) = (std::env::var_os("PATH"), std::env::var_os("LD_AUDIT"));
-    let environment = Environment { path: search.as_deref().map(OsStr::as_bytes), audited: audit.is_some_and(|names| !names.is_empty()) };
+    let environment = Environment {
+        path: search.as_deref().map(OsStr::as_bytes),
+        audited: audit.is_some_and(|names| !names.is_empty()),
+    };
     let program = CString::new(program.as_os_str().as_bytes()).ok()?;
     let mut interpreters: Vec<PathBuf> = Vec::new();
     let mut through = |path: &[u8]| interpreters.push(OsStr::from_bytes(path).into());
-    let (cause, remedy) = said(terrace_reach::out_of_reach(Place::at(&program), environment, &mut through)?);
-    let by = |cause, interpreter: &PathBuf| format!("is run by {}, which {cause}", interpreter.display());
+    let (cause, remedy) =
+        said(terrace_reach::out_of_reach(Place::at(&program), environment, &mut through)?);
+    let by = |cause, interpreter: &PathBuf| {
+        format!("is run by {}, which {cause}", interpreter.display())
+    };
     Some(OutOfReach { cause: interpreters.iter().rfold(cause, by), remedy })
 }
 
@@ -31,21 +37,38 @@ fn said(cause: Cause) -> (String, &'static str) {
     const GLIBC: &str = "use a glibc build of it";
     const PRIVILEGED: &str = "run it as the user it changes to, or what it starts under terrace";
     let (cause, remedy) = match cause {
-        Cause::Audited => ("is started with LD_AUDIT, whose libraries bring a C library of their own that forks unseen", "clear LD_AUDIT"),
-        Cause::ClearedEnvironment => {
-            ("is a script that clears its environment (env -i), and the preload with it", "start its interpreter directly")
-        }
+        Cause::Audited => (
+            "is started with LD_AUDIT, whose libraries bring a C library of their own that forks unseen",
+            "clear LD_AUDIT",
+        ),
+        Cause::ClearedEnvironment => (
+            "is a script that clears its environment (env -i), and the preload with it",
+            "start its interpreter directly",
+        ),
         Cause::Setuid => ("is a setuid program, whose loader ignores a preload", PRIVILEGED),
         Cause::Setgid => ("is a setgid program, whose loader ignores a preload", PRIVILEGED),
-        Cause::Capabilities => ("has file capabilities, so that its loader ignores a preload", PRIVILEGED),
+        Cause::Capabilities => {
+            ("has file capabilities, so that its loader ignores a preload", PRIVILEGED)
+        }
         Cause::Bits32 => ("is a 32-bit program", "use a 64-bit build of it"),
         Cause::OtherProcessor => ("is built for another processor", "use a build for this machine"),
         Cause::Musl => ("is linked to musl, not to glibc", GLIBC),
         Cause::OtherLoader(name) => {
-            return (format!("uses a loader that is not glibc's ({})", String::from_utf8_lossy(name.bytes())), GLIBC);
+            return (
+                format!(
+                    "uses a loader that is not glibc's ({})",
+                    String::from_utf8_lossy(name.bytes())
+                ),
+                GLIBC,
+            );
         }
         Cause::Static => ("is statically linked", "use a dynamically linked build of it"),
-        Cause::Sanitizer(name) => return (format!("is built with {name}, which needs its own malloc"), "use a build without it"),
+        Cause::Sanitizer(name) => {
+            return (
+                format!("is built with {name}, which needs its own malloc"),
+                "use a build without it",
+            );
+        }
     };
     (cause.into(), remedy)
 }
@@ -102,13 +125,19 @@ mod tests {
         let ours = OUR_MACHINE;
         assert_eq!(cause(&elf(at, "a", ours, 2, Some("/lib64/ld-linux-x86-64.so.2"))), None);
         assert_eq!(cause(&elf(at, "b", ours, 2, None)).as_deref(), Some("is statically linked"));
-        assert_eq!(cause(&elf(at, "c", ours, 2, Some("/lib/ld-musl-x86_64.so.1"))).as_deref(), Some("is linked to musl, not to glibc"));
+        assert_eq!(
+            cause(&elf(at, "c", ours, 2, Some("/lib/ld-musl-x86_64.so.1"))).as_deref(),
+            Some("is linked to musl, not to glibc")
+        );
         assert_eq!(
             cause(&elf(at, "d", ours, 2, Some("/system/bin/linker64"))).as_deref(),
             Some("uses a loader that is not glibc's (linker64)")
         );
         assert_eq!(cause(&elf(at, "e", 3, 1, None)).as_deref(), Some("is a 32-bit program"));
-        assert_eq!(cause(&elf(at, "f", 243, 2, None)).as_deref(), Some("is built for another processor"));
+        assert_eq!(
+            cause(&elf(at, "f", 243, 2, None)).as_deref(),
+            Some("is built for another processor")
+        );
         assert_eq!(cause(&elf(at, "ld-linux-x86-64.so.2", ours, 2, None)), None);
         fs::write(at.join("g"), b"\x7fELF\x02").unwrap();
         assert_eq!(cause(&at.join("g")), None, "a damaged file is the kernel's to refuse");
@@ -123,7 +152,12 @@ mod tests {
         fs::write(&source, "int main(void) { return 0; }\n").unwrap();
         let built = |options: &[&str]| {
             let program = scratch.path().join("program");
-            let output = std::process::Command::new("cc").args(options).arg("-o").args([&program, &source]).output().unwrap();
+            let output = std::process::Command::new("cc")
+                .args(options)
+                .arg("-o")
+                .args([&program, &source])
+                .output()
+                .unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             cause(&program)
         };
@@ -132,7 +166,10 @@ mod tests {
         assert_eq!(built(&["-fsanitize=thread"]), with("ThreadSanitizer"));
         assert_eq!(built(&["-fsanitize=leak"]), with("LeakSanitizer"));
         assert_eq!(built(&["-fsanitize=address", "-static-libasan"]), with("AddressSanitizer"));
-        assert_eq!(built(&["-fsanitize=address", "-static-libasan", "-Wl,--hash-style=sysv"]), with("AddressSanitizer"));
+        assert_eq!(
+            built(&["-fsanitize=address", "-static-libasan", "-Wl,--hash-style=sysv"]),
+            with("AddressSanitizer")
+        );
         assert_eq!(built(&["-Wl,--hash-style=sysv"]), None);
         assert_eq!(built(&["-fsanitize=undefined"]), None);
         fs::write(&source, "void __tsan_init(void) {} void *malloc(unsigned long n) { (void)n; return 0; } int main(void) { return 0; }\n")
@@ -140,7 +177,11 @@ mod tests {
         assert_eq!(built(&["-fno-builtin", "-rdynamic"]), with("ThreadSanitizer"));
         let recorder = "void __tsan_init(void) {} void *malloc(unsigned long n) { (void)n; return 0; } void terrace_record_start(void) {} int main(void) { return 0; }\n";
         fs::write(&source, recorder).unwrap();
-        assert_eq!(built(&["-fno-builtin", "-rdynamic"]), None, "a program that our recorder is linked to");
+        assert_eq!(
+            built(&["-fno-builtin", "-rdynamic"]),
+            None,
+            "a program that our recorder is linked to"
+        );
         assert_eq!(built(&[]), None);
     }
 
@@ -153,11 +194,19 @@ mod tests {
         let expected = format!("is run by {}, which is statically linked", shell.display());
         assert_eq!(cause(&direct), Some(expected.clone()));
         let nested = script(at, "nested", &format!("#!{}\n", direct.display()));
-        assert_eq!(cause(&nested), Some(format!("is run by {}, which {expected}", direct.display())));
+        assert_eq!(
+            cause(&nested),
+            Some(format!("is run by {}, which {expected}", direct.display()))
+        );
         fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
-        let through_env = script(at, "through-env", &format!("#!/usr/bin/env -S A=1 {} -u\n", shell.display()));
+        let through_env =
+            script(at, "through-env", &format!("#!/usr/bin/env -S A=1 {} -u\n", shell.display()));
         assert_eq!(cause(&through_env), Some(expected));
-        assert!(cause(&script(at, "cleared", "#!/usr/bin/env -i sh\n")).unwrap().contains("clears its environment"));
+        assert!(
+            cause(&script(at, "cleared", "#!/usr/bin/env -i sh\n"))
+                .unwrap()
+                .contains("clears its environment")
+        );
         assert_eq!(cause(&script(at, "plain", "#!/bin/sh\n")), None);
         assert_eq!(cause(&script(at, "through", "#!/usr/bin/env sh\n")), None);
         let circle = at.join("circle");
@@ -174,8 +223,12 @@ mod tests {
         // SAFETY: geteuid has no arguments and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         let status = fs::read_to_string("/proc/self/status").unwrap();
-        let own_mount = std::process::Command::new("findmnt").args(["-no", "OPTIONS", "-T"]).arg(&file).output();
-        let nosuid = own_mount.is_ok_and(|options| String::from_utf8_lossy(&options.stdout).contains("nosuid"));
+        let own_mount = std::process::Command::new("findmnt")
+            .args(["-no", "OPTIONS", "-T"])
+            .arg(&file)
+            .output();
+        let nosuid = own_mount
+            .is_ok_and(|options| String::from_utf8_lossy(&options.stdout).contains("nosuid"));
         if is_root && !nosuid && !status.contains("NoNewPrivs:\t1") {
             std::os::unix::fs::chown(&file, Some(1), None).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();

@@ -33,7 +33,9 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
         Err(status) => return Ok(status),
     };
     if !cfg!(target_arch = "x86_64") {
-        bail!("recording needs x86-64: what an interrupted instruction touches is read from its operands");
+        bail!(
+            "recording needs x86-64: what an interrupted instruction touches is read from its operands"
+        );
     }
     trial::clock()?;
     // Inherited by what is started next.
@@ -107,7 +109,9 @@ impl Recorder {
         let Some(output) = self.output else { return };
         let left_out = match output.finish(end_ms) {
             Ok(left_out) => left_out,
-            Err(error) => return say(&format!("the recording is not whole, it cannot be written: {error}")),
+            Err(error) => {
+                return say(&format!("the recording is not whole, it cannot be written: {error}"));
+            }
         };
         let Tally { samples, located, lost, damaged, .. } = self.tally;
         say(&format!(
@@ -118,10 +122,14 @@ impl Recorder {
             }
         ));
         if left_out > 0 {
-            say(&format!("the file was full: the last {left_out} accesses are not in it (a larger --limit holds more)"));
+            say(&format!(
+                "the file was full: the last {left_out} accesses are not in it (a larger --limit holds more)"
+            ));
         }
         if located == 0 {
-            say("nothing was seen: the program ran too shortly, or waits for no memory (a higher --rate sees more)");
+            say(
+                "nothing was seen: the program ran too shortly, or waits for no memory (a higher --rate sees more)",
+            );
         }
     }
 }
@@ -146,12 +154,17 @@ struct Accesses {
 impl Output {
     fn create(arguments: &RecordArguments) -> io::Result<Output> {
         let terrace = env!("CARGO_PKG_VERSION").to_owned();
-        let command = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let command =
+            arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let (source, rate_hz) = ("clock".to_owned(), arguments.rate);
         if !arguments.accesses {
             let header = Header { terrace, command, source, rate_hz, region_bytes: REGION_BYTES };
             let writer = Writer::create(&arguments.output, &header, arguments.limit)?;
-            return Ok(Output::Counts { writer, window: Window::default(), window_ms: arguments.window });
+            return Ok(Output::Counts {
+                writer,
+                window: Window::default(),
+                window_ms: arguments.window,
+            });
         }
         let header = accesses::Header {
             terrace,
@@ -176,7 +189,10 @@ impl Output {
     fn add(&mut self, sample: &Sample) {
         match self {
             Output::Counts { window, .. } => {
-                window.add(Place { process: sample.process, region: sample.address / REGION_BYTES }, sample.weight);
+                window.add(
+                    Place { process: sample.process, region: sample.address / REGION_BYTES },
+                    sample.weight,
+                );
             }
             // Where any of several addresses may have been touched, each is written as often as its weight says.
             Output::Accesses(accesses) => {
@@ -191,7 +207,9 @@ impl Output {
     fn looked(&mut self, tally: &Tally, now_ms: u64) -> io::Result<()> {
         match self {
             Output::Counts { writer, window, window_ms } => {
-                window.elsewhere = window.elsewhere.saturating_add((tally.samples - tally.located) as u32 * PARTS as u32);
+                window.elsewhere = window
+                    .elsewhere
+                    .saturating_add((tally.samples - tally.located) as u32 * PARTS as u32);
                 if now_ms < window.start_ms + *window_ms {
                     return Ok(());
                 }
@@ -205,7 +223,9 @@ impl Output {
     /// Until something is to be written, ms.
     fn left_ms(&self, now_ms: u64) -> u64 {
         match self {
-            Output::Counts { window, window_ms, .. } => (window.start_ms + window_ms).saturating_sub(now_ms).max(1),
+            Output::Counts { window, window_ms, .. } => {
+                (window.start_ms + window_ms).saturating_sub(now_ms).max(1)
+            }
             Output::Accesses(_) => u64::MAX,
         }
     }

@@ -27,7 +27,11 @@ pub fn show(arguments: &RecordingArguments) -> Result<u8> {
     if let Some(why) = found["incomplete"].as_str() {
         say(&format!("{shown}: {why}; what comes before is shown"));
     }
-    let text = if arguments.json { format!("{found:#}\n") } else { lines.iter().map(|line| format!("{line}\n")).collect() };
+    let text = if arguments.json {
+        format!("{found:#}\n")
+    } else {
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    };
     // A closed standard output is no error of ours.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
@@ -50,17 +54,27 @@ fn command(words: &[String]) -> String {
 /// `1,234,567`.
 fn count(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
     groups.join(",")
 }
 
 fn of_counts(path: &Path) -> Result<(Vec<String>, Value)> {
     let Recording { header, windows, incomplete } = Recording::read(path)?;
     let end_ms = windows.last().map_or(0, |window| window.end_ms);
-    let parts: u64 = windows.iter().flat_map(|window| window.counts.values()).map(|count| u64::from(*count)).sum();
+    let parts: u64 = windows
+        .iter()
+        .flat_map(|window| window.counts.values())
+        .map(|count| u64::from(*count))
+        .sum();
     let elsewhere: u64 = windows.iter().map(|window| u64::from(window.elsewhere)).sum();
     let samples = |parts: u64| (parts as f64 / f64::from(PARTS)).round() as u64;
-    let places: HashSet<_> = windows.iter().flat_map(|window| window.counts.keys().copied()).collect();
+    let places: HashSet<_> =
+        windows.iter().flat_map(|window| window.counts.keys().copied()).collect();
     let processes: HashSet<u32> = places.iter().map(|place| place.process).collect();
     let lines = vec![
         format!("counts by region and time of `{}`", command(&header.command)),
@@ -92,10 +106,20 @@ fn of_counts(path: &Path) -> Result<(Vec<String>, Value)> {
 
 /// Which accesses there are: `every miss of a modelled cache of 4.0M (16 lines a set)`.
 fn which(cache: Option<CacheModel>, period: u64, source: &str) -> String {
-    let of =
-        |one: &str, many: &str| if period == 1 { format!("every {one}") } else { format!("one in {} {many}, at random,", count(period)) };
+    let of = |one: &str, many: &str| {
+        if period == 1 {
+            format!("every {one}")
+        } else {
+            format!("one in {} {many}, at random,", count(period))
+        }
+    };
     match cache {
-        Some(cache) => format!("{} of a modelled cache of {} ({} lines a set)", of("miss", "misses"), bytes(cache.bytes), cache.ways),
+        Some(cache) => format!(
+            "{} of a modelled cache of {} ({} lines a set)",
+            of("miss", "misses"),
+            bytes(cache.bytes),
+            cache.ways
+        ),
         None if source == "hooks" => of("access", "accesses"),
         None => format!("what the sampler met ({source})"),
     }
@@ -110,7 +134,8 @@ fn length(clock: Clock, end: u64) -> String {
 }
 
 fn full(left_out: u64) -> Option<String> {
-    (left_out > 0).then(|| format!("  the file was full: {} more came after its end", count(left_out)))
+    (left_out > 0)
+        .then(|| format!("  the file was full: {} more came after its end", count(left_out)))
 }
 
 fn of_accesses(path: &Path) -> Result<(Vec<String>, Value)> {
@@ -132,7 +157,11 @@ fn of_accesses(path: &Path) -> Result<(Vec<String>, Value)> {
     let processes: HashSet<u32> = reader.pages().iter().map(|page| page.process).collect();
     let start = if reader.blocks() == 0 { 0 } else { reader.block(0).0 };
     let mut lines = vec![
-        format!("accesses of `{}`: {}", command(&header.command), which(header.cache, header.period, &header.source)),
+        format!(
+            "accesses of `{}`: {}",
+            command(&header.command),
+            which(header.cache, header.period, &header.source)
+        ),
         format!(
             "  {} records, of {} pages of {} ({}) in {} processes{}",
             count(records),
@@ -140,9 +169,17 @@ fn of_accesses(path: &Path) -> Result<(Vec<String>, Value)> {
             bytes(header.page_bytes),
             bytes(pages * header.page_bytes),
             processes.len(),
-            if header.writes { format!("; {} are writes", share(writes as f64 / records.max(1) as f64)) } else { String::new() }
+            if header.writes {
+                format!("; {} are writes", share(writes as f64 / records.max(1) as f64))
+            } else {
+                String::new()
+            }
         ),
-        format!("  from {} to {}", length(header.clock, start), length(header.clock, reader.end_clock())),
+        format!(
+            "  from {} to {}",
+            length(header.clock, start),
+            length(header.clock, reader.end_clock())
+        ),
     ];
     lines.extend(full(reader.left_out()));
     lines.push("  more: terrace report export FILE -o OUT (for libCacheSim)".into());
@@ -157,7 +194,8 @@ fn of_objects(path: &Path) -> Result<(Vec<String>, Value)> {
     let reader = objects::Reader::open(path)?;
     let mut incomplete = reader.incomplete().map(str::to_owned);
     let (mut decoder, mut events) = (Decoder::new(), Vec::new());
-    let (mut born, mut died, mut accesses, mut writes, mut counting) = (0u64, 0u64, 0u64, 0u64, None);
+    let (mut born, mut died, mut accesses, mut writes, mut counting) =
+        (0u64, 0u64, 0u64, 0u64, None);
     // Bytes of each, by number.
     let mut sizes: Vec<u64> = Vec::new();
     let (mut live, mut peak) = (0u64, 0u64);
@@ -175,11 +213,15 @@ fn of_objects(path: &Path) -> Result<(Vec<String>, Value)> {
                 }
                 objects::Event::Died { object, .. } => {
                     died += 1;
-                    live = live.saturating_sub(sizes.get_mut(object as usize).map(std::mem::take).unwrap_or_default());
+                    live = live.saturating_sub(
+                        sizes.get_mut(object as usize).map(std::mem::take).unwrap_or_default(),
+                    );
                 }
                 objects::Event::Resized { object, bytes, .. } => {
                     if let Some(size) = sizes.get_mut(object as usize) {
-                        live = live.saturating_sub(std::mem::replace(size, bytes)).saturating_add(bytes);
+                        live = live
+                            .saturating_sub(std::mem::replace(size, bytes))
+                            .saturating_add(bytes);
                     }
                 }
                 objects::Event::Access { written, .. } => {
@@ -193,7 +235,11 @@ fn of_objects(path: &Path) -> Result<(Vec<String>, Value)> {
     }
     let header = &reader.header;
     let mut lines = vec![
-        format!("objects of `{}`, and {} in them", command(&header.command), which(header.cache, header.period, &header.source)),
+        format!(
+            "objects of `{}`, and {} in them",
+            command(&header.command),
+            which(header.cache, header.period, &header.source)
+        ),
         format!(
             "  {} objects of {} contexts ({} frames), {} of which went; at most {} at a time",
             count(born),
@@ -202,9 +248,17 @@ fn of_objects(path: &Path) -> Result<(Vec<String>, Value)> {
             count(died),
             bytes(peak)
         ),
-        format!("  {} accesses are recorded; {} are writes", count(accesses), share(writes as f64 / accesses.max(1) as f64)),
+        format!(
+            "  {} accesses are recorded; {} are writes",
+            count(accesses),
+            share(writes as f64 / accesses.max(1) as f64)
+        ),
         match counting {
-            Some(clock) => format!("  from {} to {}", length(header.clock, clock), length(header.clock, reader.end_clock())),
+            Some(clock) => format!(
+                "  from {} to {}",
+                length(header.clock, clock),
+                length(header.clock, reader.end_clock())
+            ),
             None => "  recording of accesses never began".into(),
         },
     ];
@@ -228,11 +282,16 @@ pub fn export(arguments: &ExportArguments) -> Result<u8> {
     let reader = accesses::Reader::open(&arguments.file).with_context(|| from.to_string())?;
     let file = File::create(&arguments.output).with_context(|| format!("cannot write {to}"))?;
     let ExportFormat::OracleGeneral = arguments.format;
-    let exported = oracle_general::export(&reader, &file).with_context(|| format!("cannot write {to}"))?;
+    let exported =
+        oracle_general::export(&reader, &file).with_context(|| format!("cannot write {to}"))?;
     if let Some(why) = exported.incomplete {
         say(&format!("{from}: {why}; what comes before is exported"));
     }
-    say(&format!("{} accesses of {} pages: {to}", count(exported.records), count(reader.pages().len() as u64)));
+    say(&format!(
+        "{} accesses of {} pages: {to}",
+        count(exported.records),
+        count(reader.pages().len() as u64)
+    ));
     Ok(0)
 }
 
@@ -244,8 +303,17 @@ mod tests {
     fn numbers_are_readable() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         let cache = Some(CacheModel { bytes: 4 << 20, ways: 16, line_bytes: 64 });
-        assert_eq!(which(cache, 1, "hooks"), "every miss of a modelled cache of 4.0M (16 lines a set)");
-        assert_eq!(which(cache, 8, "hooks"), "one in 8 misses, at random, of a modelled cache of 4.0M (16 lines a set)");
-        assert_eq!((which(None, 1, "hooks"), which(None, 1, "clock")), ("every access".into(), "what the sampler met (clock)".into()));
+        assert_eq!(
+            which(cache, 1, "hooks"),
+            "every miss of a modelled cache of 4.0M (16 lines a set)"
+        );
+        assert_eq!(
+            which(cache, 8, "hooks"),
+            "one in 8 misses, at random, of a modelled cache of 4.0M (16 lines a set)"
+        );
+        assert_eq!(
+            (which(None, 1, "hooks"), which(None, 1, "clock")),
+            ("every access".into(), "what the sampler met (clock)".into())
+        );
     }
 }

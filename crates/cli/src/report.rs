@@ -299,23 +299,38 @@ impl Report {
         let own_page = figures::of_process(pages, run.pid);
         let own = own_page.map(|index| &pages[index]);
         // It has become a program without the library. What it was before counts where it had memory to manage.
-        let left = run.unreached.iter().rfind(|file| file.process == run.pid).filter(|_| own.is_none_or(Figures::has_seen_nothing));
+        let left = run
+            .unreached
+            .iter()
+            .rfind(|file| file.process == run.pid)
+            .filter(|_| own.is_none_or(Figures::has_seen_nothing));
         let held: Vec<f64> = pages.iter().map(|page| run.held_byte_s(page)).collect();
         // What the program itself held is not known where it left no page.
-        let main_page =
-            own_page.filter(|_| left.is_none()).map(|own| run.held_most(pages, &held, own)).or(own_page).filter(|_| lost.is_none());
+        let main_page = own_page
+            .filter(|_| left.is_none())
+            .map(|own| run.held_most(pages, &held, own))
+            .or(own_page)
+            .filter(|_| lost.is_none());
         let main = main_page.map(|index| &pages[index]);
         let seen_outside = main.and_then(|page| run.outside_of(page.pid));
         // One process knows better how it kept its budget than who looks at it now and then.
         // But a program that left a daemon knows nothing of that one's memory.
         let one = pages.iter().filter(|page| !page.has_seen_nothing()).count() <= 1;
         let has_own = own.is_some_and(|page| !page.has_seen_nothing());
-        let several =
-            run.together.filter(|together| together.processes > 1 || together.processes == 1 && !one || !has_own || !run.apart.is_empty());
+        let several = run.together.filter(|together| {
+            together.processes > 1
+                || together.processes == 1 && !one
+                || !has_own
+                || !run.apart.is_empty()
+        });
         // Nor does it know anything of the time after Terrace ended in it.
         let measured_until_s = main.and_then(Figures::measured_until_s);
         let afterwards = measured_until_s.and(seen_outside.and_then(|known| known.afterwards));
-        let seen = if measured_until_s.is_some() { run.together.filter(|_| afterwards.is_some()) } else { several };
+        let seen = if measured_until_s.is_some() {
+            run.together.filter(|_| afterwards.is_some())
+        } else {
+            several
+        };
         let judge = main.filter(|_| measured_until_s.is_none());
         let limit = run.group_limit.filter(|_| is_charged(pages)).unwrap_or(u64::MAX);
         let elapsed_s = run.elapsed.as_secs_f64();
@@ -344,28 +359,48 @@ impl Report {
             signal,
             elapsed_s,
             going_on: run.going_on,
-            figures_of: main.map(|page| FiguresOf { pid: page.pid, program: page.program.clone(), is_the_program: page.pid == run.pid }),
+            figures_of: main.map(|page| FiguresOf {
+                pid: page.pid,
+                program: page.program.clone(),
+                is_the_program: page.pid == run.pid,
+            }),
             managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
-            state: state_name(main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state)),
+            state: state_name(
+                main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state),
+            ),
             note: match main {
                 _ if lost.is_some() => Some(LEFT_NO_FIGURES.into()),
                 _ if left.is_some() => left.map(became),
                 Some(page) => note(page),
                 None => Some(match (&run.out_of_reach, &run.unusable_page) {
                     (Some(cause), _) => cause.clone(),
-                    (None, Some(why)) => format!("not known: its statistics page cannot be used ({why})"),
+                    (None, Some(why)) => {
+                        format!("not known: its statistics page cannot be used ({why})")
+                    }
                     (None, None) => NEVER_CAME_UP.into(),
                 }),
             },
             logical_bytes: main.map(|page| page.mean_logical_bytes),
-            budget_bytes: run.together.map(|all| all.budget_bytes).or_else(|| main.map_or(requested, |page| page.budget_bytes)),
+            budget_bytes: run
+                .together
+                .map(|all| all.budget_bytes)
+                .or_else(|| main.map_or(requested, |page| page.budget_bytes)),
             budget_met: seen.map(|all| all.budget_met).or(judge.map(|page| page.budget_met)),
-            budget_kept_fraction: seen.map(|all| all.kept_fraction).or(judge.map(Figures::kept_fraction)),
+            budget_kept_fraction: seen
+                .map(|all| all.kept_fraction)
+                .or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
             floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
-            growing_s: run.together.filter(|_| matches!(run.settings.dram, Dram::Share(_))).map(|all| all.growing_s),
-            over_budget_s: seen.map(|all| all.over_budget_s).or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
-            far_over_budget_s: seen.map(|all| all.far_over_budget_s).or(judge.map(|page| page.far_over_budget_ms as f64 / 1e3)),
+            growing_s: run
+                .together
+                .filter(|_| matches!(run.settings.dram, Dram::Share(_)))
+                .map(|all| all.growing_s),
+            over_budget_s: seen
+                .map(|all| all.over_budget_s)
+                .or(judge.map(|page| page.over_budget_ms as f64 / 1e3)),
+            far_over_budget_s: seen
+                .map(|all| all.far_over_budget_s)
+                .or(judge.map(|page| page.far_over_budget_ms as f64 / 1e3)),
             wakeful_s: run.wakeful.map(|held| held.as_secs_f64()),
             together: several.map(|all| All {
                 processes: all.processes,
@@ -373,10 +408,16 @@ impl Report {
                 mean_physical_bytes: all.mean_physical_bytes,
                 peak_physical_bytes: all.peak_physical_bytes.min(limit),
             }),
-            peak_logical_bytes: run.together.map(|all| all.peak_logical_bytes).or(main.map(|page| page.peak_logical_bytes)),
+            peak_logical_bytes: run
+                .together
+                .map(|all| all.peak_logical_bytes)
+                .or(main.map(|page| page.peak_logical_bytes)),
             mean_physical_bytes: main.map(|page| page.mean_physical_bytes),
-            peak_physical_bytes: main
-                .map(|page| page.peak_physical_bytes.max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes)).min(limit)),
+            peak_physical_bytes: main.map(|page| {
+                page.peak_physical_bytes
+                    .max(afterwards.map_or(0, |afterwards| afterwards.peak_anonymous_bytes))
+                    .min(limit)
+            }),
             overhead_bytes: main.map(|page| page.mean_overhead_bytes),
             peak_overhead_bytes: main.map(|page| page.peak_overhead_bytes),
             saved_bytes: main.map(Figures::saved_bytes),
@@ -385,7 +426,9 @@ impl Report {
                 .map(|page| page.saved_bytes() as f64 / page.mean_logical_bytes as f64),
             slowdown_estimate: main.map(|page| per_elapsed(page.stall_ns)),
             slowdown_last_minute: main.map(|page| {
-                let before = seen_outside.filter(|known| known.started_ns == page.started_ns).and_then(|known| known.stalled_before);
+                let before = seen_outside
+                    .filter(|known| known.started_ns == page.started_ns)
+                    .and_then(|known| known.stalled_before);
                 stall_since(page, before).unwrap_or(per_elapsed(page.stall_ns))
             }),
             slowdown_is_lower_bound: main.map(|page| page.promoted_pages + page.demoted_pages > 0),
@@ -402,11 +445,14 @@ impl Report {
             moves: main.map(moves).unwrap_or_default(),
             steps: main.and_then(|page| page.steps),
             cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)),
-            sampler: run.sampled.map_or(Sampler { kind: "faults", samples: 0, cpu_fraction: 0.0 }, |sampled| Sampler {
-                kind: sampled.kind,
-                samples: sampled.samples,
-                cpu_fraction: sampled.cpu_fraction,
-            }),
+            sampler: run.sampled.map_or(
+                Sampler { kind: "faults", samples: 0, cpu_fraction: 0.0 },
+                |sampled| Sampler {
+                    kind: sampled.kind,
+                    samples: sampled.samples,
+                    cpu_fraction: sampled.cpu_fraction,
+                },
+            ),
             policy: run.settings.policy.name(),
             processes: pages
                 .iter()
@@ -436,8 +482,10 @@ impl Run<'_> {
     /// The figures, as far as they are believed.
     fn believed(&self, pages: &[Figures]) -> Vec<Figures> {
         let Some(outside) = &self.outside else { return pages.to_vec() };
-        let known: HashMap<(u32, u64), &Known> = outside.iter().map(|known| ((known.pid, known.started_ns), known)).collect();
-        let bounds = |page: &Figures| known.get(&(page.pid, page.started_ns)).and_then(|known| known.bounds);
+        let known: HashMap<(u32, u64), &Known> =
+            outside.iter().map(|known| ((known.pid, known.started_ns), known)).collect();
+        let bounds =
+            |page: &Figures| known.get(&(page.pid, page.started_ns)).and_then(|known| known.bounds);
         let nobody = Bounds::of_nobody(self.elapsed.as_secs_f64());
         pages.iter().map(|page| bounds(page).unwrap_or(nobody).apply(page)).collect()
     }
@@ -464,7 +512,8 @@ impl Run<'_> {
             let other = || self.outside_of(page.pid).is_some_and(|known| known.other.bytes() > 0);
             page.pid != self.pid && (!page.is_idle() || other())
         };
-        let others = (0..pages.len()).filter(|index| held[*index] > held[own] && tells(&pages[*index]));
+        let others =
+            (0..pages.len()).filter(|index| held[*index] > held[own] && tells(&pages[*index]));
         others.max_by(|a, b| held[*a].total_cmp(&held[*b])).unwrap_or(own)
     }
 }
@@ -504,7 +553,10 @@ fn out_of_reach(files: &[Unreached]) -> Vec<OutOfReach> {
 }
 
 fn became(file: &Unreached) -> String {
-    format!("it executed {} ({}), which a preloaded library cannot come into", file.program, file.cause)
+    format!(
+        "it executed {} ({}), which a preloaded library cannot come into",
+        file.program, file.cause
+    )
 }
 
 fn process(page: &Figures, main: bool) -> Process {
@@ -551,13 +603,20 @@ fn moves(page: &Figures) -> Moves {
 }
 
 fn promoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
-    let touched = page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages + page.room_pages);
-    let all = [("touched", touched), ("asked", page.ahead_pages), ("hot", page.hot_pages), ("room", page.room_pages)];
+    let touched =
+        page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages + page.room_pages);
+    let all = [
+        ("touched", touched),
+        ("asked", page.ahead_pages),
+        ("hot", page.hot_pages),
+        ("room", page.room_pages),
+    ];
     all.into_iter().filter(|(_, pages)| *pages > 0).collect()
 }
 
 fn demoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
-    let counted = Reason::ALL.into_iter().map(|reason| (reason.name(), page.demoted_for[reason as usize]));
+    let counted =
+        Reason::ALL.into_iter().map(|reason| (reason.name(), page.demoted_for[reason as usize]));
     counted.filter(|(_, pages)| *pages > 0).collect()
 }
 
@@ -617,7 +676,10 @@ mod tests {
         assert_eq!(report.saved_bytes, Some(3_543_348_020 - 2_040_109_466));
         assert!((report.saved_fraction.unwrap() - 0.424).abs() < 0.001);
         assert!((report.slowdown_estimate.unwrap() - 1.9 / 61.2).abs() < 1e-9);
-        assert_eq!(report.processes.iter().map(|p| (p.pid, p.main)).collect::<Vec<_>>(), [(7, true), (8, false)]);
+        assert_eq!(
+            report.processes.iter().map(|p| (p.pid, p.main)).collect::<Vec<_>>(),
+            [(7, true), (8, false)]
+        );
     }
 
     /// `g++` starts `cc1plus`, which holds nearly everything.
@@ -633,13 +695,27 @@ mod tests {
             mean_unmanaged_bytes: 0,
             ..active(pid)
         };
-        let compiler = Figures { program: "cc1plus".into(), started_ns: 2_000_000_000, updated_ns: 32_000_000_000, ..active(8) };
+        let compiler = Figures {
+            program: "cc1plus".into(),
+            started_ns: 2_000_000_000,
+            updated_ns: 32_000_000_000,
+            ..active(8)
+        };
         let report = Report::new(&run, &[nothing(7), compiler.clone()]);
         let of = FiguresOf { pid: 8, program: "cc1plus".into(), is_the_program: false };
-        assert_eq!((report.figures_of, report.program.as_str(), report.managed), (Some(of), "redis-server", true));
-        assert_eq!((report.logical_bytes, report.state), (Some(compiler.mean_logical_bytes), "active"));
+        assert_eq!(
+            (report.figures_of, report.program.as_str(), report.managed),
+            (Some(of), "redis-server", true)
+        );
+        assert_eq!(
+            (report.logical_bytes, report.state),
+            (Some(compiler.mean_logical_bytes), "active")
+        );
         assert!((report.slowdown_estimate.unwrap() - 1.9 / 30.0).abs() < 1e-9, "of its own time");
-        assert_eq!(report.processes.iter().map(|process| process.main).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(
+            report.processes.iter().map(|process| process.main).collect::<Vec<_>>(),
+            [false, true]
+        );
         assert!(report.processes[1].mean_held_bytes > 3 << 30);
         // What lives ten times as long holds more in the end, and a child with the same as its parent for a while is not more.
         let brief = Figures { mean_window_ms: 1_000, ..compiler.clone() };
@@ -647,22 +723,38 @@ mod tests {
         assert_eq!(Report::new(&run, &[small, brief]).figures_of.map(|of| of.pid), Some(7));
         // By what is seen from outside, where nothing is managed.
         let other = OtherMemory { static_bytes: 300 << 20, ..OtherMemory::default() };
-        let seen = |pid, held_byte_s| Known { pid, started_ns: 1_000_000_000, other, held_byte_s, ..Known::default() };
+        let seen = |pid, held_byte_s| Known {
+            pid,
+            started_ns: 1_000_000_000,
+            other,
+            held_byte_s,
+            ..Known::default()
+        };
         run.outside = Some(vec![seen(8, 1e9), seen(7, 1e8)]);
         let report = Report::new(&run, &[nothing(7), nothing(8)]);
-        assert_eq!((report.figures_of.map(|of| of.pid), report.other_memory), (Some(8), Some(other)));
+        assert_eq!(
+            (report.figures_of.map(|of| of.pid), report.other_memory),
+            (Some(8), Some(other))
+        );
         run.outside = Some(vec![seen(8, 1e8), seen(7, 1e9)]);
-        assert_eq!(Report::new(&run, &[nothing(7), nothing(8)]).figures_of.map(|of| of.pid), Some(7));
+        assert_eq!(
+            Report::new(&run, &[nothing(7), nothing(8)]).figures_of.map(|of| of.pid),
+            Some(7)
+        );
     }
 
     #[test]
     fn no_peak_is_above_the_memory_groups_limit() {
         let settings = Settings::default();
         let mut run = samples::run(&settings);
-        run.together = Some(Together { processes: 2, peak_physical_bytes: 5 << 30, ..Together::default() });
+        run.together =
+            Some(Together { processes: 2, peak_physical_bytes: 5 << 30, ..Together::default() });
         run.group_limit = Some(1 << 30);
         let report = Report::new(&run, &[active(7), active(8)]);
-        assert_eq!((report.peak_physical_bytes, report.together.map(|all| all.peak_physical_bytes)), (Some(1 << 30), Some(1 << 30)));
+        assert_eq!(
+            (report.peak_physical_bytes, report.together.map(|all| all.peak_physical_bytes)),
+            (Some(1 << 30), Some(1 << 30))
+        );
         assert_eq!(report.processes[1].peak_physical_bytes, 1 << 30);
         // A group is not charged for pages in the kernel's zram.
         let mut swaps = active(7);
@@ -674,15 +766,26 @@ mod tests {
     fn the_budget_is_that_of_all_processes_where_there_are_several() {
         let settings = Settings { dram: Dram::Bytes(3 << 30), ..Settings::default() };
         let mut run = samples::run(&settings);
-        let mut together = Together { processes: 1, budget_bytes: 3 << 30, over_budget_s: 7.5, ..Together::default() };
+        let mut together = Together {
+            processes: 1,
+            budget_bytes: 3 << 30,
+            over_budget_s: 7.5,
+            ..Together::default()
+        };
         run.together = Some(together);
         let report = Report::new(&run, &[active(7)]);
-        assert_eq!((report.budget_bytes, report.budget_met, report.over_budget_s), (Some(3 << 30), Some(true), Some(0.3)));
+        assert_eq!(
+            (report.budget_bytes, report.budget_met, report.over_budget_s),
+            (Some(3 << 30), Some(true), Some(0.3))
+        );
         assert_eq!(report.together, None);
         together.processes = 2;
         run.together = Some(together);
         let report = Report::new(&run, &[active(7), active(8)]);
-        assert_eq!((report.budget_bytes, report.budget_met, report.over_budget_s), (Some(3 << 30), Some(false), Some(7.5)));
+        assert_eq!(
+            (report.budget_bytes, report.budget_met, report.over_budget_s),
+            (Some(3 << 30), Some(false), Some(7.5))
+        );
         assert_eq!(report.together.map(|all| all.processes), Some(2));
         assert_eq!(report.processes[1].budget_bytes, Some(2 << 30));
     }
@@ -691,18 +794,38 @@ mod tests {
     fn after_the_end_of_measuring_only_what_was_seen_from_outside_counts() {
         let settings = Settings { dram: Dram::Bytes(3 << 30), ..Settings::default() };
         let mut run = samples::run(&settings);
-        let page = Figures { state: State::Frozen, measured_until_ns: Some(5_000_000_000), ..active(7) };
+        let page =
+            Figures { state: State::Frozen, measured_until_ns: Some(5_000_000_000), ..active(7) };
         let report = Report::new(&run, std::slice::from_ref(&page));
-        assert_eq!((report.measured_until_s, report.budget_met, report.over_budget_s), (Some(4.0), None, None));
+        assert_eq!(
+            (report.measured_until_s, report.budget_met, report.over_budget_s),
+            (Some(4.0), None, None)
+        );
         assert_eq!((report.processes[0].budget_met, report.afterwards), (None, None));
-        let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
-        run.outside = Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
-        run.together = Some(Together { processes: 1, budget_bytes: 3 << 30, over_budget_s: 50.0, ..Together::default() });
+        let afterwards = Afterwards {
+            seconds: 57.0,
+            mean_anonymous_bytes: 4 << 30,
+            peak_anonymous_bytes: 5 << 30,
+        };
+        run.outside =
+            Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
+        run.together = Some(Together {
+            processes: 1,
+            budget_bytes: 3 << 30,
+            over_budget_s: 50.0,
+            ..Together::default()
+        });
         let report = Report::new(&run, &[page]);
-        assert_eq!((report.budget_met, report.over_budget_s, report.afterwards), (Some(false), Some(50.0), Some(afterwards)));
+        assert_eq!(
+            (report.budget_met, report.over_budget_s, report.afterwards),
+            (Some(false), Some(50.0), Some(afterwards))
+        );
         assert_eq!((report.peak_physical_bytes, report.together), (Some(5 << 30), None));
         let report = Report::new(&run, &[active(7)]);
-        assert_eq!((report.measured_until_s, report.budget_met, report.afterwards), (None, Some(true), None));
+        assert_eq!(
+            (report.measured_until_s, report.budget_met, report.afterwards),
+            (None, Some(true), None)
+        );
         let (mut silent, mut ended) = (active(7), active(7));
         silent.notice_silence(silent.updated_ns + 6_000_000_000);
         ended.notice_silence(ended.updated_ns + 1_000_000_000);
@@ -717,7 +840,10 @@ mod tests {
         let report = Report::new(&run, &[active(8)]);
         assert!(!report.managed && report.note.as_deref() == Some(NEVER_CAME_UP));
         assert_eq!((report.exit_status, report.signal), (137, Some(9)));
-        assert_eq!((report.logical_bytes, report.saved_bytes, report.budget_bytes), (None, None, Some(1 << 30)));
+        assert_eq!(
+            (report.logical_bytes, report.saved_bytes, report.budget_bytes),
+            (None, None, Some(1 << 30))
+        );
         run.out_of_reach = Some("is statically linked".into());
         assert_eq!(Report::new(&run, &[]).note.as_deref(), Some("is statically linked"));
     }
@@ -727,17 +853,36 @@ mod tests {
         let settings = Settings::default();
         let mut run = samples::run(&settings);
         run.command = vec!["/usr/bin/env".into(), "redis-server".into()];
-        let env = Figures { program: "env".into(), state: State::Idle, mean_logical_bytes: 0, peak_logical_bytes: 0, ..active(7) };
+        let env = Figures {
+            program: "env".into(),
+            state: State::Idle,
+            mean_logical_bytes: 0,
+            peak_logical_bytes: 0,
+            ..active(7)
+        };
         let server = Figures { started_ns: env.started_ns + 1, ..active(7) };
         assert_eq!(Report::new(&run, std::slice::from_ref(&env)).program, "env");
-        assert_eq!(Report::new(&run, &[env.clone(), active(8), server.clone()]).program, "redis-server");
-        let entry = |process| Unreached { program: "./t/asan".into(), cause: "AddressSanitizer".into(), process };
+        assert_eq!(
+            Report::new(&run, &[env.clone(), active(8), server.clone()]).program,
+            "redis-server"
+        );
+        let entry = |process| Unreached {
+            program: "./t/asan".into(),
+            cause: "AddressSanitizer".into(),
+            process,
+        };
         run.unreached = vec![entry(0), entry(8)];
         let report = Report::new(&run, std::slice::from_ref(&env));
-        assert_eq!((report.program.as_str(), report.state, report.out_of_reach.len()), ("env", "idle", 1));
+        assert_eq!(
+            (report.program.as_str(), report.state, report.out_of_reach.len()),
+            ("env", "idle", 1)
+        );
         run.unreached = vec![entry(7)];
         let report = Report::new(&run, std::slice::from_ref(&env));
-        assert_eq!((report.program.as_str(), report.managed, report.state), ("asan", false, "unmanaged"));
+        assert_eq!(
+            (report.program.as_str(), report.managed, report.state),
+            ("asan", false, "unmanaged")
+        );
         assert!(report.note.unwrap().contains("./t/asan (AddressSanitizer)"));
         let report = Report::new(&run, &[env, server]);
         assert_eq!((report.program.as_str(), report.managed), ("redis-server", true));
@@ -746,9 +891,13 @@ mod tests {
     #[test]
     fn an_unmanaged_page_is_not_managed_and_a_loss_is_negative() {
         let settings = Settings::default();
-        let unmanaged = Figures { state: State::Unmanaged, note: "no userfaultfd".into(), ..active(7) };
+        let unmanaged =
+            Figures { state: State::Unmanaged, note: "no userfaultfd".into(), ..active(7) };
         let report = Report::new(&samples::run(&settings), &[unmanaged]);
-        assert_eq!((report.managed, report.state, report.note.as_deref()), (false, "unmanaged", Some("no userfaultfd")));
+        assert_eq!(
+            (report.managed, report.state, report.note.as_deref()),
+            (false, "unmanaged", Some("no userfaultfd"))
+        );
         let costly = Figures { mean_logical_bytes: 100, mean_physical_bytes: 150, ..active(7) };
         let report = Report::new(&samples::run(&settings), &[costly]);
         assert_eq!((report.saved_bytes, report.saved_fraction), (Some(-50), Some(-0.5)));

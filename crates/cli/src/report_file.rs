@@ -22,10 +22,20 @@ impl ReportFile {
     /// Opens the place, or says why no report could be written there.
     pub fn open(target: &Path) -> Result<Self> {
         if target == Path::new("-") {
-            let file = File::from(io::stdout().as_fd().try_clone_to_owned().context("the report cannot be written to standard output")?);
+            let file = File::from(
+                io::stdout()
+                    .as_fd()
+                    .try_clone_to_owned()
+                    .context("the report cannot be written to standard output")?,
+            );
             return Ok(ReportFile { file, beside: None, target: target.to_owned() });
         }
-        let refused = || format!("the report cannot be written to {}; name a file in a directory that you can write to", target.display());
+        let refused = || {
+            format!(
+                "the report cannot be written to {}; name a file in a directory that you can write to",
+                target.display()
+            )
+        };
         let existing = fs::metadata(target).ok();
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             bail!("--report {}: that is a directory; name a file in it", target.display());
@@ -40,12 +50,15 @@ impl ReportFile {
             None => std::path::absolute(target),
         }
         .with_context(refused)?;
-        let Some(name) = target.file_name() else { bail!("--report {}: that is not the name of a file", target.display()) };
+        let Some(name) = target.file_name() else {
+            bail!("--report {}: that is not the name of a file", target.display())
+        };
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}.tmp", std::process::id()));
         let beside = target.with_file_name(hidden);
-        let file = OpenOptions::new().write(true).create_new(true).open(&beside).with_context(refused)?;
+        let file =
+            OpenOptions::new().write(true).create_new(true).open(&beside).with_context(refused)?;
         Ok(ReportFile { file, beside: Some(beside), target })
     }
 
@@ -69,9 +82,13 @@ impl ReportFile {
 
     /// Writes the report and puts it in its place.
     pub fn write(mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).with_context(|| format!("the report could not be written to {}", self.target.display()))?;
+        self.file.write_all(text.as_bytes()).with_context(|| {
+            format!("the report could not be written to {}", self.target.display())
+        })?;
         if let Some(beside) = &self.beside {
-            fs::rename(beside, &self.target).with_context(|| format!("the report could not be put at {}", self.target.display()))?;
+            fs::rename(beside, &self.target).with_context(|| {
+                format!("the report could not be put at {}", self.target.display())
+            })?;
             self.beside = None;
         }
         Ok(())
@@ -91,7 +108,10 @@ mod tests {
     use super::*;
 
     fn names(directory: &Path) -> Vec<String> {
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 
     #[test]
@@ -104,7 +124,10 @@ mod tests {
         let open = ReportFile::open(&target).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "old");
         open.write("new").unwrap();
-        assert_eq!((fs::read_to_string(&target).unwrap().as_str(), names(scratch.path()).len()), ("new", 1));
+        assert_eq!(
+            (fs::read_to_string(&target).unwrap().as_str(), names(scratch.path()).len()),
+            ("new", 1)
+        );
         assert!(ReportFile::open(scratch.path()).is_err());
         assert!(ReportFile::open(&scratch.path().join("no/such/dir.json")).is_err());
         let open = ReportFile::open(&target).unwrap();

@@ -19,7 +19,10 @@ pub fn text(report: &Report, settings: &Settings) -> String {
     let last = lines.len() - 1;
     match report.state {
         "unmanaged" => {
-            lines[last] += &format!("  not managed: {}", report.note.as_deref().unwrap_or("for an unknown reason"));
+            lines[last] += &format!(
+                "  not managed: {}",
+                report.note.as_deref().unwrap_or("for an unknown reason")
+            );
         }
         "idle" => {
             let least = bytes(MIN_BUDGET_BYTES);
@@ -48,7 +51,8 @@ pub fn text(report: &Report, settings: &Settings) -> String {
         }
     }
     if report.state != "unmanaged" {
-        let word = if report.state == "frozen" { "FROZEN: nothing more was evicted" } else { "note" };
+        let word =
+            if report.state == "frozen" { "FROZEN: nothing more was evicted" } else { "note" };
         lines.extend(report.note.as_ref().map(|note| format!("  {word}: {note}")));
     }
     if report.state == "unmanaged" || report.state == "idle" {
@@ -81,8 +85,17 @@ fn is_measured(report: &Report) -> bool {
 
 /// Sizes are averages, and restores are those of the whole run: each column says so. Where pages are at the end is in the JSON report.
 fn table(report: &Report) -> Vec<String> {
-    let width = report.tiers.iter().map(|tier| tier.name.chars().count()).max().unwrap_or(0).max("tier".len());
-    let mut lines = vec![format!("  {:<width$} {:>14} {:>14} {:>14}  time of one", "tier", "data, mean", "DRAM, mean", "restores, all")];
+    let width = report
+        .tiers
+        .iter()
+        .map(|tier| tier.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max("tier".len());
+    let mut lines = vec![format!(
+        "  {:<width$} {:>14} {:>14} {:>14}  time of one",
+        "tier", "data, mean", "DRAM, mean", "restores, all"
+    )];
     for tier in &report.tiers {
         let time = |us: Option<f64>| us.map(|us| short_time((us * 1e3) as u64));
         let restore = match (time(tier.fault_p50_us), time(tier.fault_p99_us)) {
@@ -91,7 +104,10 @@ fn table(report: &Report) -> Vec<String> {
         };
         let restores = if tier.faults == 0 { "-".into() } else { tier.faults.to_string() };
         let (logical, physical) = (bytes(tier.logical_bytes), bytes(tier.physical_bytes));
-        lines.push(format!("  {:<width$} {logical:>14} {physical:>14} {restores:>14}  {restore}", tier.name));
+        lines.push(format!(
+            "  {:<width$} {logical:>14} {physical:>14} {restores:>14}  {restore}",
+            tier.name
+        ));
     }
     lines
 }
@@ -99,7 +115,10 @@ fn table(report: &Report) -> Vec<String> {
 fn balance(report: &Report) -> String {
     let logical = report.logical_bytes.unwrap_or(0);
     let saved = report.saved_bytes.unwrap_or(0);
-    let fraction = report.saved_fraction.map(|fraction| format!(" ({})", share(fraction.abs()))).unwrap_or_default();
+    let fraction = report
+        .saved_fraction
+        .map(|fraction| format!(" ({})", share(fraction.abs())))
+        .unwrap_or_default();
     let verb = if saved < 0 { "cost" } else { "saved" };
     let least = if report.slowdown_is_lower_bound == Some(true) { "at least " } else { "" };
     format!(
@@ -125,30 +144,52 @@ fn observed(report: &Report, settings: &Settings) -> String {
 fn budget(report: &Report) -> Option<String> {
     let budget = report.budget_bytes?;
     let (all, peak) = match &report.together {
-        Some(all) => (" for all processes", format!("together peak {}", bytes(all.peak_physical_bytes))),
+        Some(all) => {
+            (" for all processes", format!("together peak {}", bytes(all.peak_physical_bytes)))
+        }
         None => ("", format!("peak {}", bytes(report.peak_physical_bytes.unwrap_or(0)))),
     };
     let far_over_s = report.far_over_budget_s.unwrap_or(0.0);
-    let over = if far_over_s > 0.0 { format!(", more than 2% above it for {far_over_s:.1}s") } else { String::new() };
+    let over = if far_over_s > 0.0 {
+        format!(", more than 2% above it for {far_over_s:.1}s")
+    } else {
+        String::new()
+    };
     let verdict = match (report.budget_met, report.budget_kept_fraction) {
         (Some(true), _) => "kept".to_string(),
         (Some(false), Some(fraction)) => format!("kept for {} of the time", share(fraction)),
-        _ => return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget))),
+        _ => {
+            return Some(format!("  budget {}{all}: not known whether it was kept", bytes(budget)));
+        }
     };
     let growing = report.growing_s.filter(|growing_s| *growing_s >= 0.1);
-    let growing = growing.map(|growing_s| format!("; not held to for {growing_s:.1}s while memory grew")).unwrap_or_default();
-    Some(format!("  budget {}{all}: {verdict} ({peak}{over}){growing}{}", bytes(budget), floor(report).unwrap_or_default()))
+    let growing = growing
+        .map(|growing_s| format!("; not held to for {growing_s:.1}s while memory grew"))
+        .unwrap_or_default();
+    Some(format!(
+        "  budget {}{all}: {verdict} ({peak}{over}){growing}{}",
+        bytes(budget),
+        floor(report).unwrap_or_default()
+    ))
 }
 
 /// What stood in the way of the budget.
 fn floor(report: &Report) -> Option<String> {
-    let floor = report.floor_bytes.filter(|floor| *floor > 0 && report.measured_until_s.is_none())?;
+    let floor =
+        report.floor_bytes.filter(|floor| *floor > 0 && report.measured_until_s.is_none())?;
     let seconds = report.floor_s.unwrap_or(0.0);
-    Some(format!("; could not get below {} for {seconds:.1}s, while the rest was in use", bytes(floor)))
+    Some(format!(
+        "; could not get below {} for {seconds:.1}s, while the rest was in use",
+        bytes(floor)
+    ))
 }
 
 fn cost(report: &Report) -> String {
-    let of_all = if report.measured_until_s.is_some() { format!(" of {:.1}s", report.elapsed_s) } else { String::new() };
+    let of_all = if report.measured_until_s.is_some() {
+        format!(" of {:.1}s", report.elapsed_s)
+    } else {
+        String::new()
+    };
     format!(
         "  terrace itself: {} of memory (included), {} of a CPU; averages over {:.1}s{of_all}",
         bytes(report.overhead_bytes.unwrap_or(0)),
@@ -161,7 +202,11 @@ fn afterwards(report: &Report) -> Option<String> {
     let until = report.measured_until_s?;
     let seen = match report.afterwards {
         Some(seen) => {
-            format!("{} of anonymous memory on average, {} at most", bytes(seen.mean_anonymous_bytes), bytes(seen.peak_anonymous_bytes))
+            format!(
+                "{} of anonymous memory on average, {} at most",
+                bytes(seen.mean_anonymous_bytes),
+                bytes(seen.peak_anonymous_bytes)
+            )
         }
         None => "how much memory it had since is not known".into(),
     };
@@ -170,7 +215,9 @@ fn afterwards(report: &Report) -> Option<String> {
 
 fn huge_pages(report: &Report) -> Option<String> {
     let (made, split) = (report.moves.huge_made, report.moves.huge_split);
-    (made > 0).then(|| format!("  huge pages: {made} of 2M made where memory stayed hot, {split} split again"))
+    (made > 0).then(|| {
+        format!("  huge pages: {made} of 2M made where memory stayed hot, {split} split again")
+    })
 }
 
 fn left_alone(report: &Report) -> Option<String> {
@@ -185,7 +232,12 @@ fn left_alone(report: &Report) -> Option<String> {
         parts.push(format!("{shared} pages shared with a child at the end"));
     }
     if report.moves.failed > 0 {
-        let with = report.moves.failed_with.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        let with = report
+            .moves
+            .failed_with
+            .as_ref()
+            .map(|error| format!(" ({error})"))
+            .unwrap_or_default();
         parts.push(format!("{} moves the kernel refused in all{with}", report.moves.failed));
     }
     (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
@@ -193,11 +245,20 @@ fn left_alone(report: &Report) -> Option<String> {
 
 fn children(report: &Report) -> Vec<String> {
     // A shell's many small children have nothing to tell.
-    let worth = |process: &&Process| !process.main && (process.logical_bytes > 0 || process.state == "frozen") && process.state != "idle";
-    let held = |processes: &[&Process]| processes.iter().fold(0, |sum: u64, process| sum.saturating_add(process.mean_held_bytes));
+    let worth = |process: &&Process| {
+        !process.main
+            && (process.logical_bytes > 0 || process.state == "frozen")
+            && process.state != "idle"
+    };
+    let held = |processes: &[&Process]| {
+        processes.iter().fold(0, |sum: u64, process| sum.saturating_add(process.mean_held_bytes))
+    };
     let of_all = held(&report.processes.iter().collect::<Vec<_>>());
-    let large = |process: &&Process| process.state == "frozen" || process.mean_held_bytes as f64 >= of_all as f64 * WORTH_A_LINE;
-    let (mut shown, mut rest): (Vec<&Process>, Vec<&Process>) = report.processes.iter().filter(worth).partition(large);
+    let large = |process: &&Process| {
+        process.state == "frozen" || process.mean_held_bytes as f64 >= of_all as f64 * WORTH_A_LINE
+    };
+    let (mut shown, mut rest): (Vec<&Process>, Vec<&Process>) =
+        report.processes.iter().filter(worth).partition(large);
     rest.extend(shown.drain(PROCESSES_SHOWN.min(shown.len())..));
     let mut lines: Vec<String> = shown.iter().map(|process| child(process)).collect();
     let together = bytes(held(&rest));
@@ -211,18 +272,30 @@ fn children(report: &Report) -> Vec<String> {
 
 fn without_figures(report: &Report) -> Option<String> {
     let all = &report.without_figures;
-    let named = |apart: &Apart| format!("{} ({}), {} at most", apart.program, apart.pid, bytes(apart.peak_anonymous_bytes));
+    let named = |apart: &Apart| {
+        format!("{} ({}), {} at most", apart.program, apart.pid, bytes(apart.peak_anonymous_bytes))
+    };
     let shown = all.iter().take(OUT_OF_REACH_SHOWN).map(named).collect::<Vec<_>>().join(", ");
-    let more = if all.len() > OUT_OF_REACH_SHOWN { format!(" and {} more", all.len() - OUT_OF_REACH_SHOWN) } else { String::new() };
+    let more = if all.len() > OUT_OF_REACH_SHOWN {
+        format!(" and {} more", all.len() - OUT_OF_REACH_SHOWN)
+    } else {
+        String::new()
+    };
     (!all.is_empty()).then(|| format!("  without figures: {shown}{more}; they count for the budget, and nothing is assigned to them"))
 }
 
 fn out_of_reach(report: &Report) -> Option<String> {
-    let named: Vec<String> = report.out_of_reach.iter().map(|file| format!("{} ({})", file.program, file.cause)).collect();
+    let named: Vec<String> = report
+        .out_of_reach
+        .iter()
+        .map(|file| format!("{} ({})", file.program, file.cause))
+        .collect();
     let shown = named.iter().take(OUT_OF_REACH_SHOWN).cloned().collect::<Vec<_>>().join(", ");
     match named.len() {
         0 => None,
-        all if all > OUT_OF_REACH_SHOWN => Some(format!("  out of reach: {shown} and {} more", all - OUT_OF_REACH_SHOWN)),
+        all if all > OUT_OF_REACH_SHOWN => {
+            Some(format!("  out of reach: {shown} and {} more", all - OUT_OF_REACH_SHOWN))
+        }
         _ => Some(format!("  out of reach: {shown}")),
     }
 }
@@ -232,7 +305,10 @@ fn child(process: &Process) -> String {
     let met = match (process.budget_met, process.measured_until_s) {
         (_, Some(until)) => format!("; not managed, and not known, from its second {until:.1} on"),
         (Some(false), None) => {
-            format!(", its share of the budget kept for {} of the time", share(process.budget_kept_fraction.unwrap_or(0.0)))
+            format!(
+                ", its share of the budget kept for {} of the time",
+                share(process.budget_kept_fraction.unwrap_or(0.0))
+            )
         }
         _ => String::new(),
     };
@@ -280,8 +356,14 @@ terrace: redis-server  61.2s  exit 0
 
     #[test]
     fn bad_news_is_told_plainly() {
-        let missed = Figures { budget_met: false, over_budget_ms: 9_000, far_over_budget_ms: 6_000, ..active(7) };
-        let line = "  budget 2.0G: kept for 90% of the time (peak 2.0G, more than 2% above it for 6.0s)";
+        let missed = Figures {
+            budget_met: false,
+            over_budget_ms: 9_000,
+            far_over_budget_ms: 6_000,
+            ..active(7)
+        };
+        let line =
+            "  budget 2.0G: kept for 90% of the time (peak 2.0G, more than 2% above it for 6.0s)";
         assert!(told(|_| {}, std::slice::from_ref(&missed)).contains(&format!("{line}\n")));
         let stuck = Figures { floor_bytes: 3 << 30, floor_ms: 4_000, ..missed.clone() };
         let why = "; could not get below 3.0G for 4.0s, while the rest was in use";
@@ -290,14 +372,26 @@ terrace: redis-server  61.2s  exit 0
         assert!(told(|_| {}, &[touching]).contains("  budget 2.0G: kept (peak 2.0G)\n"));
         let child = told(|_| {}, &[active(7), Figures { pid: 8, ..missed }]);
         assert!(
-            child.contains("  also redis-server (8), active: ") && child.contains(", its share of the budget kept for 90% of the time\n")
+            child.contains("  also redis-server (8), active: ")
+                && child.contains(", its share of the budget kept for 90% of the time\n")
         );
         let costly = Figures { mean_physical_bytes: 4 << 30, ..active(7) };
         assert!(told(|_| {}, &[costly]).contains("  cost 716.8M of 3.3G (21%)"));
-        let frozen = Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };
-        assert!(told(|_| {}, &[frozen]).contains("  FROZEN: nothing more was evicted: page 7 was in two states\n"));
-        let unmanaged = Figures { state: State::Unmanaged, note: "userfaultfd is not permitted".into(), ..active(7) };
-        assert_eq!(told(|_| {}, &[unmanaged]), "terrace: redis-server  61.2s  exit 0  not managed: userfaultfd is not permitted\n");
+        let frozen =
+            Figures { state: State::Frozen, note: "page 7 was in two states".into(), ..active(7) };
+        assert!(
+            told(|_| {}, &[frozen])
+                .contains("  FROZEN: nothing more was evicted: page 7 was in two states\n")
+        );
+        let unmanaged = Figures {
+            state: State::Unmanaged,
+            note: "userfaultfd is not permitted".into(),
+            ..active(7)
+        };
+        assert_eq!(
+            told(|_| {}, &[unmanaged]),
+            "terrace: redis-server  61.2s  exit 0  not managed: userfaultfd is not permitted\n"
+        );
         let killed = told(|run| run.end = crate::child::End::Killed(9), &[]);
         assert!(
             killed.starts_with("terrace: redis-server  61.2s  killed by signal 9  not managed: libterrace.so never came up"),
@@ -308,24 +402,38 @@ terrace: redis-server  61.2s  exit 0
     #[test]
     fn idle_and_observing_say_so() {
         let idle = Figures { state: State::Idle, ..active(7) };
-        assert_eq!(told(|_| {}, &[idle]), "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n");
+        assert_eq!(
+            told(|_| {}, &[idle]),
+            "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n"
+        );
         let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
         assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average, 3.4G at most; --dram 2084M would hold three fifths of that\n"));
     }
 
     #[test]
     fn what_is_out_of_reach_is_one_line() {
-        let file = |number: usize| Unreached { program: format!("./t{number}"), cause: "static".into(), process: 0 };
+        let file = |number: usize| Unreached {
+            program: format!("./t{number}"),
+            cause: "static".into(),
+            process: 0,
+        };
         let shell = Figures { state: State::Idle, ..active(7) };
-        let lines = told(|run| run.unreached = vec![file(1), file(2)], std::slice::from_ref(&shell));
+        let lines =
+            told(|run| run.unreached = vec![file(1), file(2)], std::slice::from_ref(&shell));
         assert_eq!(lines.lines().nth(1), Some("  out of reach: ./t1 (static), ./t2 (static)"));
-        let many = told(|run| run.unreached = (1..=9).map(file).collect(), std::slice::from_ref(&shell));
+        let many =
+            told(|run| run.unreached = (1..=9).map(file).collect(), std::slice::from_ref(&shell));
         assert!(many.ends_with("  out of reach: ./t1 (static), ./t2 (static), ./t3 (static), ./t4 (static) and 5 more\n"), "{many}");
     }
 
     #[test]
     fn memory_out_of_reach_is_told_by_kind() {
-        let other = OtherMemory { shared_bytes: 160 << 20, static_bytes: 300 << 20, small_bytes: 1 << 20, ..OtherMemory::default() };
+        let other = OtherMemory {
+            shared_bytes: 160 << 20,
+            static_bytes: 300 << 20,
+            small_bytes: 1 << 20,
+            ..OtherMemory::default()
+        };
         let idle = Figures { state: State::Idle, ..active(7) };
         let expected = "\
 terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be managed
@@ -341,7 +449,12 @@ terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be manage
 
     #[test]
     fn what_is_not_known_after_the_end_of_measuring_is_not_told() {
-        let page = Figures { state: State::Frozen, measured_until_ns: Some(5_000_000_000), note: "a filter".into(), ..active(7) };
+        let page = Figures {
+            state: State::Frozen,
+            measured_until_ns: Some(5_000_000_000),
+            note: "a filter".into(),
+            ..active(7)
+        };
         let text = told(|_| {}, std::slice::from_ref(&page));
         for line in [
             "  budget 2.0G: not known whether it was kept\n",
@@ -350,11 +463,27 @@ terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be manage
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        let afterwards = Afterwards { seconds: 57.0, mean_anonymous_bytes: 4 << 30, peak_anonymous_bytes: 5 << 30 };
-        let nothing = Figures { mean_window_ms: 0, mean_logical_bytes: 0, mean_physical_bytes: 0, tiers: Vec::new(), ..page };
-        let known = || Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
+        let afterwards = Afterwards {
+            seconds: 57.0,
+            mean_anonymous_bytes: 4 << 30,
+            peak_anonymous_bytes: 5 << 30,
+        };
+        let nothing = Figures {
+            mean_window_ms: 0,
+            mean_logical_bytes: 0,
+            mean_physical_bytes: 0,
+            tiers: Vec::new(),
+            ..page
+        };
+        let known =
+            || Some(vec![Known { pid: 7, afterwards: Some(afterwards), ..Known::default() }]);
         let text = told(|run| run.outside = known(), &[nothing]);
-        assert!(text.contains("nothing was managed: 4.0G of anonymous memory on average, 5.0G at most\n"), "{text}");
+        assert!(
+            text.contains(
+                "nothing was managed: 4.0G of anonymous memory on average, 5.0G at most\n"
+            ),
+            "{text}"
+        );
         assert!(!text.contains("averages") && !text.contains("saved"), "{text}");
     }
 
@@ -381,25 +510,49 @@ terrace: redis-server  61.2s  exit 0
   lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
   saved 1.4G of 3.3G (42%) on average;";
         let text = told(|_| {}, &[shell(), compiler.clone()]);
-        assert!(text.starts_with(expected) && text.contains("  budget 2.0G: kept") && !text.contains("also"), "{text}");
-        let unmanaged = Figures { state: State::Unmanaged, note: "userfaultfd is not permitted".into(), ..compiler };
+        assert!(
+            text.starts_with(expected)
+                && text.contains("  budget 2.0G: kept")
+                && !text.contains("also"),
+            "{text}"
+        );
+        let unmanaged = Figures {
+            state: State::Unmanaged,
+            note: "userfaultfd is not permitted".into(),
+            ..compiler
+        };
         let text = told(|_| {}, &[shell(), unmanaged]);
         assert_eq!(
             text.lines().nth(1),
-            Some("  of cc1plus (8), which held most of its processes:  not managed: userfaultfd is not permitted")
+            Some(
+                "  of cc1plus (8), which held most of its processes:  not managed: userfaultfd is not permitted"
+            )
         );
         assert_eq!(text.lines().count(), 2);
     }
 
     #[test]
     fn children_are_told_if_they_have_data_and_small_ones_together() {
-        let small = |pid: u32| Figures { mean_logical_bytes: 10 << 20, mean_unmanaged_bytes: 0, ..active(pid) };
-        let quiet = Figures { state: State::Idle, mean_logical_bytes: 0, mean_unmanaged_bytes: 0, ..active(9) };
-        let tail = |pages: &[Figures]| told(|_| {}, pages).lines().skip(8).map(str::to_owned).collect::<Vec<_>>();
+        let small = |pid: u32| Figures {
+            mean_logical_bytes: 10 << 20,
+            mean_unmanaged_bytes: 0,
+            ..active(pid)
+        };
+        let quiet = Figures {
+            state: State::Idle,
+            mean_logical_bytes: 0,
+            mean_unmanaged_bytes: 0,
+            ..active(9)
+        };
+        let tail = |pages: &[Figures]| {
+            told(|_| {}, pages).lines().skip(8).map(str::to_owned).collect::<Vec<_>>()
+        };
         let also = "  also redis-server (8), active: saved 1.4G of 3.3G on average, 812345 restores in all";
         assert_eq!(tail(&[active(7), active(8), quiet.clone()]), [also]);
-        let together = "  and 4 more processes, together 39.2M on average (all are in the file of --report)";
-        let all: Vec<Figures> = [active(7), active(8), quiet].into_iter().chain((20..24).map(small)).collect();
+        let together =
+            "  and 4 more processes, together 39.2M on average (all are in the file of --report)";
+        let all: Vec<Figures> =
+            [active(7), active(8), quiet].into_iter().chain((20..24).map(small)).collect();
         assert_eq!(tail(&all), [also, together]);
         let one = tail(&[active(7), small(8)]);
         assert_eq!(one, ["  and 1 more process, 9.8M on average (it is in the file of --report)"]);

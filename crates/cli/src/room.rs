@@ -6,7 +6,9 @@ use crate::doctor;
 pub fn after(growth: u64) -> u64 {
     let machine = doctor::machine_room();
     let groups = doctor::group_rooms();
-    machine.map_or(0, |machine| groups.iter().chain([&machine]).map(|room| room.after(growth)).min().unwrap_or(0))
+    machine.map_or(0, |machine| {
+        groups.iter().chain([&machine]).map(|room| room.after(growth)).min().unwrap_or(0)
+    })
 }
 
 #[cfg(test)]

@@ -44,7 +44,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
         );
     }
-    let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } = Effective::of_command_line(arguments)?;
+    let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } =
+        Effective::of_command_line(arguments)?;
     budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
         settings.dram = budget::of_report(settings.dram, report)?;
@@ -74,7 +75,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         } else if let Some(remark) = budget::remark(settings.dram) {
             say(&remark);
         }
-        if settings.allocator != Allocator::Context && (arguments.zones.is_some() || arguments.context_depth.is_some()) {
+        if settings.allocator != Allocator::Context
+            && (arguments.zones.is_some() || arguments.context_depth.is_some())
+        {
             let why = "--zones and --context-depth have no effect without --allocator context";
             if settings.strict {
                 bail!("{why}");
@@ -99,7 +102,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     });
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let dram = if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
+    let dram =
+        if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
     // Inherited by what is started next.
     let sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -110,14 +114,16 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             say("--wake-latency has no effect: --observe moves nothing, so no page comes back");
             None
         }
-        WakeLatency::Within(us) if out_of_reach.is_none() => match Wakefulness::begin(us, run_dir.path()) {
-            Ok(wakefulness) => Some(wakefulness),
-            Err(why) if settings.strict => bail!("{why}"),
-            Err(why) => {
-                say(&why);
-                None
+        WakeLatency::Within(us) if out_of_reach.is_none() => {
+            match Wakefulness::begin(us, run_dir.path()) {
+                Ok(wakefulness) => Some(wakefulness),
+                Err(why) if settings.strict => bail!("{why}"),
+                Err(why) => {
+                    say(&why);
+                    None
+                }
             }
-        },
+        }
         _ => None,
     };
     // After all that can be refused: it empties the file.
@@ -152,7 +158,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     };
     let ended_ns = sys::now_ns();
     // With --no-children no other process is managed.
-    let mut others = (out_of_reach.is_none() && settings.children).then(|| GoingOn::new(run_dir.path(), RUN_DIR_VARIABLE, &library));
+    let mut others = (out_of_reach.is_none() && settings.children)
+        .then(|| GoingOn::new(run_dir.path(), RUN_DIR_VARIABLE, &library));
     let going_on = others.as_ref().map_or(0, |others| others.settled().len());
     let rest = match &mut others {
         Some(others) if going_on > 0 && arguments.wait => {
@@ -160,7 +167,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             Rest::None
         }
         // What process 1 leaves behind ends with it.
-        Some(others) if going_on > 0 && std::process::id() != 1 => leave_keeper(&mut watch, others, run_dir.path()),
+        Some(others) if going_on > 0 && std::process::id() != 1 => {
+            leave_keeper(&mut watch, others, run_dir.path())
+        }
         _ => Rest::None,
     };
     let going_on = if matches!(rest, Rest::Kept | Rest::Unkept(_)) { going_on } else { 0 };
@@ -176,8 +185,13 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if let Some(main) = figures::of_process(&pages.good, ended.pid) {
         pages.good[main].notice_silence(ended_ns);
     }
-    let unusable = pages.damaged.iter().find(|damaged| damaged.pid == ended.pid).map(|damaged| damaged.why.clone());
-    let no_place = run_dir.path().join(NO_PLACE).exists().then(|| "there was no place for it".to_string());
+    let unusable = pages
+        .damaged
+        .iter()
+        .find(|damaged| damaged.pid == ended.pid)
+        .map(|damaged| damaged.why.clone());
+    let no_place =
+        run_dir.path().join(NO_PLACE).exists().then(|| "there was no place for it".to_string());
     let known = Run {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         settings: &settings,
@@ -197,8 +211,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         unusable_page: unusable.or(no_place),
     };
     // That of a process that goes on may be being made.
-    for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid && going_on == 0) {
-        say(&format!("the statistics page of process {} cannot be used ({}): it is not in the report", damaged.pid, damaged.why));
+    for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid && going_on == 0)
+    {
+        say(&format!(
+            "the statistics page of process {} cannot be used ({}): it is not in the report",
+            damaged.pid, damaged.why
+        ));
     }
     let report = Report::new(&known, &pages.good);
     if matches!(rest, Rest::Kept) {
@@ -217,9 +235,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         report_file => Ok(report_file),
     };
     let written = report_file.and_then(|file| match file {
-        Some(file) => {
-            serde_json::to_string_pretty(&report).context("the report cannot be put as JSON").and_then(|json| file.write(&(json + "\n")))
-        }
+        Some(file) => serde_json::to_string_pretty(&report)
+            .context("the report cannot be put as JSON")
+            .and_then(|json| file.write(&(json + "\n"))),
         None => Ok(()),
     });
     if let Err(error) = written {
@@ -277,7 +295,9 @@ fn kept_on(processes: usize, report: Option<&Path>) -> String {
     let report = match report {
         Some(file) => format!("{} is written again when {last} ended", file.display()),
         None if keeper::stderr_stays() => format!("a report follows here when {last} ended"),
-        None => format!("nobody is told of {them} (--report FILE takes a report when {last} ended, --wait waits for that)"),
+        None => format!(
+            "nobody is told of {them} (--report FILE takes a report when {last} ended, --wait waits for that)"
+        ),
     };
     format!("{} on, managed as before; {report}", number_that_goes(processes))
 }
@@ -335,7 +355,8 @@ impl Watch {
             looks.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::look));
         }
         if due(&looks.wakefulness) {
-            looks.wakefulness = later(wakefulness.as_mut().map_or(Duration::MAX, Wakefulness::look));
+            looks.wakefulness =
+                later(wakefulness.as_mut().map_or(Duration::MAX, Wakefulness::look));
         }
         if due(&looks.moves) {
             looks.moves = later(moves.as_mut().map_or(Duration::MAX, MoveList::look));
@@ -350,7 +371,14 @@ impl Watch {
             looks.forget_after = (looks.forget_after * 8).max(FORGET_AFTER);
             looks.forget = later(looks.forget_after);
         }
-        let all = [looks.tree, looks.ended, looks.outside, looks.sampling, looks.wakefulness, looks.moves];
+        let all = [
+            looks.tree,
+            looks.ended,
+            looks.outside,
+            looks.sampling,
+            looks.wakefulness,
+            looks.moves,
+        ];
         all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
     }
 
@@ -365,9 +393,13 @@ impl Watch {
 fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
     let (name, OutOfReach { cause, remedy }) = (name.to_string_lossy(), found);
     if strict {
-        bail!("{name} {cause}, so its memory cannot be managed and --strict refuses it; {remedy}, or leave out --strict");
+        bail!(
+            "{name} {cause}, so its memory cannot be managed and --strict refuses it; {remedy}, or leave out --strict"
+        );
     }
-    say(&format!("{name} {cause}, so its memory cannot be managed and it runs as without terrace; {remedy}"));
+    say(&format!(
+        "{name} {cause}, so its memory cannot be managed and it runs as without terrace; {remedy}"
+    ));
     Ok(())
 }
 
@@ -378,12 +410,16 @@ fn why_no_huge_pages(settings: &Settings, sampler: Choice) -> Option<&'static st
         None
     } else if !settings.policy.uses_samples() || sampler == Choice::None {
         Some("nothing tells what is hot: leave out --policy faults and --sampler none")
-    } else if settings.dram == Dram::Unlimited && std::env::var_os("TERRACE_STRESS").is_none() || settings.observe {
+    } else if settings.dram == Dram::Unlimited && std::env::var_os("TERRACE_STRESS").is_none()
+        || settings.observe
+    {
         Some("nothing is moved, so memory is not kept from huge pages either (for that: --dram)")
     } else if settings.evict != Eviction::Move {
         Some("pages that leave by --evict wp would cut them: use --evict move (Linux 6.8)")
     } else if !parse_tiers(&settings.tiers).is_ok_and(|tiers| tiers.iter().any(compresses)) {
-        Some("no tier takes single pages, so memory is not kept from huge pages: the kernel gives them as ever")
+        Some(
+            "no tier takes single pages, so memory is not kept from huge pages: the kernel gives them as ever",
+        )
     } else if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         Some("this kernel has none (CONFIG_TRANSPARENT_HUGEPAGE)")
     } else {
@@ -398,7 +434,11 @@ fn announce_lack_of_swap(list: &str) {
     if !asked || SwapView::of_machine().kind != SwapKind::None {
         return;
     }
-    let rest: Vec<&str> = tiers.iter().filter(|tier| tier.kind != TierKind::Swap).map(|tier| tier.name.as_str()).collect();
+    let rest: Vec<&str> = tiers
+        .iter()
+        .filter(|tier| tier.kind != TierKind::Swap)
+        .map(|tier| tier.name.as_str())
+        .collect();
     say(&format!(
         "this machine has no swap, so of --tiers {list} only {} is used until there is some; zram makes it: \
          modprobe zram, zramctl --find --size 4G --algorithm lz4, then mkswap and swapon of the device that it names",

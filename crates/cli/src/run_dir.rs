@@ -54,7 +54,13 @@ pub fn live() -> (Vec<LiveRun>, usize) {
     let mut places = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
     places.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
     if user == 0 {
-        places.extend(std::fs::read_dir("/run/user").into_iter().flatten().flatten().map(|entry| entry.path()));
+        places.extend(
+            std::fs::read_dir("/run/user")
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path()),
+        );
     }
     places.sort();
     places.dedup();
@@ -71,7 +77,11 @@ pub fn live() -> (Vec<LiveRun>, usize) {
 }
 
 fn read_about(path: &Path) -> Option<About> {
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path.join(ABOUT)).ok()?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path.join(ABOUT))
+        .ok()?;
     let small = file.metadata().ok().filter(|about| about.is_file() && about.len() <= ABOUT_BYTES);
     small.and_then(|_| serde_json::from_reader(std::io::BufReader::new(file)).ok())
 }
@@ -94,8 +104,10 @@ impl RunDir {
     /// system's temporary directory. The first two are memory, which is what a page should be on. A place that is full is
     /// taken if all are.
     pub fn create() -> Result<Self> {
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| usable(dir));
-        let places: Vec<PathBuf> = runtime.into_iter().chain([PathBuf::from("/dev/shm"), std::env::temp_dir()]).collect();
+        let runtime =
+            std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| usable(dir));
+        let places: Vec<PathBuf> =
+            runtime.into_iter().chain([PathBuf::from("/dev/shm"), std::env::temp_dir()]).collect();
         let mut problem = None;
         let (mut full, mut roomy) = (Vec::new(), Vec::new());
         for place in places {
@@ -110,7 +122,10 @@ impl RunDir {
             }
         }
         let (place, error) = problem.expect("at least two places are tried");
-        Err(anyhow!("cannot make a private directory in {}: {error}; set XDG_RUNTIME_DIR or TMPDIR to a writable one", place.display()))
+        Err(anyhow!(
+            "cannot make a private directory in {}: {error}; set XDG_RUNTIME_DIR or TMPDIR to a writable one",
+            place.display()
+        ))
     }
 
     fn create_in(place: &Path) -> io::Result<Self> {
@@ -118,14 +133,24 @@ impl RunDir {
             let path = place.join(format!("{PREFIX}{:032x}", random()?));
             // The path travels in an environment variable that is read as UTF-8.
             if path.to_str().is_none() {
-                return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its name is not UTF-8"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidFilename,
+                    "its name is not UTF-8",
+                ));
             }
             DirBuilder::new().mode(0o700).create(&path)?;
-            let lock = File::options().write(true).create_new(true).mode(0o600).open(path.join(LOCK)).inspect_err(|_| {
-                let _ = std::fs::remove_dir(&path);
-            })?;
+            let lock = File::options()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path.join(LOCK))
+                .inspect_err(|_| {
+                    let _ = std::fs::remove_dir(&path);
+                })?;
             // Whoever came before the lock took the directory for abandoned.
-            if try_lock(&lock, libc::LOCK_EX) && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock)) {
+            if try_lock(&lock, libc::LOCK_EX)
+                && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock))
+            {
                 return Ok(RunDir { path, _lock: lock });
             }
         }
@@ -134,7 +159,8 @@ impl RunDir {
     /// Says what runs. That is for people, so what cannot be written is left out.
     pub fn describe(&self, about: &About) {
         let text = serde_json::to_vec(about).unwrap_or_default();
-        let options = File::options().write(true).create_new(true).mode(0o600).open(self.path.join(ABOUT));
+        let options =
+            File::options().write(true).create_new(true).mode(0o600).open(self.path.join(ABOUT));
         let _ = options.and_then(|mut file| io::Write::write_all(&mut file, &text));
     }
 
@@ -182,12 +208,17 @@ fn directories(place: &Path) -> impl Iterator<Item = PathBuf> {
         digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let named = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_name)).map(|entry| entry.path());
+    let named = entries
+        .filter(move |entry| entry.file_name().to_str().is_some_and(is_name))
+        .map(|entry| entry.path());
     named.filter(|path| path.symlink_metadata().is_ok_and(|about| about.is_dir()))
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
-    File::options().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path.join(LOCK))
+    File::options()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path.join(LOCK))
 }
 
 fn is_same(there: &std::fs::Metadata, file: &File) -> bool {
@@ -223,7 +254,8 @@ fn own_user() -> u32 {
 }
 
 fn usable(directory: &Path) -> bool {
-    directory.is_absolute() && directory.metadata().is_ok_and(|about| about.is_dir() && about.uid() == own_user())
+    directory.is_absolute()
+        && directory.metadata().is_ok_and(|about| about.is_dir() && about.uid() == own_user())
 }
 
 fn random() -> io::Result<u128> {
@@ -274,6 +306,11 @@ mod tests {
         std::os::unix::fs::symlink(&other, &link).unwrap();
         remove_abandoned(at);
         assert!(!abandoned.exists());
-        assert!(lives.path().exists() && unfinished.exists() && other.join(LOCK).exists() && link.exists());
+        assert!(
+            lives.path().exists()
+                && unfinished.exists()
+                && other.join(LOCK).exists()
+                && link.exists()
+        );
     }
 }

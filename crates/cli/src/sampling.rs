@@ -45,7 +45,8 @@ pub enum Choice {
 }
 
 impl Choice {
-    const ALL: [Choice; 6] = [Choice::Auto, Choice::Pebs, Choice::Ibs, Choice::Clock, Choice::Timer, Choice::None];
+    const ALL: [Choice; 6] =
+        [Choice::Auto, Choice::Pebs, Choice::Ibs, Choice::Clock, Choice::Timer, Choice::None];
 }
 
 impl fmt::Display for Choice {
@@ -66,7 +67,11 @@ impl FromStr for Choice {
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
         let known = Choice::ALL.into_iter().find(|source| source.to_string() == text.trim());
-        known.ok_or_else(|| SettingError(format!("`{text}` is no source of samples: write auto, pebs, ibs, clock, timer or none")))
+        known.ok_or_else(|| {
+            SettingError(format!(
+                "`{text}` is no source of samples: write auto, pebs, ibs, clock, timer or none"
+            ))
+        })
     }
 }
 
@@ -90,9 +95,14 @@ impl FromStr for Cost {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
-        let percent = text.trim().strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
-        let known = percent.filter(|percent| (0.01..=100.0).contains(percent)).map(|percent| Cost(percent / 100.0));
-        known.ok_or_else(|| SettingError(format!("`{text}` is no share of a CPU: write 0.01% to 100%, such as 1%")))
+        let percent =
+            text.trim().strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
+        let known = percent
+            .filter(|percent| (0.01..=100.0).contains(percent))
+            .map(|percent| Cost(percent / 100.0));
+        known.ok_or_else(|| {
+            SettingError(format!("`{text}` is no share of a CPU: write 0.01% to 100%, such as 1%"))
+        })
     }
 }
 
@@ -149,13 +159,20 @@ fn open(choice: Choice, whose: Whose) -> Result<Intake, OpenError> {
 
 fn open_events(choice: Choice, whose: Whose) -> Result<Source, OpenError> {
     let machine = Kind::of_machine(Path::new("/sys/bus/event_source/devices"));
-    let no_such =
-        |what: &str| Err(OpenError::Unsupported(std::io::Error::other(format!("the processor has no {what}, or the machine hides it"))));
+    let no_such = |what: &str| {
+        Err(OpenError::Unsupported(std::io::Error::other(format!(
+            "the processor has no {what}, or the machine hides it"
+        ))))
+    };
     match (choice, machine.first()) {
-        (Choice::Pebs, Some(Kind::Pebs(_))) | (Choice::Ibs, Some(Kind::Ibs { .. })) => Source::hardware(&machine, whose),
+        (Choice::Pebs, Some(Kind::Pebs(_))) | (Choice::Ibs, Some(Kind::Ibs { .. })) => {
+            Source::hardware(&machine, whose)
+        }
         (Choice::Pebs, _) => no_such("PEBS"),
         (Choice::Ibs, _) => no_such("IBS"),
-        (Choice::Auto, Some(_)) => Source::hardware(&machine, whose).or_else(|_| Source::clock(whose, RATE_HZ)),
+        (Choice::Auto, Some(_)) => {
+            Source::hardware(&machine, whose).or_else(|_| Source::clock(whose, RATE_HZ))
+        }
         _ if cfg!(target_arch = "x86_64") => Source::clock(whose, RATE_HZ),
         _ => no_such("instructions of x86-64, from whose operands the clock learns addresses"),
     }
@@ -163,7 +180,8 @@ fn open_events(choice: Choice, whose: Whose) -> Result<Source, OpenError> {
 
 /// Whether pages may be where the program reads them without a fault: then nothing but samples tells what is used.
 fn has_node(settings: &Settings) -> bool {
-    parse_tiers(&settings.tiers).is_ok_and(|tiers| tiers.iter().any(|tier| matches!(tier.kind, TierKind::Node { .. })))
+    parse_tiers(&settings.tiers)
+        .is_ok_and(|tiers| tiers.iter().any(|tier| matches!(tier.kind, TierKind::Node { .. })))
 }
 
 /// Takes out what processes wrote where their timers interrupted them.
@@ -178,7 +196,13 @@ fn interrupts(
     for (process, file) in files {
         tally.lost += file.interrupts(|[thread, ip, flags, registers @ ..]| {
             let registers = Registers::from_context(registers, *flags);
-            let at = Interrupt { process: *process, thread: *thread as u32, time_ns, ip: *ip, registers };
+            let at = Interrupt {
+                process: *process,
+                thread: *thread as u32,
+                time_ns,
+                ip: *ip,
+                registers,
+            };
             tally.samples += 1;
             tally.located += u64::from(decoder.decode(&at, &wanted, &mut each));
         });
@@ -220,7 +244,12 @@ pub struct Sampling {
 
 impl Sampling {
     /// Begins to sample what is started next, where that changes anything and can be done. What cannot is said.
-    pub fn begin(choice: Choice, cost: Cost, settings: &Settings, run_dir: &Path) -> Result<Option<Sampling>> {
+    pub fn begin(
+        choice: Choice,
+        cost: Cost,
+        settings: &Settings,
+        run_dir: &Path,
+    ) -> Result<Option<Sampling>> {
         // Which objects belong together is worth knowing where nothing moves, too.
         let by_context = settings.allocator == Allocator::Context;
         let wanted = match choice {
@@ -228,12 +257,16 @@ impl Sampling {
             Choice::Auto => {
                 by_context
                     || settings.policy.needs_samples()
-                    || settings.policy.uses_samples() && (has_node(settings) || settings.huge_pages == HugePages::Hot)
+                    || settings.policy.uses_samples()
+                        && (has_node(settings) || settings.huge_pages == HugePages::Hot)
             }
             _ => by_context || settings.policy.uses_samples(),
         };
         if settings.strict && !wanted && !matches!(choice, Choice::Auto | Choice::None) {
-            bail!("--sampler {choice} is of no use to --policy {}, which takes no samples", settings.policy);
+            bail!(
+                "--sampler {choice} is of no use to --policy {}, which takes no samples",
+                settings.policy
+            );
         }
         if !wanted || !by_context && (settings.observe || settings.dram == Dram::Unlimited) {
             return Ok(None);
@@ -260,7 +293,10 @@ impl Sampling {
                     tally: Tally::default(),
                 }))
             }
-            Err(why) if settings.strict && (choice != Choice::Auto || settings.huge_pages == HugePages::Hot) => {
+            Err(why)
+                if settings.strict
+                    && (choice != Choice::Auto || settings.huge_pages == HugePages::Hot) =>
+            {
                 bail!("--sampler {choice} is not possible: {why}")
             }
             Err(why) => {
@@ -273,9 +309,13 @@ impl Sampling {
                 } else {
                     "which finds what is hot later"
                 };
-                let timer_may = cfg!(target_arch = "x86_64") && choice != Choice::Timer && !matches!(why, OpenError::Blind(_));
+                let timer_may = cfg!(target_arch = "x86_64")
+                    && choice != Choice::Timer
+                    && !matches!(why, OpenError::Blind(_));
                 let other = if timer_may { "; --sampler timer needs no perf events" } else { "" };
-                say(&format!("where the program waits for memory is learned from faults alone, {cost}: {why}{other}"));
+                say(&format!(
+                    "where the program waits for memory is learned from faults alone, {cost}: {why}{other}"
+                ));
                 Ok(None)
             }
         }
@@ -289,10 +329,14 @@ impl Sampling {
         let (data, met) = (&self.data, &mut self.met);
         let files = &mut self.files;
         let wanted = |process, address| data.borrow_mut().contains(process, address);
-        let count = |sample: Sample| *met.entry((sample.process, sample.address & !15)).or_default() += sample.weight;
+        let count = |sample: Sample| {
+            *met.entry((sample.process, sample.address & !15)).or_default() += sample.weight
+        };
         let tally = match &mut self.intake {
             Intake::Timers(decoder) => interrupts(files, decoder, wanted, count),
-            Intake::Events(source) => source.drain(|process| files.contains_key(&process), wanted, count),
+            Intake::Events(source) => {
+                source.drain(|process| files.contains_key(&process), wanted, count)
+            }
             Intake::Nothing(_) => Tally::default(),
         };
         self.send();
@@ -301,7 +345,9 @@ impl Sampling {
         let samples = tally.samples + tally.lost;
         // (Where it cannot be switched, it goes on.) What executes a program is sampled again, whatever was said before.
         let comes_back = samples > 0 && !self.control.on;
-        let switch = self.control.look(now, samples, wanted.unwrap_or(WANTED_FIRST), || cpu_time() - cpu_before);
+        let switch = self
+            .control
+            .look(now, samples, wanted.unwrap_or(WANTED_FIRST), || cpu_time() - cpu_before);
         let on = self.control.on;
         self.hurried |= tally.lost + tally.throttled > 0;
         if let Intake::Events(source) = &mut self.intake
@@ -310,7 +356,12 @@ impl Sampling {
             self.paced = now;
             let more = wanted.is_some_and(|wanted| wanted >= 1.0);
             // (Where periods cannot be changed, they stay.)
-            let _ = source.pace(self.control.sampling, self.control.allowed, std::mem::take(&mut self.hurried), more);
+            let _ = source.pace(
+                self.control.sampling,
+                self.control.allowed,
+                std::mem::take(&mut self.hurried),
+                more,
+            );
         }
         match &self.intake {
             Intake::Events(source) if switch.is_some() || comes_back && !on => {
@@ -329,7 +380,8 @@ impl Sampling {
 
     /// Finds the processes of the run and their pages; those that have ended go.
     fn look_for_processes(&mut self, now: Instant) {
-        let changed = std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
+        let changed =
+            std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
         if changed == self.changed && now - self.files_from < PROCESSES_EVERY {
             return;
         }
@@ -339,7 +391,8 @@ impl Sampling {
             let known = before.remove(&pid).filter(|file| file.name == page.name);
             let lives = process::stat(pid).is_some_and(|stat| !stat.ended);
             if lives && self.files.len() < PROCESSES_MAX {
-                self.files.extend(known.or_else(|| SampleFile::open(&page)).map(|file| (pid, file)));
+                self.files
+                    .extend(known.or_else(|| SampleFile::open(&page)).map(|file| (pid, file)));
             }
         }
     }
@@ -348,11 +401,16 @@ impl Sampling {
     fn send(&mut self) {
         let mut all: Vec<((u32, u64), f32)> = self.met.drain().collect();
         // Of each process the most first: what is too much for its ring is the least.
-        all.sort_unstable_by(|(a, more), (b, less)| a.0.cmp(&b.0).then(less.total_cmp(more)).then(scattered(a.1).cmp(&scattered(b.1))));
+        all.sort_unstable_by(|(a, more), (b, less)| {
+            a.0.cmp(&b.0).then(less.total_cmp(more)).then(scattered(a.1).cmp(&scattered(b.1)))
+        });
         for of_one in all.chunk_by(|a, b| a.0.0 == b.0.0) {
             let process = of_one[0].0.0;
             let Some(file) = self.files.get_mut(&process) else { continue };
-            let entries: Vec<u64> = of_one.iter().map(|((_, address), weight)| SampleRing::entry(*address, *weight)).collect();
+            let entries: Vec<u64> = of_one
+                .iter()
+                .map(|((_, address), weight)| SampleRing::entry(*address, *weight))
+                .collect();
             if file.send(&entries).is_err() {
                 self.files.remove(&process);
             }
@@ -372,7 +430,8 @@ impl Sampling {
         if let Intake::Nothing(_) = self.intake
             && let Ok(intake) = open(self.choice, Whose::Everybody)
         {
-            let control = Control::new(Instant::now(), Ticks::of(&intake, true), Cost(self.control.share));
+            let control =
+                Control::new(Instant::now(), Ticks::of(&intake, true), Cost(self.control.share));
             self.control = Control { cost_in_all: self.control.cost_in_all, ..control };
             self.intake = intake;
         }
@@ -450,7 +509,11 @@ impl Control {
             share: share.0,
             allowed: share.0,
             duty_most: if ticks == Ticks::OfSwitches { DUTY_OF_CHILDREN } else { 1.0 },
-            ticks: if ticks == Ticks::OfAll { cpus * f64::from(RATE_HZ) * IDLE_TICK.as_secs_f64() } else { 0.0 },
+            ticks: if ticks == Ticks::OfAll {
+                cpus * f64::from(RATE_HZ) * IDLE_TICK.as_secs_f64()
+            } else {
+                0.0
+            },
             looked: now,
             cost_in_all: Duration::ZERO,
             sampling: 0.0,
@@ -462,7 +525,13 @@ impl Control {
     }
 
     /// So many samples came and were dealt with; as much sampling is `wanted` (1 is the usual). `Some` if it is to be switched.
-    fn look(&mut self, now: Instant, samples: u64, wanted: f64, reading: impl FnOnce() -> Duration) -> Option<bool> {
+    fn look(
+        &mut self,
+        now: Instant,
+        samples: u64,
+        wanted: f64,
+        reading: impl FnOnce() -> Duration,
+    ) -> Option<bool> {
         let elapsed = (now - self.looked).as_secs_f64();
         self.looked = now;
         let cost = reading() + INTERRUPT * samples.min(u64::from(u32::MAX)) as u32;
@@ -476,7 +545,9 @@ impl Control {
         }
         self.boost = self.boost.filter(|(until, _)| now < *until);
         self.allowed = self.share * self.boost.map_or(1.0, |(_, times)| times);
-        let affordable = ((self.allowed - self.resting) / (self.sampling + self.ticks - self.resting).max(f64::MIN_POSITIVE)).max(0.0);
+        let affordable = ((self.allowed - self.resting)
+            / (self.sampling + self.ticks - self.resting).max(f64::MIN_POSITIVE))
+        .max(0.0);
         self.due += affordable.min(wanted).clamp(Self::DUTY_LEAST, self.duty_most);
         let on = self.due >= 1.0;
         if on {
@@ -497,14 +568,26 @@ mod tests {
         for source in Choice::ALL {
             assert_eq!(source.to_string().parse(), Ok(source));
         }
-        assert!("pebbles".parse::<Choice>().unwrap_err().to_string().contains("auto, pebs, ibs, clock, timer or none"));
+        assert!(
+            "pebbles"
+                .parse::<Choice>()
+                .unwrap_err()
+                .to_string()
+                .contains("auto, pebs, ibs, clock, timer or none")
+        );
     }
 
     #[test]
     fn costs_are_shares() {
-        assert_eq!(("1%".parse(), "0.25%".parse(), Cost::default().to_string().as_str()), (Ok(Cost::default()), Ok(Cost(0.0025)), "1%"));
+        assert_eq!(
+            ("1%".parse(), "0.25%".parse(), Cost::default().to_string().as_str()),
+            (Ok(Cost::default()), Ok(Cost(0.0025)), "1%")
+        );
         for wrong in ["1", "0%", "101%", "-1%", "nan%", "", "%"] {
-            assert!(wrong.parse::<Cost>().unwrap_err().to_string().contains("such as 1%"), "{wrong}");
+            assert!(
+                wrong.parse::<Cost>().unwrap_err().to_string().contains("such as 1%"),
+                "{wrong}"
+            );
         }
     }
 
@@ -534,15 +617,24 @@ mod tests {
         for threads in [0, 1, 2, 8, 64, 200] {
             let (cost, sampled) = settled(threads, 1.0);
             assert!(cost < Cost::default().0 * 1.15, "{threads} threads cost {cost}");
-            assert!(threads > 1 || sampled == 1.0, "{threads} threads could be sampled all the time, not {sampled}");
-            assert!(threads < 2 || cost > Cost::default().0 * 0.5, "{threads} threads are sampled too little: {cost}");
+            assert!(
+                threads > 1 || sampled == 1.0,
+                "{threads} threads could be sampled all the time, not {sampled}"
+            );
+            assert!(
+                threads < 2 || cost > Cost::default().0 * 0.5,
+                "{threads} threads are sampled too little: {cost}"
+            );
         }
     }
 
     #[test]
     fn no_more_is_sampled_than_is_wanted() {
         let (cost, sampled) = settled(1, 0.1);
-        assert!(sampled > 0.08 && sampled < 0.12 && cost < Cost::default().0 * 0.12, "{sampled}: {cost}");
+        assert!(
+            sampled > 0.08 && sampled < 0.12 && cost < Cost::default().0 * 0.12,
+            "{sampled}: {cost}"
+        );
         let (cost, _) = settled(64, 3.0);
         assert!(cost > Cost::default().0 * 1.5 && cost < Cost::default().0 * 3.4, "{cost}");
     }

@@ -35,8 +35,10 @@ impl Manager {
         let file = std::env::var_os(LISTEN_FILE).filter(|number| !number.is_empty());
         let names: Vec<&str> = NAMES.into_iter().filter(names_us).collect();
         Manager {
-            by_file: file.is_some_and(|number| own_file().is_some_and(|own| number == *own.to_string())),
-            socket: std::env::var_os(SOCKET).filter(|socket| !socket.is_empty() && !names.is_empty()),
+            by_file: file
+                .is_some_and(|number| own_file().is_some_and(|own| number == *own.to_string())),
+            socket: std::env::var_os(SOCKET)
+                .filter(|socket| !socket.is_empty() && !names.is_empty()),
             names,
         }
     }
@@ -84,7 +86,8 @@ fn own_file() -> Option<u64> {
     // SAFETY: all-zero values of both are valid; both buffers are ours to write, and the descriptor
     // is ours.
     unsafe {
-        let (mut about, mut place): (libc::stat, libc::statfs) = (std::mem::zeroed(), std::mem::zeroed());
+        let (mut about, mut place): (libc::stat, libc::statfs) =
+            (std::mem::zeroed(), std::mem::zeroed());
         let known = libc::fstat(fd, &mut about) == 0 && libc::fstatfs(fd, &mut place) == 0;
         libc::close(fd);
         (known && place.f_type == PIDFS).then_some(about.st_ino)

@@ -25,16 +25,29 @@ pub fn shares(budget: u64, needs: &[Need]) -> Vec<u64> {
         return Vec::new();
     }
     let least = LEAST_BYTES.min(budget / count);
-    let lows: Vec<u64> = needs.iter().map(|need| least.min(need.demand.saturating_mul(2).max(BEGIN_BYTES))).collect();
-    let demands: Vec<u64> = needs.iter().zip(&lows).map(|(need, low)| need.demand.max(*low)).collect();
-    let floors: Vec<u64> = needs.iter().zip(lows.iter().zip(&demands)).map(|(need, (low, high))| need.floor.clamp(*low, *high)).collect();
-    let mut shares = if sum(&floors) > u128::from(budget) { fill(budget, &lows, &floors) } else { fill(budget, &floors, &demands) };
+    let lows: Vec<u64> = needs
+        .iter()
+        .map(|need| least.min(need.demand.saturating_mul(2).max(BEGIN_BYTES)))
+        .collect();
+    let demands: Vec<u64> =
+        needs.iter().zip(&lows).map(|(need, low)| need.demand.max(*low)).collect();
+    let floors: Vec<u64> = needs
+        .iter()
+        .zip(lows.iter().zip(&demands))
+        .map(|(need, (low, high))| need.floor.clamp(*low, *high))
+        .collect();
+    let mut shares = if sum(&floors) > u128::from(budget) {
+        fill(budget, &lows, &floors)
+    } else {
+        fill(budget, &floors, &demands)
+    };
     let demanded = sum(&demands);
     if let Ok(demanded) = u64::try_from(demanded)
         && let Some(room) = budget.checked_sub(demanded)
     {
         for (share, demand) in shares.iter_mut().zip(&demands) {
-            let by_demand = u128::from(room / 2) * u128::from(*demand) / u128::from(demanded.max(1));
+            let by_demand =
+                u128::from(room / 2) * u128::from(*demand) / u128::from(demanded.max(1));
             *share += by_demand as u64 + room / 2 / count;
         }
     }
@@ -50,7 +63,10 @@ fn sum(values: &[u64]) -> u128 {
 /// Each value's `high` times the greatest fraction with which all of it fits into `total`, but at least its `low` (which together fit).
 fn fill(total: u64, lows: &[u64], highs: &[u64]) -> Vec<u64> {
     let at = |fraction: f64| -> Vec<u64> {
-        lows.iter().zip(highs).map(|(low, high)| ((*high as f64 * fraction) as u64).clamp(*low, *high)).collect()
+        lows.iter()
+            .zip(highs)
+            .map(|(low, high)| ((*high as f64 * fraction) as u64).clamp(*low, *high))
+            .collect()
     };
     let (mut fits, mut too_much) = (0.0, 1.0);
     if sum(highs) <= u128::from(total) {
@@ -113,7 +129,11 @@ mod tests {
     }
 
     fn needs() -> impl Strategy<Value = Vec<Need>> {
-        proptest::collection::vec((bytes(), prop_oneof![Just(0), bytes()]).prop_map(|(demand, floor)| Need { demand, floor }), 1..40)
+        proptest::collection::vec(
+            (bytes(), prop_oneof![Just(0), bytes()])
+                .prop_map(|(demand, floor)| Need { demand, floor }),
+            1..40,
+        )
     }
 
     proptest! {

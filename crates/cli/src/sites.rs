@@ -64,7 +64,11 @@ pub fn read_all(run_dir: &Path) -> Vec<Sites> {
             let (pid, _) = name.strip_suffix(".sites")?.split_once('-')?;
             // The run's processes write here: no link is followed, no pipe waited for.
             let mut options = std::fs::File::options();
-            let mut opened = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file.path()).ok()?;
+            let mut opened = options
+                .read(true)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+                .open(file.path())
+                .ok()?;
             let mut text = String::new();
             opened.read_to_string(&mut text).ok()?;
             parse(pid.parse().ok()?, &text)
@@ -94,7 +98,12 @@ fn site(line: &str, tiers: usize) -> Option<Site> {
     let mut fields = line.split('\t');
     let mut figures = fields.next()?.split(' ');
     let mut next = || figures.next();
-    let (bytes, objects, samples, zone) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
+    let (bytes, objects, samples, zone) = (
+        next()?.parse().ok()?,
+        next()?.parse().ok()?,
+        next()?.parse().ok()?,
+        next()?.parse().ok()?,
+    );
     let tier_bytes = figures.map(|bytes| bytes.parse().ok()).collect::<Option<Vec<u64>>>()?;
     let mut frames = Vec::new();
     while let Some(offset) = fields.next() {
@@ -102,7 +111,14 @@ fn site(line: &str, tiers: usize) -> Option<Site> {
         // Without an offset it is the name of something else than a place in a file.
         frames.push(if offset == "-" { name.to_owned() } else { format!("{name}+0x{offset}") });
     }
-    (tier_bytes.len() == tiers).then_some(Site { bytes, objects, samples, zone, tier_bytes, frames })
+    (tier_bytes.len() == tiers).then_some(Site {
+        bytes,
+        objects,
+        samples,
+        zone,
+        tier_bytes,
+        frames,
+    })
 }
 
 /// The part of a report that is read again.
@@ -117,26 +133,35 @@ struct Reported {
 pub fn show(arguments: &SitesArguments) -> Result<u8> {
     let name = arguments.file.display();
     let text = std::fs::read_to_string(&arguments.file).with_context(|| name.to_string())?;
-    let report: Reported =
-        serde_json::from_str(&text).with_context(|| format!("{name} is no report of `terrace run --report` (a recording has no sites)"))?;
+    let report: Reported = serde_json::from_str(&text).with_context(|| {
+        format!("{name} is no report of `terrace run --report` (a recording has no sites)")
+    })?;
     let sites = match arguments.process {
         Some(pid) => report.sites.iter().find(|sites| sites.pid == pid),
         None => report.sites.iter().max_by(|a, b| samples(a).total_cmp(&samples(b))),
     };
     let Some(sites) = sites else {
-        let which = arguments.process.map_or_else(|| "nobody's".into(), |pid| format!("not process {pid}'s"));
-        bail!("{name} has {which} allocation sites: they are told by `terrace run --allocator context` with samples (--sampler clock)");
+        let which = arguments
+            .process
+            .map_or_else(|| "nobody's".into(), |pid| format!("not process {pid}'s"));
+        bail!(
+            "{name} has {which} allocation sites: they are told by `terrace run --allocator context` with samples (--sampler clock)"
+        );
     };
     let mut symbols = Symbols::default();
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let all: Vec<_> = sites.sites.iter().map(|site| json!({ "site": site, "functions": symbols.names(site) })).collect();
-        let answer =
-            json!({ "version": 1, "pid": sites.pid, "tiers": sites.tiers, "samples_elsewhere": sites.samples_elsewhere, "sites": all });
+        let all: Vec<_> = sites
+            .sites
+            .iter()
+            .map(|site| json!({ "site": site, "functions": symbols.names(site) }))
+            .collect();
+        let answer = json!({ "version": 1, "pid": sites.pid, "tiers": sites.tiers, "samples_elsewhere": sites.samples_elsewhere, "sites": all });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
     }
-    let (bytes_in_all, met) = (sites.sites.iter().map(|site| site.bytes).sum::<u64>(), samples(sites));
+    let (bytes_in_all, met) =
+        (sites.sites.iter().map(|site| site.bytes).sum::<u64>(), samples(sites));
     writeln!(
         out,
         "{}: process {}, {} in {} sites",
@@ -145,24 +170,40 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
         bytes(bytes_in_all),
         sites.sites.iter().filter(|site| !site.is_placed()).count()
     )?;
-    writeln!(out, "samples: {met:.0} met objects of these, {:.0} other memory (mappings, stacks)", sites.samples_elsewhere)?;
+    writeln!(
+        out,
+        "samples: {met:.0} met objects of these, {:.0} other memory (mappings, stacks)",
+        sites.samples_elsewhere
+    )?;
     let density = |site: &Site| site.samples / site.bytes.max(1) as f64;
     let mut ranking: Vec<&Site> = sites.sites.iter().collect();
-    let widths: Vec<usize> = sites.tiers.iter().map(|name| TIER_WIDTH.max(name.chars().count())).collect();
+    let widths: Vec<usize> =
+        sites.tiers.iter().map(|name| TIER_WIDTH.max(name.chars().count())).collect();
     let tiers: String = sites.tiers.iter().map(|name| format!(" {name:>TIER_WIDTH$}")).collect();
     // Under the first of the names.
     let indent = 43 + widths.iter().map(|width| 1 + width).sum::<usize>();
     let mut list = |title: &str, ranking: &[&Site]| -> Result<()> {
-        writeln!(out, "\n{title}\n  samples      bytes    objects  bytes each{tiers}  allocated by")?;
+        writeln!(
+            out,
+            "\n{title}\n  samples      bytes    objects  bytes each{tiers}  allocated by"
+        )?;
         for site in ranking.iter().take(arguments.count) {
             let names = symbols.names(site);
             let each = site.bytes / site.objects.max(1);
             let shares = site.tier_bytes.iter().zip(&widths);
-            let shares: String =
-                shares.map(|(part, width)| format!(" {:>width$}", share(*part as f64 / site.bytes.max(1) as f64))).collect();
+            let shares: String = shares
+                .map(|(part, width)| {
+                    format!(" {:>width$}", share(*part as f64 / site.bytes.max(1) as f64))
+                })
+                .collect();
             let of_all = share(site.samples / met.max(f64::MIN_POSITIVE));
             let first = names.first().map_or("?", String::as_str);
-            writeln!(out, "  {of_all:>7} {:>10} {:>10} {each:>11}{shares}  {first}", bytes(site.bytes), site.objects)?;
+            writeln!(
+                out,
+                "  {of_all:>7} {:>10} {:>10} {each:>11}{shares}  {first}",
+                bytes(site.bytes),
+                site.objects
+            )?;
             for name in names.iter().skip(1) {
                 writeln!(out, "{:indent$}  ← {name}", "")?;
             }
@@ -176,7 +217,11 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     }
     // Who holds much of which nothing is met: a candidate for `Cold`.
     let mean = met / bytes_in_all.max(1) as f64;
-    let mut cold: Vec<&Site> = sites.sites.iter().filter(|site| (met == 0.0 || density(site) < mean / 4.0) && !site.is_placed()).collect();
+    let mut cold: Vec<&Site> = sites
+        .sites
+        .iter()
+        .filter(|site| (met == 0.0 || density(site) < mean / 4.0) && !site.is_placed())
+        .collect();
     cold.sort_by_key(|site| std::cmp::Reverse(site.bytes));
     let title = match met {
         0.0 => "most bytes (no sample met any: the program ran too briefly, or sleeps)",
@@ -209,12 +254,20 @@ impl Symbols {
         let Some(loader) = loader else { return frame.into() };
         // The call, not what it returns to.
         let address = address.saturating_sub(1);
-        let line = loader.find_location(address).ok().flatten().and_then(|place| Some((place.file?.to_owned(), place.line?)));
+        let line = loader
+            .find_location(address)
+            .ok()
+            .flatten()
+            .and_then(|place| Some((place.file?.to_owned(), place.line?)));
         let inlined = loader.find_frames(address).ok().and_then(|mut frames| {
             let function = frames.next().ok()??.function?;
             Some(function.demangle().ok()?.into_owned())
         });
-        let symbol = || loader.find_symbol(address).map(|name| addr2line::demangle_auto(name.into(), None).into_owned());
+        let symbol = || {
+            loader
+                .find_symbol(address)
+                .map(|name| addr2line::demangle_auto(name.into(), None).into_owned())
+        };
         let short = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
         match (inlined.or_else(symbol), line) {
             (Some(name), Some((source, line))) => format!("{name} ({source}:{line})"),
@@ -246,9 +299,13 @@ mod tests {
 
     #[test]
     fn what_is_none_is_refused() {
-        for wrong in
-            ["", "x", "terrace-sites 2 elsewhere 1 tiers a", &LIST.replace("4096 64", "4096 x"), &LIST.replace(" 0 4096\t", " 0\t")]
-        {
+        for wrong in [
+            "",
+            "x",
+            "terrace-sites 2 elsewhere 1 tiers a",
+            &LIST.replace("4096 64", "4096 x"),
+            &LIST.replace(" 0 4096\t", " 0\t"),
+        ] {
             assert_eq!(parse(7, wrong), None, "{wrong}");
         }
     }
@@ -267,7 +324,12 @@ mod tests {
         let object = std::fs::read(&own).unwrap();
         let file = object::File::parse(&*object).unwrap();
         use object::{Object, ObjectSymbol};
-        let symbol = file.symbols().find(|symbol| symbol.name().is_ok_and(|name| name.contains("a_function_that_is_named"))).unwrap();
+        let symbol = file
+            .symbols()
+            .find(|symbol| {
+                symbol.name().is_ok_and(|name| name.contains("a_function_that_is_named"))
+            })
+            .unwrap();
         let name = symbols.name(&format!("{}+0x{:x}", own.display(), symbol.address() + 5));
         assert!(name.contains("sites.rs"), "{name}");
         assert_eq!(symbols.name("/nowhere+0x12"), "/nowhere+0x12");

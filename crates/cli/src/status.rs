@@ -93,10 +93,14 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     std::thread::sleep(FIRST_WAIT);
     loop {
         let status = look(&mut before);
-        let text = if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) };
+        let text =
+            if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) };
         let mut out = io::stdout().lock();
         // Whoever reads it may have seen enough.
-        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() || !arguments.watch || status.runs.is_empty() {
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()
+            || !arguments.watch
+            || status.runs.is_empty()
+        {
             return Ok(0);
         }
         drop(out);
@@ -115,14 +119,21 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     let newest = figures::newest_pages(&run.path);
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
-        let (Some(image), Some(page)) = (figures::read_image(&file), figures::read_figures(&file)) else { continue };
+        let (Some(image), Some(page)) = (figures::read_image(&file), figures::read_figures(&file))
+        else {
+            continue;
+        };
         if lives(&image) {
             let process = process(&file, &image, &page, before);
             processes.push((file.started_ns, process));
         }
     }
     processes.sort_by_key(|(started_ns, process)| (*started_ns, process.pid));
-    Run { directory: run.path, about: run.about, processes: processes.into_iter().map(|(_, process)| process).collect() }
+    Run {
+        directory: run.path,
+        about: run.about,
+        processes: processes.into_iter().map(|(_, process)| process).collect(),
+    }
 }
 
 /// Whether a process is there; one whose number means nothing here, as far as it speaks.
@@ -130,17 +141,25 @@ fn lives(image: &Image) -> bool {
     if image.pid_namespace != sys::pid_namespace() {
         return sys::now_ns().saturating_sub(image.updated_ns) < SILENT_NS;
     }
-    process::stat(image.pid).is_some_and(|stat| !stat.ended && (image.start_ticks == 0 || stat.start_ticks == image.start_ticks))
+    process::stat(image.pid).is_some_and(|stat| {
+        !stat.ended && (image.start_ticks == 0 || stat.start_ticks == image.start_ticks)
+    })
 }
 
-fn process(file: &PageFile, image: &Image, page: &Figures, before: &mut HashMap<PathBuf, Before>) -> Process {
+fn process(
+    file: &PageFile,
+    image: &Image,
+    page: &Figures,
+    before: &mut HashMap<PathBuf, Before>,
+) -> Process {
     let now_ns = sys::now_ns();
     let now = Before { at_ns: now_ns, faults: page.faults(), stall_ns: page.stall_ns };
     let then = before.insert(file.path.clone(), now).unwrap_or(now);
     let interval_s = (now.at_ns - then.at_ns) as f64 / 1e9;
     let rate = |more: u64| if interval_s > 0.0 { more as f64 / interval_s } else { 0.0 };
     let measures = matches!(image.state, State::Observing | State::Active);
-    let silent_ns = Some(now_ns.saturating_sub(image.updated_ns)).filter(|silent| measures && *silent > SILENT_NS);
+    let silent_ns = Some(now_ns.saturating_sub(image.updated_ns))
+        .filter(|silent| measures && *silent > SILENT_NS);
     Process {
         pid: image.pid,
         program: plain(&page.program),
@@ -158,9 +177,18 @@ fn process(file: &PageFile, image: &Image, page: &Figures, before: &mut HashMap<
         tiers: page
             .tiers
             .iter()
-            .map(|tier| TierNow { name: plain(&tier.name), logical_bytes: tier.pages.saturating_mul(PAGE_BYTES), faults: tier.faults })
+            .map(|tier| TierNow {
+                name: plain(&tier.name),
+                logical_bytes: tier.pages.saturating_mul(PAGE_BYTES),
+                faults: tier.faults,
+            })
             .collect(),
-        demoted_for: Reason::ALL.iter().map(|reason| reason.name()).zip(page.demoted_for).filter(|(_, pages)| *pages > 0).collect(),
+        demoted_for: Reason::ALL
+            .iter()
+            .map(|reason| reason.name())
+            .zip(page.demoted_for)
+            .filter(|(_, pages)| *pages > 0)
+            .collect(),
     }
 }
 
@@ -186,17 +214,32 @@ fn text(status: &Status) -> String {
         }
     }
     if status.runs_of_others > 0 {
-        lines.push(format!("other users' runs: {}; only they and root can look at them", status.runs_of_others));
+        lines.push(format!(
+            "other users' runs: {}; only they and root can look at them",
+            status.runs_of_others
+        ));
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn headline(run: &Run) -> String {
-    let Some(about) = &run.about else { return format!("{}: says nothing of itself", run.directory.display()) };
-    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let Some(about) = &run.about else {
+        return format!("{}: says nothing of itself", run.directory.display());
+    };
+    let seconds = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs());
     let dram = about.dram.parse().map_or(about.dram.clone(), bytes);
-    let what = if about.observe { "--observe".to_string() } else { format!("--dram {dram} --tiers {}", about.tiers) };
-    format!("{}  ({what}; for {})", plain(&about.command.join(" ")), duration(seconds.saturating_sub(about.started)))
+    let what = if about.observe {
+        "--observe".to_string()
+    } else {
+        format!("--dram {dram} --tiers {}", about.tiers)
+    };
+    format!(
+        "{}  ({what}; for {})",
+        plain(&about.command.join(" ")),
+        duration(seconds.saturating_sub(about.started))
+    )
 }
 
 fn row(process: &Process) -> Vec<String> {
@@ -221,9 +264,11 @@ fn row(process: &Process) -> Vec<String> {
     if held.len() > 1 {
         lines.push(format!("            data in {}", held.join(", ")));
     }
-    lines.extend(
-        process.silent_s.map(|silent_s| format!("            silent for {silent_s:.0}s: these figures are old (stopped, or starved)")),
-    );
+    lines.extend(process.silent_s.map(|silent_s| {
+        format!(
+            "            silent for {silent_s:.0}s: these figures are old (stopped, or starved)"
+        )
+    }));
     lines.extend(process.note.as_ref().map(|note| format!("            note: {note}")));
     lines
 }
@@ -245,7 +290,10 @@ mod tests {
 
     #[test]
     fn a_run_is_told_in_lines_that_a_terminal_can_show() {
-        assert_eq!(text(&Status { runs: Vec::new(), runs_of_others: 0 }), "nothing runs under Terrace here\n");
+        assert_eq!(
+            text(&Status { runs: Vec::new(), runs_of_others: 0 }),
+            "nothing runs under Terrace here\n"
+        );
         let about = About {
             command: vec!["redis-server".into(), "\u{1b}[2Jx".into()],
             dram: "60%".into(),
@@ -253,7 +301,11 @@ mod tests {
             observe: false,
             started: 0,
         };
-        let tier = |name: &str, mib: u64| TierNow { name: name.into(), logical_bytes: mib << 20, faults: 0 };
+        let tier = |name: &str, mib: u64| TierNow {
+            name: name.into(),
+            logical_bytes: mib << 20,
+            faults: 0,
+        };
         let process = Process {
             pid: 77,
             program: "redis-server".into(),
@@ -267,12 +319,22 @@ mod tests {
             tiers: vec![tier("dram", 100), tier("lz4", 200), tier("zstd:1", 0)],
             ..Process::default()
         };
-        let runs = vec![Run { directory: "/d".into(), about: Some(about), processes: vec![process] }];
+        let runs =
+            vec![Run { directory: "/d".into(), about: Some(about), processes: vec![process] }];
         let text = text(&Status { runs, runs_of_others: 2 });
-        assert!(text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "), "{text}");
+        assert!(
+            text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "),
+            "{text}"
+        );
         assert!(text.contains("      77  redis-server     active        300.0M    200.0M    200.0M      1234     3.1%\n"), "{text}");
-        assert!(text.contains("data in dram 100.0M, lz4 200.0M\n") && text.contains("silent for 7s"), "{text}");
-        assert!(text.ends_with("other users' runs: 2; only they and root can look at them\n"), "{text}");
+        assert!(
+            text.contains("data in dram 100.0M, lz4 200.0M\n") && text.contains("silent for 7s"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("other users' runs: 2; only they and root can look at them\n"),
+            "{text}"
+        );
         assert_eq!([42, 420, 11_220, 183_700].map(duration), ["42s", "7m", "3h 7m", "2d 3h"]);
     }
 }

@@ -238,12 +238,14 @@ impl Tree {
 
     /// True if there is a process that was not there before.
     fn take_in(&mut self) -> bool {
-        let changed = std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
+        let changed =
+            std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
         if changed.is_some() && changed == self.taken_in {
             return false;
         }
         // What is made within the same tick of the clock as the last change leaves the time as it is.
-        let settled = |changed: &SystemTime| changed.elapsed().is_ok_and(|since| since > CLOCK_TICK);
+        let settled =
+            |changed: &SystemTime| changed.elapsed().is_ok_and(|since| since > CLOCK_TICK);
         self.taken_in = changed.filter(settled);
         let files: Vec<figures::PageFile> = figures::page_files(&self.run_dir).collect();
         // Of those that ended and were taken out (`ended.rs`) nothing is needed any more.
@@ -292,7 +294,8 @@ impl Tree {
         for member in self.live() {
             let image = &member.image;
             let silent = now_ns.saturating_sub(image.updated_ns) > SILENT_NS;
-            let same = process::stat(image.pid).filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
+            let same = process::stat(image.pid)
+                .filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
             member.seen |= same.is_some();
             member.same = same.is_some_and(|stat| !stat.ended);
             member.gone = match same {
@@ -317,9 +320,18 @@ impl Tree {
             return Duration::ZERO;
         }
         let since = self.sharing_looked.map_or(Duration::MAX, |looked| now - looked);
-        let sharers: Vec<u32> = self.live().filter(|member| member.shares_pages()).map(|member| member.image.pid).collect();
-        let changed = sharers.len() != self.sharers.len() || sharers.iter().any(|pid| !self.sharers.contains(pid));
-        let rest = if changed { self.sharing_cost * SHARING_SHARE_CHANGED } else { SHARING_EVERY.max(self.sharing_cost * SHARING_SHARE) };
+        let sharers: Vec<u32> = self
+            .live()
+            .filter(|member| member.shares_pages())
+            .map(|member| member.image.pid)
+            .collect();
+        let changed = sharers.len() != self.sharers.len()
+            || sharers.iter().any(|pid| !self.sharers.contains(pid));
+        let rest = if changed {
+            self.sharing_cost * SHARING_SHARE_CHANGED
+        } else {
+            SHARING_EVERY.max(self.sharing_cost * SHARING_SHARE)
+        };
         if since < rest {
             return Duration::ZERO;
         }
@@ -339,7 +351,11 @@ impl Tree {
     /// Returns the least room that is left, to one of them or to all.
     fn assign(&mut self, now: Instant) -> u64 {
         let dram = self.dram;
-        let mut members: Vec<&mut Member> = self.members.values_mut().filter(|member| !member.gone && member.image.pid != 0).collect();
+        let mut members: Vec<&mut Member> = self
+            .members
+            .values_mut()
+            .filter(|member| !member.gone && member.image.pid != 0)
+            .collect();
         members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
         let (apart, mut idle_bytes) = self.apart;
         let (mut logical, mut physical, mut peak, mut at_floor) = (0u64, 0u64, 0u64, true);
@@ -358,24 +374,32 @@ impl Tree {
             let own = |bytes: u64| (bytes as f64 * member.own) as u64;
             let stuck = image.at_floor || image.state == State::Frozen;
             at_floor &= stuck;
-            member.floor = if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
+            member.floor =
+                if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
             logical += own(image.logical_bytes);
             physical += own(image.physical_bytes);
             // A burst between two looks is over at the second, but the process saw it.
             let burst = image.peak_physical_bytes > member.peak;
             peak += own(if burst { image.peak_physical_bytes } else { image.physical_bytes });
             member.peak = image.peak_physical_bytes;
-            needs.push(Need { demand: own(image.logical_bytes + image.peak_overhead_bytes), floor: member.floor as u64 });
+            needs.push(Need {
+                demand: own(image.logical_bytes + image.peak_overhead_bytes),
+                floor: member.floor as u64,
+            });
         }
         logical += idle_bytes;
         physical += idle_bytes;
-        self.together.peak_physical_bytes = self.together.peak_physical_bytes.max(peak + idle_bytes);
+        self.together.peak_physical_bytes =
+            self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
         let share = dram.budget_bytes(self.touched_max);
         let budget = match dram {
             Dram::Share(_) => {
                 let now_s = (now - self.begun).as_secs_f64();
-                self.growth.limit(growth::Look { now_s, most: self.touched_max, data: logical, physical, share }, room::after)
+                self.growth.limit(
+                    growth::Look { now_s, most: self.touched_max, data: logical, physical, share },
+                    room::after,
+                )
             }
             Dram::Bytes(_) | Dram::Unlimited => share,
         };
@@ -393,28 +417,47 @@ impl Tree {
                 beginning
             } else if member.image.counts() {
                 // Its own account has shared pages in full.
-                ((shares.next().expect("one share for each need") as f64 / member.own) as u64).min(budget)
+                ((shares.next().expect("one share for each need") as f64 / member.own) as u64)
+                    .min(budget)
             } else {
                 continue;
             };
             room = room.min(share.saturating_sub(member.image.physical_bytes));
             let assigned = (share.max(1), member.told_logical);
-            if member.written != Some(assigned) && figures::write_share(&member.file.path, assigned.0, assigned.1).is_ok() {
+            if member.written != Some(assigned)
+                && figures::write_share(&member.file.path, assigned.0, assigned.1).is_ok()
+            {
                 member.written = Some(assigned);
             }
         }
-        self.record(now, budget, logical, physical, at_floor && processes > 0 && physical > budget, processes);
+        self.record(
+            now,
+            budget,
+            logical,
+            physical,
+            at_floor && processes > 0 && physical > budget,
+            processes,
+        );
         room
     }
 
-    fn record(&mut self, now: Instant, budget: u64, logical: u64, physical: u64, at_floor: bool, processes: usize) {
+    fn record(
+        &mut self,
+        now: Instant,
+        budget: u64,
+        logical: u64,
+        physical: u64,
+        at_floor: bool,
+        processes: usize,
+    ) {
         let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
         self.looked = Some(now);
         self.seconds += seconds;
         self.logical_byte_s += logical as f64 * seconds;
         self.physical_byte_s += physical as f64 * seconds;
         self.kept.add(physical, budget, at_floor, seconds);
-        let mean = |integral: f64| if self.seconds > 0.0 { (integral / self.seconds) as u64 } else { 0 };
+        let mean =
+            |integral: f64| if self.seconds > 0.0 { (integral / self.seconds) as u64 } else { 0 };
         let budget_met = self.kept.is_kept();
         self.together = Together {
             processes: self.together.processes.max(processes),
@@ -459,14 +502,21 @@ mod tests {
     fn put(directory: &Path, pid: u32, logical: u64, physical: u64) -> PathBuf {
         let ticks = process::stat(pid).expect("it lives").start_ticks;
         let mut page = page_of(pid, sys::now_ns(), ticks, sys::pid_namespace());
-        let mut set = |offset: usize, value: u64| page[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
-        for offset in [offset_of!(StatsPage, logical_bytes), offset_of!(StatsPage, peak_logical_bytes)] {
+        let mut set = |offset: usize, value: u64| {
+            page[offset..offset + 8].copy_from_slice(&value.to_ne_bytes())
+        };
+        for offset in
+            [offset_of!(StatsPage, logical_bytes), offset_of!(StatsPage, peak_logical_bytes)]
+        {
             set(offset, logical);
         }
-        for offset in [offset_of!(StatsPage, physical_bytes), offset_of!(StatsPage, peak_physical_bytes)] {
+        for offset in
+            [offset_of!(StatsPage, physical_bytes), offset_of!(StatsPage, peak_physical_bytes)]
+        {
             set(offset, physical);
         }
-        page[offset_of!(StatsPage, state)..][..4].copy_from_slice(&(State::Active as u32).to_ne_bytes());
+        page[offset_of!(StatsPage, state)..][..4]
+            .copy_from_slice(&(State::Active as u32).to_ne_bytes());
         let path = directory.join(format!("{pid}-1.stats"));
         std::fs::write(&path, page).unwrap();
         path

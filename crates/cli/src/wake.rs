@@ -79,29 +79,48 @@ impl Wakefulness {
     pub fn begin(latency_us: i32, run_dir: &Path) -> Result<Wakefulness, String> {
         let request = File::options().write(true).open(REQUESTS).map_err(|error| {
             let remedy = match error.raw_os_error() {
-                Some(libc::EACCES) => "run terrace as root, or as a user who may write to that file",
+                Some(libc::EACCES) => {
+                    "run terrace as root, or as a user who may write to that file"
+                }
                 Some(libc::EPERM) => "allow that device in the container",
                 _ => "it takes a kernel with CONFIG_CPU_IDLE, and that file in the container",
             };
             no_effect(&format!("{REQUESTS} cannot be opened ({error})"), remedy)
         })?;
-        let told = |name: &str| fs::read_to_string(Path::new(CPUIDLE).join(name)).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let told = |name: &str| {
+            fs::read_to_string(Path::new(CPUIDLE).join(name))
+                .map(|text| text.trim().to_owned())
+                .unwrap_or_default()
+        };
         if told("current_driver") == "none" {
             return Err(no_effect(
                 "no cpuidle driver knows how fast this machine's CPUs wake",
                 "in a virtual machine the driver haltpoll does, if the kernel has it",
             ));
         }
-        if latency_us > 0 && [told("current_driver"), told("current_governor")].iter().any(|name| name == "haltpoll") {
-            return Err(no_effect("the virtual machine's haltpoll knows no other latency than 0", "write --wake-latency 0"));
+        if latency_us > 0
+            && [told("current_driver"), told("current_governor")]
+                .iter()
+                .any(|name| name == "haltpoll")
+        {
+            return Err(no_effect(
+                "the virtual machine's haltpoll knows no other latency than 0",
+                "write --wake-latency 0",
+            ));
         }
-        Ok(Wakefulness { run_dir: run_dir.to_owned(), request, latency_us, demand: Demand::default() })
+        Ok(Wakefulness {
+            run_dir: run_dir.to_owned(),
+            request,
+            latency_us,
+            demand: Demand::default(),
+        })
     }
 
     /// Looks how many faults there were, and requests what is to be had or takes that back. Returns when to look again.
     pub fn look(&mut self) -> Duration {
         let begun = cpu_time();
-        let images = figures::page_files(&self.run_dir).filter_map(|file| figures::read_image(&file));
+        let images =
+            figures::page_files(&self.run_dir).filter_map(|file| figures::read_image(&file));
         let faults = images.map(|image| image.served_faults).sum();
         if let Some(wanted) = self.demand.is_wanted(Instant::now(), faults) {
             self.request(wanted);
@@ -129,7 +148,9 @@ impl Wakefulness {
 }
 
 fn no_effect(why: &str, remedy: &str) -> String {
-    format!("--wake-latency has no effect: {why}, so who faults may wait for an idle CPU to wake; {remedy}")
+    format!(
+        "--wake-latency has no effect: {why}, so who faults may wait for an idle CPU to wake; {remedy}"
+    )
 }
 
 /// When a fast wake-up pays.
@@ -149,7 +170,8 @@ impl Demand {
     /// There have been so many faults in all: whether to request it from now on, if that is another thing than before.
     fn is_wanted(&mut self, now: Instant, faults: u64) -> Option<bool> {
         let (before, faults_before) = self.looked.replace((now, faults))?;
-        let faults_per_s = faults.saturating_sub(faults_before) as f64 / (now - before).as_secs_f64().max(1e-3);
+        let faults_per_s =
+            faults.saturating_sub(faults_before) as f64 / (now - before).as_secs_f64().max(1e-3);
         if faults_per_s >= FAULTS_PER_S {
             self.busy = Some(now);
         }
@@ -184,7 +206,8 @@ mod tests {
     fn it_is_requested_while_there_are_faults_and_a_while_longer() {
         let mut demand = Demand::default();
         let start = Instant::now();
-        let mut look = |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
+        let mut look =
+            |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
         // Those before the first look: nobody knows when.
         assert_eq!(look(0, 1_000_000), None);
         assert_eq!(look(100, 1_000_050), None);
@@ -198,15 +221,26 @@ mod tests {
         assert_eq!(look(1000, 400), Some(true));
         assert_eq!(demand.held, Duration::from_millis(500));
         // Nobody looks for an hour.
-        assert!(demand.rest(start + Duration::from_millis(1100)) && !demand.rest(start + Duration::from_millis(1200)));
+        assert!(
+            demand.rest(start + Duration::from_millis(1100))
+                && !demand.rest(start + Duration::from_millis(1200))
+        );
         assert_eq!(demand.held, Duration::from_millis(600));
-        let mut look = |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
-        assert_eq!((look(3_600_000, 100_000), look(3_600_100, 100_000), look(3_600_200, 100_200)), (None, None, Some(true)));
+        let mut look =
+            |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
+        assert_eq!(
+            (look(3_600_000, 100_000), look(3_600_100, 100_000), look(3_600_200, 100_200)),
+            (None, None, Some(true))
+        );
     }
 
     #[test]
     fn latencies_are_read_and_written() {
-        for (text, latency) in [("off", WakeLatency::Off), ("0", WakeLatency::Within(0)), ("1000000", WakeLatency::Within(1_000_000))] {
+        for (text, latency) in [
+            ("off", WakeLatency::Off),
+            ("0", WakeLatency::Within(0)),
+            ("1000000", WakeLatency::Within(1_000_000)),
+        ] {
             assert_eq!(text.parse(), Ok(latency));
             assert_eq!(latency.to_string(), text);
         }

@@ -61,7 +61,11 @@ impl Witness {
         // is still its own.
         let same_group = unsafe { libc::getpgid(program) == libc::getpgrp() };
         await_senders();
-        let wait = if same_group && !came_to_it && STOPPING.contains(&signal) { ONE_AFTER_THE_OTHER } else { Duration::ZERO };
+        let wait = if same_group && !came_to_it && STOPPING.contains(&signal) {
+            ONE_AFTER_THE_OTHER
+        } else {
+            Duration::ZERO
+        };
         // A stop and a continuation discard each other where they are pending: what the witness had
         // may be gone by the other.
         let saw = self.ask(signal, wait) || opposite(signal).is_some_and(is_pending);
@@ -93,7 +97,9 @@ impl Witness {
         let question: Question = [signal, wait.as_millis() as i32];
         let bytes = question.map(i32::to_ne_bytes);
         let mut answer = [0];
-        self.answers = self.answers && self.socket.write_all(bytes.as_flattened()).is_ok() && self.socket.read_exact(&mut answer).is_ok();
+        self.answers = self.answers
+            && self.socket.write_all(bytes.as_flattened()).is_ok()
+            && self.socket.read_exact(&mut answer).is_ok();
         self.answers && answer == [1]
     }
 }
@@ -104,7 +110,9 @@ impl Drop for Witness {
         let since = Instant::now();
         // SAFETY: the status is not asked for. If it has been waited for already, there is no such
         // child.
-        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } == 0 && since.elapsed() < ENDS_WITHIN {
+        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } == 0
+            && since.elapsed() < ENDS_WITHIN
+        {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
@@ -196,7 +204,8 @@ pub fn rename(line: &CStr) {
     // What follows the name, which may hold anything, begins with field 3; where the arguments are
     // is in fields 48 and 49.
     let rest = stat.rsplit(')').next().unwrap_or_default();
-    let mut fields = rest.split_ascii_whitespace().skip(48 - 3).map_while(|field| field.parse::<usize>().ok());
+    let mut fields =
+        rest.split_ascii_whitespace().skip(48 - 3).map_while(|field| field.parse::<usize>().ok());
     if let (Some(from), Some(to)) = (fields.next(), fields.next())
         && from != 0
         && to > from
@@ -206,7 +215,11 @@ pub fn rename(line: &CStr) {
         // reads them any more. The new line is not longer, and the last byte stays 0.
         unsafe {
             std::ptr::write_bytes(from as *mut u8, 0, to - from);
-            std::ptr::copy_nonoverlapping(line.as_ptr(), from as *mut u8, line.len().min(to - from - 1));
+            std::ptr::copy_nonoverlapping(
+                line.as_ptr(),
+                from as *mut u8,
+                line.len().min(to - from - 1),
+            );
         }
     }
 }

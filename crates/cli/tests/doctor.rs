@@ -25,7 +25,8 @@ fn every_row_is_whole_and_the_status_is_the_verdict() {
 
 #[test]
 fn without_the_library_the_verdict_is_no() {
-    let output = terrace(&["doctor"]).env("TERRACE_LIBRARY", "/no/such/libterrace.so").output().unwrap();
+    let output =
+        terrace(&["doctor"]).env("TERRACE_LIBRARY", "/no/such/libterrace.so").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stdout(&output).contains("for want of") && stdout(&output).contains("libterrace.so"));
 }

@@ -32,13 +32,26 @@ fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
         (orphan.to_str().unwrap(), 127),
     ] {
         let report = scratch.path("r.json");
-        let output = scratch.terrace(&["run", "--report", report.to_str().unwrap(), "--", program]).output().unwrap();
+        let output = scratch
+            .terrace(&["run", "--report", report.to_str().unwrap(), "--", program])
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(status), "{program}: {}", stderr(&output));
-        assert!(stderr(&output).starts_with("terrace: ") && stderr(&output).lines().count() == 1, "{}", stderr(&output));
+        assert!(
+            stderr(&output).starts_with("terrace: ") && stderr(&output).lines().count() == 1,
+            "{}",
+            stderr(&output)
+        );
         assert!(!report.exists());
     }
     assert_eq!(scratch.run_directories(), [""; 0]);
-    assert!(std::fs::read_dir(scratch.path("")).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().ends_with(".tmp")));
+    assert!(
+        std::fs::read_dir(scratch.path("")).unwrap().all(|entry| !entry
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .ends_with(".tmp"))
+    );
 }
 
 #[test]
@@ -55,19 +68,49 @@ fn what_is_wrong_with_us_is_125_and_starts_nothing() {
         (vec!["--knob", "0.5"], "--knob"),
         (vec!["--report", "/no/such/directory/r.json"], "the report cannot be written"),
         (vec!["--config", "/no/such/file.toml"], "cannot read the settings"),
-        (vec!["--config", bad_config.to_str().unwrap()], "bad.toml:2:1: unknown key `drma` in [run]; did you mean `dram`?"),
+        (
+            vec!["--config", bad_config.to_str().unwrap()],
+            "bad.toml:2:1: unknown key `drma` in [run]; did you mean `dram`?",
+        ),
     ] {
         let arguments: Vec<&str> = [vec!["run"], flags.clone(), touch.to_vec()].concat();
         let output = scratch.terrace(&arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{flags:?}: {}", stderr(&output));
-        assert!(stderr(&output).starts_with("terrace: ") && stderr(&output).contains(message), "{flags:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).starts_with("terrace: ") && stderr(&output).contains(message),
+            "{flags:?}: {}",
+            stderr(&output)
+        );
     }
-    let stress = scratch.terrace(&[&["run"], &touch[..]].concat()).env("TERRACE_STRESS", "much").output().unwrap();
-    assert!(stress.status.code() == Some(125) && stderr(&stress).contains("TERRACE_STRESS"), "{}", stderr(&stress));
-    let nested = scratch.terrace(&["run", "--", env!("CARGO_BIN_EXE_terrace"), "run", touch[0], touch[1], touch[2]]).output().unwrap();
-    assert!(nested.status.code() == Some(125) && stderr(&nested).contains("already inside a `terrace run`"), "{}", stderr(&nested));
-    let lost = terrace(&[&["run"], &touch[..]].concat()).env("TERRACE_LIBRARY", "/no/such/libterrace.so").output().unwrap();
-    assert!(lost.status.code() == Some(125) && stderr(&lost).contains("TERRACE_LIBRARY"), "{}", stderr(&lost));
+    let stress = scratch
+        .terrace(&[&["run"], &touch[..]].concat())
+        .env("TERRACE_STRESS", "much")
+        .output()
+        .unwrap();
+    assert!(
+        stress.status.code() == Some(125) && stderr(&stress).contains("TERRACE_STRESS"),
+        "{}",
+        stderr(&stress)
+    );
+    let nested = scratch
+        .terrace(&["run", "--", env!("CARGO_BIN_EXE_terrace"), "run", touch[0], touch[1], touch[2]])
+        .output()
+        .unwrap();
+    assert!(
+        nested.status.code() == Some(125)
+            && stderr(&nested).contains("already inside a `terrace run`"),
+        "{}",
+        stderr(&nested)
+    );
+    let lost = terrace(&[&["run"], &touch[..]].concat())
+        .env("TERRACE_LIBRARY", "/no/such/libterrace.so")
+        .output()
+        .unwrap();
+    assert!(
+        lost.status.code() == Some(125) && stderr(&lost).contains("TERRACE_LIBRARY"),
+        "{}",
+        stderr(&lost)
+    );
     assert!(!witness.exists());
     assert_eq!(terrace(&["run"]).output().unwrap().status.code(), Some(125));
     assert_eq!(terrace(&["nonsense"]).output().unwrap().status.code(), Some(125));
@@ -76,12 +119,19 @@ fn what_is_wrong_with_us_is_125_and_starts_nothing() {
 #[test]
 fn a_budget_that_cannot_be_meant_is_remarked_on_and_the_run_goes_on() {
     let Some(scratch) = Scratch::new() else { return };
-    let run = |dram: &str| scratch.terrace(&["run", "--dram", dram, "--", "sh", "-c", "exit 7"]).output().unwrap();
-    let remarks = |text: &str| text.lines().filter(|line| line.starts_with("terrace: --dram ")).count();
+    let run = |dram: &str| {
+        scratch.terrace(&["run", "--dram", dram, "--", "sh", "-c", "exit 7"]).output().unwrap()
+    };
+    let remarks =
+        |text: &str| text.lines().filter(|line| line.starts_with("terrace: --dram ")).count();
     for (dram, remark) in [("1M", "cannot be kept"), ("20T", "is more than this m")] {
         let output = run(dram);
         assert_eq!(output.status.code(), Some(7));
-        assert!(stderr(&output).contains(remark) && remarks(&stderr(&output)) == 1, "{dram}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(remark) && remarks(&stderr(&output)) == 1,
+            "{dram}: {}",
+            stderr(&output)
+        );
     }
     for dram in ["64M", "60%", "unlimited"] {
         assert_eq!(remarks(&stderr(&run(dram))), 0, "{dram}");
@@ -92,19 +142,32 @@ fn a_budget_that_cannot_be_meant_is_remarked_on_and_the_run_goes_on() {
 fn a_bare_number_is_refused_and_no_words_at_all_get_help() {
     let Some(scratch) = Scratch::new() else { return };
     let witness = scratch.path("ran");
-    let output = scratch.terrace(&["run", "--dram", "60", "--", "touch", witness.to_str().unwrap()]).output().unwrap();
+    let output = scratch
+        .terrace(&["run", "--dram", "60", "--", "touch", witness.to_str().unwrap()])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("did you mean 60% or 60M?") && !witness.exists(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("did you mean 60% or 60M?") && !witness.exists(),
+        "{}",
+        stderr(&output)
+    );
     let output = terrace::<&str>(&[]).output().unwrap();
-    assert!(output.status.success() && stdout(&output).contains("Usage: terrace"), "{}", stdout(&output));
+    assert!(
+        output.status.success() && stdout(&output).contains("Usage: terrace"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[test]
 fn a_report_may_go_to_standard_output() {
     let Some(scratch) = Scratch::new() else { return };
-    let output = scratch.terrace(&["run", "--report", "-", "--", "echo", "hello"]).output().unwrap();
+    let output =
+        scratch.terrace(&["run", "--report", "-", "--", "echo", "hello"]).output().unwrap();
     let text = stdout(&output);
-    let report: serde_json::Value = serde_json::from_str(text.strip_prefix("hello\n").unwrap()).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_str(text.strip_prefix("hello\n").unwrap()).unwrap();
     assert_eq!(report["exit_status"], 0);
 }
 
@@ -114,12 +177,23 @@ fn a_program_killed_by_a_signal_takes_us_with_it_after_the_report() {
     for (name, signal) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)] {
         let report = scratch.path("r.json");
         let script = format!("kill -{name} $$");
-        let output = scratch.terrace(&["run", "--report", report.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
+        let output = scratch
+            .terrace(&["run", "--report", report.to_str().unwrap(), "--", "sh", "-c", &script])
+            .output()
+            .unwrap();
         assert_eq!(output.status.signal(), Some(signal), "{name}");
         assert!(!output.status.core_dumped());
-        assert!(stderr(&output).contains(&format!("killed by signal {signal}")), "{}", stderr(&output));
-        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-        assert_eq!((&report["exit_status"], &report["signal"]), (&(128 + signal).into(), &signal.into()));
+        assert!(
+            stderr(&output).contains(&format!("killed by signal {signal}")),
+            "{}",
+            stderr(&output)
+        );
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        assert_eq!(
+            (&report["exit_status"], &report["signal"]),
+            (&(128 + signal).into(), &signal.into())
+        );
     }
     assert_eq!(scratch.run_directories(), [""; 0]);
 }

@@ -31,7 +31,8 @@ const FIELDS: [&str; 19] = [
 ];
 
 fn report(scratch: &Scratch) -> Value {
-    let report: Value = serde_json::from_slice(&std::fs::read(scratch.path("r.json")).unwrap()).unwrap();
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(scratch.path("r.json")).unwrap()).unwrap();
     for field in FIELDS {
         assert!(report.get(field).is_some(), "{field} in {report}");
     }
@@ -52,12 +53,31 @@ fn report(scratch: &Scratch) -> Value {
 fn a_library_that_never_comes_up_is_said() {
     let Some(scratch) = Scratch::new() else { return };
     let path = scratch.path("r.json");
-    let output =
-        scratch.terrace(&["run", "--dram", "1G", "--report", path.to_str().unwrap(), "--", "sh", "-c", "exit 4"]).output().unwrap();
+    let output = scratch
+        .terrace(&[
+            "run",
+            "--dram",
+            "1G",
+            "--report",
+            path.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            "exit 4",
+        ])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(4));
-    assert!(stderr(&output).contains("not managed: libterrace.so never came up"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("not managed: libterrace.so never came up"),
+        "{}",
+        stderr(&output)
+    );
     let report = report(&scratch);
-    assert_eq!((&report["managed"], &report["exit_status"], &report["budget_bytes"]), (&false.into(), &4.into(), &(1u64 << 30).into()));
+    assert_eq!(
+        (&report["managed"], &report["exit_status"], &report["budget_bytes"]),
+        (&false.into(), &4.into(), &(1u64 << 30).into())
+    );
     assert!(report["saved_bytes"].is_null() && report["logical_bytes"].is_null());
 }
 
@@ -82,17 +102,38 @@ fn the_page_of_the_program_is_the_report() {
     });
     let path = scratch.path("r.json");
     // The child process of the shell has a page of its own.
-    let arguments = ["run", "--dram", "64M", "--report", path.to_str().unwrap(), "--", "sh", "-c", "sleep 0.01; exit 0"];
+    let arguments = [
+        "run",
+        "--dram",
+        "64M",
+        "--report",
+        path.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.01; exit 0",
+    ];
     let output = scratch.terrace(&arguments).env("STUB_PAGE", page).output().unwrap();
     let text = stderr(&output);
     assert!(
-        text.contains("  saved 2.0M of 5.0M (40%)") && text.contains("9.0us p50, 31us p99") && text.contains("budget 64.0M: kept"),
+        text.contains("  saved 2.0M of 5.0M (40%)")
+            && text.contains("9.0us p50, 31us p99")
+            && text.contains("budget 64.0M: kept"),
         "{text}"
     );
     let report = report(&scratch);
-    assert_eq!((&report["managed"], &report["state"], &report["saved_bytes"]), (&true.into(), &"active".into(), &(2u64 << 20).into()));
-    assert_eq!((&report["tiers"][1]["name"], &report["tiers"][1]["fault_p50_us"]), (&"lz4".into(), &9.0.into()));
-    assert_eq!((&report["mean_window_s"], &report["moves"]["promoted_pages"]), (&0.005.into(), &11.into()));
+    assert_eq!(
+        (&report["managed"], &report["state"], &report["saved_bytes"]),
+        (&true.into(), &"active".into(), &(2u64 << 20).into())
+    );
+    assert_eq!(
+        (&report["tiers"][1]["name"], &report["tiers"][1]["fault_p50_us"]),
+        (&"lz4".into(), &9.0.into())
+    );
+    assert_eq!(
+        (&report["mean_window_s"], &report["moves"]["promoted_pages"]),
+        (&0.005.into(), &11.into())
+    );
     let processes = report["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 2);
     assert_eq!(processes.iter().filter(|process| process["main"] == true).count(), 1);
@@ -127,10 +168,22 @@ fn a_page_that_lies_is_not_believed() {
         }
     });
     let path = scratch.path("r.json");
-    let arguments = ["run", "--dram", "64M", "--report", path.to_str().unwrap(), "--", "sh", "-c", "sleep 0.9; exit 0"];
+    let arguments = [
+        "run",
+        "--dram",
+        "64M",
+        "--report",
+        path.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.9; exit 0",
+    ];
     let output = scratch.terrace(&arguments).env("STUB_PAGE", page).output().unwrap();
     let report = report(&scratch);
-    let number = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {report}"));
+    let number = |path: &str| {
+        report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {report}"))
+    };
     for path in [
         "/peak_physical_bytes",
         "/mean_physical_bytes",
@@ -157,27 +210,56 @@ fn a_program_out_of_reach_runs_and_nothing_is_pretended() {
     let source = "#include <stdlib.h>\nint main(void) { return getenv(\"LD_PRELOAD\") ? 1 : 9; }\n";
     let Some(program) = scratch.program("static", source, &["-static"]) else { return };
     let (program, path) = (program.to_str().unwrap().to_owned(), scratch.path("r.json"));
-    let output = scratch.terrace(&["run", "--report", path.to_str().unwrap(), "--", &program]).output().unwrap();
+    let output = scratch
+        .terrace(&["run", "--report", path.to_str().unwrap(), "--", &program])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(9), "{}", stderr(&output));
     let text = stderr(&output);
-    assert!(text.lines().next().unwrap().contains("is statically linked, so its memory cannot be managed"), "{text}");
+    assert!(
+        text.lines()
+            .next()
+            .unwrap()
+            .contains("is statically linked, so its memory cannot be managed"),
+        "{text}"
+    );
     assert_eq!(text.lines().count(), 2, "{text}");
     let report = report(&scratch);
-    assert_eq!((&report["managed"], &report["note"]), (&false.into(), &"it is statically linked".into()));
+    assert_eq!(
+        (&report["managed"], &report["note"]),
+        (&false.into(), &"it is statically linked".into())
+    );
     let script = scratch.script("script", &format!("#!{program}\n"));
-    let output = scratch.terrace(&["run", "--strict", "--", script.to_str().unwrap()]).output().unwrap();
+    let output =
+        scratch.terrace(&["run", "--strict", "--", script.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("is statically linked") && stderr(&output).contains("--strict"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("is statically linked") && stderr(&output).contains("--strict"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn the_program_is_told_the_settings() {
     let Some(scratch) = Scratch::new() else { return };
-    let config = scratch.file("t.toml", "[run]\ndram = \"50%\"\ntiers = \"dram,lz4\"\nobserve = true\nverify = true\n");
-    let script =
-        "echo $TERRACE_DRAM $TERRACE_TIERS $TERRACE_OBSERVE $TERRACE_STRICT $TERRACE_VERIFY; echo $LD_PRELOAD; stat -c %a $TERRACE_RUN_DIR";
+    let config = scratch.file(
+        "t.toml",
+        "[run]\ndram = \"50%\"\ntiers = \"dram,lz4\"\nobserve = true\nverify = true\n",
+    );
+    let script = "echo $TERRACE_DRAM $TERRACE_TIERS $TERRACE_OBSERVE $TERRACE_STRICT $TERRACE_VERIFY; echo $LD_PRELOAD; stat -c %a $TERRACE_RUN_DIR";
     let output = scratch
-        .terrace(&["run", "--config", config.to_str().unwrap(), "--dram", "2G", "--", "sh", "-c", script])
+        .terrace(&[
+            "run",
+            "--config",
+            config.to_str().unwrap(),
+            "--dram",
+            "2G",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
         .env("LD_PRELOAD", "")
         .output()
         .unwrap();
@@ -194,7 +276,10 @@ fn a_report_that_cannot_be_put_down_at_the_end_is_said() {
     std::fs::create_dir(&directory).unwrap();
     let path = directory.join("r.json");
     let script = format!("rm -r {}; exit 6", directory.display());
-    let output = scratch.terrace(&["run", "--report", path.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
+    let output = scratch
+        .terrace(&["run", "--report", path.to_str().unwrap(), "--", "sh", "-c", &script])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(stderr(&output).contains("the report could not be put at"), "{}", stderr(&output));
 }

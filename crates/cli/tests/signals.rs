@@ -24,11 +24,17 @@ fn line(child: &mut Child) -> String {
 #[test]
 fn a_sent_signal_is_passed_on_and_the_programs_answer_counts() {
     let Some(scratch) = Scratch::new() else { return };
-    for (name, signal) in
-        [("TERM", libc::SIGTERM), ("INT", libc::SIGINT), ("HUP", libc::SIGHUP), ("USR1", libc::SIGUSR1), ("WINCH", libc::SIGWINCH)]
-    {
-        let script = format!("trap 'echo got; exit 5' {name}; echo ready; while :; do sleep 0.02; done");
-        let mut child = scratch.shell(&script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    for (name, signal) in [
+        ("TERM", libc::SIGTERM),
+        ("INT", libc::SIGINT),
+        ("HUP", libc::SIGHUP),
+        ("USR1", libc::SIGUSR1),
+        ("WINCH", libc::SIGWINCH),
+    ] {
+        let script =
+            format!("trap 'echo got; exit 5' {name}; echo ready; while :; do sleep 0.02; done");
+        let mut child =
+            scratch.shell(&script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         assert_eq!(line(&mut child), "ready\n");
         send(&child, signal);
         assert_eq!(line(&mut child), "got\n", "{name}");
@@ -39,7 +45,12 @@ fn a_sent_signal_is_passed_on_and_the_programs_answer_counts() {
 #[test]
 fn a_signal_that_kills_the_program_kills_us() {
     let Some(scratch) = Scratch::new() else { return };
-    let mut child = scratch.shell("echo ready; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = scratch
+        .shell("echo ready; exec sleep 60")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     assert_eq!(line(&mut child), "ready\n");
     send(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
@@ -49,10 +60,20 @@ fn a_signal_that_kills_the_program_kills_us() {
 #[test]
 fn what_a_killed_run_leaves_is_removed_by_the_next() {
     let Some(scratch) = Scratch::new() else { return };
-    let mut lives = scratch.shell("echo ready; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lives = scratch
+        .shell("echo ready; exec sleep 60")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     assert_eq!(line(&mut lives), "ready\n");
     let others = scratch.run_directories();
-    let mut killed = scratch.shell("echo $$; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut killed = scratch
+        .shell("echo $$; exec sleep 60")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let program: i32 = line(&mut killed).trim().parse().unwrap();
     send(&killed, libc::SIGKILL);
     killed.wait().unwrap();
@@ -80,7 +101,8 @@ fn what_the_program_sends_to_its_own_group_comes_once() {
 fn the_terminals_interrupt_comes_once() {
     let Some(scratch) = Scratch::new() else { return };
     let (mut keyboard, terminal) = pseudo_terminal();
-    let script = "trap 'echo got' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.1; done; echo end";
+    let script =
+        "trap 'echo got' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.1; done; echo end";
     let mut command = scratch.shell(script);
     command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::null());
     // SAFETY: two system calls between fork and exec, which make standard input the terminal of a session of its own.
@@ -104,7 +126,10 @@ fn pseudo_terminal() -> (File, File) {
     let (mut ours, mut theirs) = (-1, -1);
     let none = std::ptr::null_mut();
     // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked for or given.
-    assert_eq!(unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) }, 0);
+    assert_eq!(
+        unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) },
+        0
+    );
     // SAFETY: openpty has just made both descriptors for us.
     unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
 }
@@ -146,7 +171,8 @@ fn a_stopped_and_continued_run_goes_on() {
     let mut command = scratch.shell("echo ready; read word; echo $word");
     // Of a process group whose starters are all gone the kernel stops nobody; this one's is here.
     command.process_group(0);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(line(&mut child), "ready\n");
     send(&child, libc::SIGTSTP);
     let until = Instant::now() + Duration::from_secs(10);

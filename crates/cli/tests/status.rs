@@ -13,7 +13,9 @@ use terrace_pager::stats::{self, State};
 fn runs(scratch: &Scratch) -> Vec<Value> {
     let output = scratch.terrace(&["status", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let ours = |run: &Value| run["directory"].as_str().unwrap().starts_with(scratch.path("runs").to_str().unwrap());
+    let ours = |run: &Value| {
+        run["directory"].as_str().unwrap().starts_with(scratch.path("runs").to_str().unwrap())
+    };
     status["runs"].as_array().unwrap().iter().filter(|run| ours(run)).cloned().collect()
 }
 
@@ -21,7 +23,9 @@ fn await_runs(scratch: &Scratch, wanted: usize) -> Vec<Value> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let runs = runs(scratch);
-        let whole = runs.iter().all(|run| run["processes"].as_array().is_some_and(|processes| !processes.is_empty()));
+        let whole = runs
+            .iter()
+            .all(|run| run["processes"].as_array().is_some_and(|processes| !processes.is_empty()));
         if runs.len() == wanted && whole {
             return runs;
         }
@@ -44,7 +48,13 @@ fn runs_are_told_while_they_live() {
     });
     let start = |dram: &str| -> Child {
         let mut command = scratch.terrace(&["run", "--dram", dram, "--", "sleep", "60"]);
-        command.env("STUB_PAGE", &page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        command
+            .env("STUB_PAGE", &page)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
     };
     let (mut first, mut second) = (start("60%"), start("2G"));
     let told = await_runs(&scratch, 2);
@@ -54,13 +64,21 @@ fn runs_are_told_while_they_live() {
     for run in &told {
         let process = &run["processes"][0];
         assert_eq!((&run["command"][0], &process["program"]), (&"sleep".into(), &"sleep".into()));
-        assert_eq!((&process["state"], &process["logical_bytes"]), (&"active".into(), &(300u64 << 20).into()));
+        assert_eq!(
+            (&process["state"], &process["logical_bytes"]),
+            (&"active".into(), &(300u64 << 20).into())
+        );
         assert!(process["silent_s"].as_f64() > Some(5.0), "its page is not written to: {process}");
     }
     let text = stdout(&scratch.terrace(&["status"]).output().unwrap());
-    assert!(text.contains("sleep 60  (--dram 60% --tiers dram,lz4,zstd:1; for ") && text.contains("these figures are old"), "{text}");
+    assert!(
+        text.contains("sleep 60  (--dram 60% --tiers dram,lz4,zstd:1; for ")
+            && text.contains("these figures are old"),
+        "{text}"
+    );
     // A killed run is none, though its program lives.
-    let pids: Vec<i32> = told.iter().map(|run| run["processes"][0]["pid"].as_i64().unwrap() as i32).collect();
+    let pids: Vec<i32> =
+        told.iter().map(|run| run["processes"][0]["pid"].as_i64().unwrap() as i32).collect();
     first.kill().unwrap();
     first.wait().unwrap();
     await_runs(&scratch, 1);

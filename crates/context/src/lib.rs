@@ -71,7 +71,8 @@ impl Stack {
         let main = unsafe { __libc_stack_end };
         // SAFETY: asks for a number.
         let description = unsafe { libc::pthread_self() } as usize;
-        let ends = |high: usize, len: usize| Stack { low: high.saturating_sub(len), high: high & !7 };
+        let ends =
+            |high: usize, len: usize| Stack { low: high.saturating_sub(len), high: high & !7 };
         let main = ends(main, MAIN_LEN.load(Relaxed));
         if main.holds(here) { main } else { ends(description, THREADS_LEN.load(Relaxed)) }
     }
@@ -165,7 +166,8 @@ fn walk(stack: &Stack, caller: Caller, mut step: impl FnMut(Step)) {
         };
         let next = base.wrapping_add_signed(rule.frame_offset());
         // Upwards, in whole words, and not beyond the end.
-        if next <= frame || next > stack.high || next - frame > FRAME_MAX || !next.is_multiple_of(8) {
+        if next <= frame || next > stack.high || next - frame > FRAME_MAX || !next.is_multiple_of(8)
+        {
             return step(Step::Height(stack.high - frame));
         }
         if let Some(offset) = rule.saved_pointer() {

@@ -6,7 +6,14 @@ use std::hint::black_box;
 /// Fills in where it was called from, as the public names of the malloc family do.
 #[unsafe(naked)]
 unsafe extern "C" fn where_from(caller: *mut Caller) {
-    naked_asm!("mov rax, [rsp]", "mov [rdi], rax", "lea rax, [rsp + 8]", "mov [rdi + 8], rax", "mov [rdi + 16], rbp", "ret")
+    naked_asm!(
+        "mov rax, [rsp]",
+        "mov [rdi], rax",
+        "lea rax, [rsp + 8]",
+        "mov [rdi + 8], rax",
+        "mov [rdi + 16], rbp",
+        "ret"
+    )
 }
 
 /// Calls with nonsense in `rbp`, as code without frame pointers does.
@@ -75,7 +82,11 @@ fn look() -> Seen {
     let mut theirs = [std::ptr::null_mut(); DEPTH_MAX];
     // SAFETY: writes at most as many.
     let known = unsafe { libc::backtrace(theirs.as_mut_ptr(), DEPTH_MAX as i32) } as usize;
-    (id(&stack, caller), ours[1..len].to_vec(), theirs[1..known].iter().map(|address| *address as usize).collect())
+    (
+        id(&stack, caller),
+        ours[1..len].to_vec(),
+        theirs[1..known].iter().map(|address| *address as usize).collect(),
+    )
 }
 
 extern "C" fn look_and_keep() {
@@ -118,7 +129,9 @@ fn frames_are_those_that_libgcc_finds() {
 
 #[test]
 fn they_are_in_threads_too() {
-    with_depth(16, || std::thread::spawn(|| agree(&recurse(2, &look), 16)).join().expect("they agree"));
+    with_depth(16, || {
+        std::thread::spawn(|| agree(&recurse(2, &look), 16)).join().expect("they agree")
+    });
 }
 
 #[test]

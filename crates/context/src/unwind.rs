@@ -7,7 +7,8 @@
 //! locks too; on older C libraries no address has a rule.
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindSection,
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule,
+    UnwindContext, UnwindContextStorage, UnwindSection,
 };
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -52,7 +53,12 @@ impl Rule {
             }
             Some(_) => return None,
         };
-        Some(Rule(KIND_RULE | u64::from(base == Base::FramePointer) << 2 | saved | u64::from(offset as u32) << 32))
+        Some(Rule(
+            KIND_RULE
+                | u64::from(base == Base::FramePointer) << 2
+                | saved
+                | u64::from(offset as u32) << 32,
+        ))
     }
 
     /// Nobody called this frame.
@@ -86,7 +92,8 @@ struct Cached {
     rule: AtomicU64,
 }
 
-static CACHE: [Cached; RULES] = [const { Cached { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; RULES];
+static CACHE: [Cached; RULES] =
+    [const { Cached { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; RULES];
 /// Goes into every key. Another one after a library was unloaded, because another library may come to its place.
 static GENERATION: AtomicU64 = AtomicU64::new(1 << GENERATION_SHIFT);
 /// Above any address.
@@ -98,7 +105,11 @@ pub fn rule_after(address: usize, stack_left: usize) -> Option<Rule> {
     let key = address as u64 ^ GENERATION.load(Relaxed);
     let cached = &CACHE[place(address)];
     let rule = cached.rule.load(Relaxed);
-    let rule = if cached.key.load(Relaxed) ^ rule == key && rule != 0 { Rule(rule) } else { look_up(address, key, stack_left) };
+    let rule = if cached.key.load(Relaxed) ^ rule == key && rule != 0 {
+        Rule(rule)
+    } else {
+        look_up(address, key, stack_left)
+    };
     (rule != Rule::NONE).then_some(rule)
 }
 
@@ -123,7 +134,9 @@ fn look_up(address: usize, key: u64, stack_left: usize) -> Rule {
 
 /// Forgets all rules: a library was unloaded.
 pub fn forget() {
-    let next = |generation: u64| Some(generation.wrapping_add(1 << GENERATION_SHIFT).max(1 << GENERATION_SHIFT));
+    let next = |generation: u64| {
+        Some(generation.wrapping_add(1 << GENERATION_SHIFT).max(1 << GENERATION_SHIFT))
+    };
     let _ = GENERATION.fetch_update(Relaxed, Relaxed, next);
 }
 
@@ -167,7 +180,11 @@ pub fn object_of(address: usize) -> Option<(usize, String)> {
     // running, so whoever unloads it breaks more than this.
     let (base, name) = unsafe { ((*map).base, (*map).name) };
     // SAFETY: as above; a NUL-terminated name.
-    let name = if name.is_null() { String::new() } else { unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned() };
+    let name = if name.is_null() {
+        String::new()
+    } else {
+        unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    };
     Some((base, name))
 }
 

@@ -95,7 +95,12 @@ impl Account {
 
     /// CPU time of our threads so far.
     fn cpu_ns(&self) -> u64 {
-        self.threads.lock().iter().filter_map(|fd| sys::ran_and_waited_ns(*fd)).map(|(ran_ns, _)| ran_ns).sum()
+        self.threads
+            .lock()
+            .iter()
+            .filter_map(|fd| sys::ran_and_waited_ns(*fd))
+            .map(|(ran_ns, _)| ran_ns)
+            .sum()
     }
 
     /// In a fork's child: our threads are gone, and the child's story begins.
@@ -106,7 +111,13 @@ impl Account {
         // SAFETY: the caller's promise.
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
-        let moves = [&self.promoted_pages, &self.demoted_pages, &self.unchanged_pages, &self.ahead_pages, &self.failed_moves];
+        let moves = [
+            &self.promoted_pages,
+            &self.demoted_pages,
+            &self.unchanged_pages,
+            &self.ahead_pages,
+            &self.failed_moves,
+        ];
         moves
             .into_iter()
             .chain([
@@ -139,7 +150,9 @@ impl Pager {
             },
             share => {
                 let touched_then = page.map_or(u64::MAX, |page| page.share_for_bytes.load(Relaxed));
-                share.saturating_add(self.settings.dram.of_growth(touched_max_bytes.saturating_sub(touched_then)))
+                share.saturating_add(
+                    self.settings.dram.of_growth(touched_max_bytes.saturating_sub(touched_then)),
+                )
             }
         }
     }
@@ -272,7 +285,10 @@ impl Measure {
             lately_touched: Lately::default(),
             grown_from: (0, 0),
             returning: 0.0,
-            status: pager.swap().and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok()).unwrap_or(-1),
+            status: pager
+                .swap()
+                .and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok())
+                .unwrap_or(-1),
             swapped_unmanaged: 0,
             swapped_ns: 0,
             scan_cost_ns: 0,
@@ -302,13 +318,16 @@ impl Measure {
 
     /// The same while the budget is far, and for the first scan of all.
     pub fn idle_scan_due(&self, now_ns: u64) -> bool {
-        self.scanned_ns == 0 || now_ns - self.scanned_ns >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
+        self.scanned_ns == 0
+            || now_ns - self.scanned_ns
+                >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
     }
 
     /// Much of the program's memory is gone since the last scan: some of it may have been far, and until that is known there seems to be less in DRAM than there is.
     pub fn has_shrunk(&self, pager: &Pager) -> bool {
         pager.far_pages() > 0
-            && self.anonymous_then - self.anonymous_least.min(self.anonymous_then) > SHRUNK_BYTES.max(self.anonymous_then / 16)
+            && self.anonymous_then - self.anonymous_least.min(self.anonymous_then)
+                > SHRUNK_BYTES.max(self.anonymous_then / 16)
     }
 
     /// Counts present pages of every managed range exactly, and our own.
@@ -336,7 +355,12 @@ impl Measure {
                     resident_pages += pages;
                     since_pause += pages;
                     if range.attributes.may_leave() {
-                        returned += self.view_run(pager, run.start as usize, run.end as usize, range.attributes.expected);
+                        returned += self.view_run(
+                            pager,
+                            run.start as usize,
+                            run.end as usize,
+                            range.attributes.expected,
+                        );
                     }
                 }
                 start = walked.max(start + PAGE);
@@ -349,32 +373,56 @@ impl Measure {
         }
         self.runs = runs;
         // What came back meanwhile was behind the walk or before it.
-        resident_pages += (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
+        resident_pages +=
+            (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
-        let ranges =
-            pager.table.footprint().into_iter().chain([pager.staging.range(), pager.companion.range(), (pager.host.unmanaged_range)()]);
+        let ranges = pager.table.footprint().into_iter().chain([
+            pager.staging.range(),
+            pager.companion.range(),
+            (pager.host.unmanaged_range)(),
+        ]);
         let overhead = ranges.map(own).sum::<u64>() + (pager.host.map_bytes)();
         pager.account.overhead_bytes.store(overhead, Relaxed);
-        pager.account.resident_pages.store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);
+        pager
+            .account
+            .resident_pages
+            .store(resident_pages as i64 - pager.far_pages() as i64, Relaxed);
         pager.set_swapped(swapped_pages as u64);
-        self.swapped_unmanaged = (sys::swapped_bytes(self.status).unwrap_or(0) / PAGE as u64).saturating_sub(swapped_pages as u64);
+        self.swapped_unmanaged = (sys::swapped_bytes(self.status).unwrap_or(0) / PAGE as u64)
+            .saturating_sub(swapped_pages as u64);
         let anonymous = near_anonymous_bytes(pager);
         (self.anonymous_then, self.anonymous_least) = (anonymous, anonymous);
-        self.unmanaged_bytes = anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
+        self.unmanaged_bytes =
+            anonymous.saturating_sub(pager.physical_bytes().saturating_sub(in_files(pager)));
         let touched_bytes = pager.touched_bytes();
-        let (from_ns, from_bytes) = std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
+        let (from_ns, from_bytes) =
+            std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
         let known = from_bytes.max(self.lately_touched.most(start_ns).min(from_bytes + SWAY_BYTES));
         self.lately_touched.see(touched_bytes);
-        self.growth = if self.scanned_ns == 0 { 0.0 } else { touched_bytes.saturating_sub(known) as f64 / seconds.max(1e-3) };
-        self.returning = if self.scanned_ns == 0 { 0.0 } else { (returned * PAGE as u64) as f64 / seconds.max(1e-3) };
+        self.growth = if self.scanned_ns == 0 {
+            0.0
+        } else {
+            touched_bytes.saturating_sub(known) as f64 / seconds.max(1e-3)
+        };
+        self.returning = if self.scanned_ns == 0 {
+            0.0
+        } else {
+            (returned * PAGE as u64) as f64 / seconds.max(1e-3)
+        };
         self.scanned_ns = sys::now_ns();
         pager.account.scanned_ms.store(self.scanned_ns / 1_000_000, Relaxed);
         self.scan_cost_ns = sys::thread_cpu_ns() - begun_cpu_ns;
     }
 
     /// Returns how many of the pages came back from the kernel's swap.
-    fn view_run(&mut self, pager: &Pager, start: usize, end: usize, expected: Option<Expectation>) -> u64 {
+    fn view_run(
+        &mut self,
+        pager: &Pager,
+        start: usize,
+        end: usize,
+        expected: Option<Expectation>,
+    ) -> u64 {
         let mut returned = 0;
         let mut address = start;
         while address < end {
@@ -387,7 +435,8 @@ impl Measure {
                     _ => self.views.push(RegionView {
                         region: entry.number,
                         resident_pages: pages,
-                        evicted_pages: entry.region.evicted.load(Relaxed) + entry.region.swapped.load(Relaxed),
+                        evicted_pages: entry.region.evicted.load(Relaxed)
+                            + entry.region.swapped.load(Relaxed),
                         expected,
                     }),
                 }
@@ -413,7 +462,9 @@ impl Measure {
         let mut bytes = 0;
         let mut from = start;
         while from < end {
-            let Ok((count, walked)) = sys::scan_present(pagemap, from, end, &mut runs) else { break };
+            let Ok((count, walked)) = sys::scan_present(pagemap, from, end, &mut runs) else {
+                break;
+            };
             bytes += runs[..count].iter().map(Run::bytes).sum::<usize>() as u64;
             from = walked.max(from + PAGE);
         }
@@ -430,7 +481,8 @@ impl Measure {
         self.anonymous_least = self.anonymous_least.min(anonymous);
         if anonymous > 0 && self.scanned_ns > 0 {
             let anonymous_pools: u64 = pager.tiers.iter().map(Tier::anonymous_bytes).sum();
-            let resident = anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
+            let resident =
+                anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
         // What moved since the look at it is in two places for a moment, and pools count what they may touch.
@@ -451,10 +503,14 @@ impl Measure {
         self.logical.add(logical, seconds);
         self.physical.add(physical, seconds);
         self.overhead.add(overhead, seconds);
-        self.unmanaged.add(anonymous.saturating_sub(physical.saturating_sub(in_files(pager))), seconds);
+        self.unmanaged
+            .add(anonymous.saturating_sub(physical.saturating_sub(in_files(pager))), seconds);
         for (index, (logical, physical)) in self.tiers.iter_mut().enumerate() {
             let dram = index == 0;
-            logical.add(if dram { resident } else { pager.tiers[index].stats.logical_bytes() }, seconds);
+            logical.add(
+                if dram { resident } else { pager.tiers[index].stats.logical_bytes() },
+                seconds,
+            );
             physical.add(if dram { resident } else { pager.tiers[index].memory_bytes() }, seconds);
         }
         self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
@@ -510,7 +566,10 @@ impl Pager {
         let account = &self.account;
         page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
         page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
-        page.demoted_for.iter().zip(&account.demoted_for).for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
+        page.demoted_for
+            .iter()
+            .zip(&account.demoted_for)
+            .for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
         page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
         page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
         page.room_pages.store(account.room_pages.load(Relaxed), Relaxed);
@@ -521,7 +580,9 @@ impl Pager {
         page.move_error.store(account.move_error.load(Relaxed), Relaxed);
         page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
         for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
-            field.pages.store(if index == 0 { account.resident() } else { tier.stats.pages() }, Relaxed);
+            field
+                .pages
+                .store(if index == 0 { account.resident() } else { tier.stats.pages() }, Relaxed);
             field.faults.store(tier.stats.faults(), Relaxed);
             field.rejected.store(tier.stats.rejected(), Relaxed);
         }
@@ -536,7 +597,11 @@ fn near_anonymous_bytes(pager: &Pager) -> u64 {
 
 /// DRAM in which files of tiers are: physical, but no anonymous memory of this process.
 fn in_files(pager: &Pager) -> u64 {
-    pager.tiers.iter().map(|tier| tier.dram_bytes() - tier.anonymous_bytes().min(tier.dram_bytes())).sum()
+    pager
+        .tiers
+        .iter()
+        .map(|tier| tier.dram_bytes() - tier.anonymous_bytes().min(tier.dram_bytes()))
+        .sum()
 }
 
 fn publish_tier(field: &TierPage, tier: &Tier, logical: u64, physical: u64) {

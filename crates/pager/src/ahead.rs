@@ -24,7 +24,9 @@ use crate::word::{PageWord, Snapshot, State};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 use terrace_policy::victims::Return;
-use terrace_tiers::{Identity, Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, identity};
+use terrace_tiers::{
+    Identity, Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, identity,
+};
 
 /// Most pages of one call to the kernel: from 16 on, nothing is gained (`facts/faults.md` §6).
 pub(crate) const RUN_PAGES: usize = 16;
@@ -155,11 +157,19 @@ impl Ahead {
     }
 
     fn borrow_tools(&self, pager: &Pager) -> Option<Borrowed<'_>> {
-        let kept = self.tools.iter().map(|place| place.swap(std::ptr::null_mut(), AcqRel)).find(|tools| !tools.is_null());
+        let kept = self
+            .tools
+            .iter()
+            .map(|place| place.swap(std::ptr::null_mut(), AcqRel))
+            .find(|tools| !tools.is_null());
         if let Some(tools) = kept {
             return Some(Borrowed { ahead: self, tools });
         }
-        if self.made.fetch_update(AcqRel, Relaxed, |made| (made < TOOLS_MAX as u32).then_some(made + 1)).is_err() {
+        if self
+            .made
+            .fetch_update(AcqRel, Relaxed, |made| (made < TOOLS_MAX as u32).then_some(made + 1))
+            .is_err()
+        {
             return None;
         }
         (pager.host.enter_internal)();
@@ -167,7 +177,9 @@ impl Ahead {
         // What is missing now may be missing in the middle of a restore.
         let complete = scratch.prepare().is_ok();
         let pages = (0..RUN_PAGES).map(|_| PageBuffer([0; PAGE_BYTES])).collect();
-        let tools = complete.then(|| Box::into_raw(Box::new(RunTools { scratch, stored: ReadBuffer::new(), pages })));
+        let tools = complete.then(|| {
+            Box::into_raw(Box::new(RunTools { scratch, stored: ReadBuffer::new(), pages }))
+        });
         (pager.host.leave_internal)();
         if tools.is_none() {
             self.made.fetch_sub(1, AcqRel);
@@ -241,7 +253,8 @@ impl Pager {
         let last = end - 1;
         if last - address < 2 * PAGE && last / REGION == address / REGION {
             match self.table.get(address) {
-                Some(entry) if entry.word(address).seems_evicted() || entry.word(last).seems_evicted() => {}
+                Some(entry)
+                    if entry.word(address).seems_evicted() || entry.word(last).seems_evicted() => {}
                 _ => return,
             }
         }
@@ -253,7 +266,12 @@ impl Pager {
     /// Has the pages brought back that are out, soon, by another thread and as far as there is room. Never waits.
     pub fn prefetch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
-        let Some(first) = self.first_out(start & !(PAGE - 1), end).filter(|_| len > 0 && !self.ahead.is_foreign()) else { return };
+        let Some(first) = self
+            .first_out(start & !(PAGE - 1), end)
+            .filter(|_| len > 0 && !self.ahead.is_foreign())
+        else {
+            return;
+        };
         let _signals = SignalsBlocked::new();
         let _errno = ErrnoKept::new();
         let Some(inside) = self.gate.try_worker() else { return };
@@ -282,10 +300,13 @@ impl Pager {
         if address / REGION == (end - 1) / REGION {
             return self.table.get(address).and_then(|entry| in_region(entry, address, end));
         }
-        self.table.overlapping(address, end).filter(|entry| entry.region.evicted.load(Relaxed) > 0).find_map(|entry| {
-            let base = entry.region.address();
-            in_region(entry, address.max(base), end.min(base + REGION))
-        })
+        self.table
+            .overlapping(address, end)
+            .filter(|entry| entry.region.evicted.load(Relaxed) > 0)
+            .find_map(|entry| {
+                let base = entry.region.address();
+                in_region(entry, address.max(base), end.min(base + REGION))
+            })
     }
 
     #[cold]
@@ -305,7 +326,9 @@ impl Pager {
             self.wait_for_room((pages * PAGE) as u64, ROOM_WAIT);
             let mut back = 0;
             if by_itself {
-                back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| pager.ahead.copy_of(pager, shard));
+                back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| {
+                    pager.ahead.copy_of(pager, shard)
+                });
             }
             if back == 0 {
                 // By a handler, as if the program had touched it: one page is not more than the caller asked for.
@@ -339,7 +362,10 @@ impl Pager {
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
                 let pages = self.pages_out(&entry, address, end);
-                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| Some(pager.uffd_of_shard(shard)));
+                let back =
+                    self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| {
+                        Some(pager.uffd_of_shard(shard))
+                    });
                 next = self.first_out(address + back.max(1) * PAGE, end);
             }
         }
@@ -371,7 +397,15 @@ impl Pager {
     }
 
     /// The caller is inside the gate as a worker.
-    fn restore_run(&self, uffd: Fd, entry: &Entry, address: usize, pages: usize, cause: Cause, tools: &mut RunTools) -> usize {
+    fn restore_run(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        address: usize,
+        pages: usize,
+        cause: Cause,
+        tools: &mut RunTools,
+    ) -> usize {
         let start_ns = sys::now_ns();
         let mut claims = [(Snapshot(0), 0); RUN_PAGES];
         let mut claimed = 0;
@@ -380,7 +414,9 @@ impl Pager {
             let buffer = &mut tools.pages[claimed].0;
             let store = entry.region.store.lock();
             let with = (&mut tools.scratch, &mut tools.stored);
-            let Some(claim) = self.decode_and_claim(&store, entry.word(at), buffer, with) else { break };
+            let Some(claim) = self.decode_and_claim(&store, entry.word(at), buffer, with) else {
+                break;
+            };
             claims[claimed] = claim;
             claimed += 1;
         }
@@ -388,7 +424,9 @@ impl Pager {
             return 0;
         }
         // SAFETY: the pages are claimed, and the source is ours.
-        let copied = unsafe { sys::uffd_copy_run(uffd, address, tools.pages.as_ptr() as usize, claimed * PAGE) } / PAGE;
+        let copied = unsafe {
+            sys::uffd_copy_run(uffd, address, tools.pages.as_ptr() as usize, claimed * PAGE)
+        } / PAGE;
         for (i, (claim, _)) in claims[copied..claimed].iter().enumerate() {
             // Not in place, and the stored bytes are where they were.
             let evicted = claim.with(State::Evicted, claim.payload());
@@ -425,7 +463,14 @@ impl Pager {
     }
 
     /// Pages from `address` on are in place: what was stored goes, everything is counted, and the claims end.
-    fn now_back(&self, entry: &Entry, address: usize, claims: &[(Snapshot, u8)], cause: Cause, start_ns: u64) {
+    fn now_back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claims: &[(Snapshot, u8)],
+        cause: Cause,
+        start_ns: u64,
+    ) {
         let mut store = entry.region.store.lock();
         for (claim, _) in claims {
             let removed = store.remove(&self.tiers, Location::from_bits(claim.payload()));
@@ -433,7 +478,8 @@ impl Pager {
         }
         drop(store);
         entry.region.evicted.fetch_sub(claims.len() as u32, Relaxed);
-        let counter = if cause == Cause::Room { &self.account.room_pages } else { &self.account.ahead_pages };
+        let counter =
+            if cause == Cause::Room { &self.account.room_pages } else { &self.account.ahead_pages };
         counter.fetch_add(claims.len() as u64, Relaxed);
         let now_ns = sys::now_ns();
         let now_ms = now_ns / 1_000_000;
@@ -448,7 +494,14 @@ impl Pager {
             let stats = &self.tiers[usize::from(*tier)].stats;
             stats.count_fault();
             stats.record_restore((now_ns - start_ns) / claims.len() as u64);
-            self.back(entry, address, *claim, self.returned(*claim, claim.age_ms(now_ms)), now_ms, None);
+            self.back(
+                entry,
+                address,
+                *claim,
+                self.returned(*claim, claim.age_ms(now_ms)),
+                now_ms,
+                None,
+            );
         }
     }
 
@@ -457,6 +510,8 @@ impl Pager {
         let here = 0u8;
         let here = &raw const here as usize;
         let inside = self.gate.try_worker();
-        inside.is_some_and(|_inside| !self.ranges.lock().overlaps(here.saturating_sub(STACK_BYTES), here + PAGE))
+        inside.is_some_and(|_inside| {
+            !self.ranges.lock().overlaps(here.saturating_sub(STACK_BYTES), here + PAGE)
+        })
     }
 }

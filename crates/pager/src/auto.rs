@@ -53,7 +53,13 @@ impl Auto {
     /// For a list that is `auto`.
     pub fn new(pager: &Pager) -> Option<Auto> {
         let auto = pager.settings.tiers.trim() == "auto";
-        auto.then(|| Auto { sample: Vec::new(), seen: 0, costs_ns: vec![0; pager.tiers.len()], measured_ns: 0, chosen: 0 })
+        auto.then(|| Auto {
+            sample: Vec::new(),
+            seen: 0,
+            costs_ns: vec![0; pager.tiers.len()],
+            measured_ns: 0,
+            chosen: 0,
+        })
     }
 
     /// A page is about to be stored.
@@ -94,9 +100,14 @@ impl Auto {
             let begun = sys::thread_cpu_ns();
             let encoded = tier.encode(page, scratch);
             out.push(sys::thread_cpu_ns() - begun);
-            let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            let (encoding, checksum, bytes) =
+                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
             let begun = sys::thread_cpu_ns();
-            let _ = tier.decode(terrace_tiers::Encoded { encoding, checksum, bytes: &bytes }, &mut back, scratch);
+            let _ = tier.decode(
+                terrace_tiers::Encoded { encoding, checksum, bytes: &bytes },
+                &mut back,
+                scratch,
+            );
             home.push(sys::thread_cpu_ns() - begun);
         }
         // The real ones, where there are some: with all that copying a page takes.
@@ -111,7 +122,11 @@ impl Auto {
         // SAFETY: a new reservation of this function's, of `SAMPLE` pages; the advice changes no contents.
         unsafe {
             let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
-            std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), memory as *mut u8, bytes);
+            std::ptr::copy_nonoverlapping(
+                self.sample.as_ptr().cast::<u8>(),
+                memory as *mut u8,
+                bytes,
+            );
         }
         let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
         for run in (memory..memory + bytes).step_by(RUN * PAGE) {
@@ -120,7 +135,9 @@ impl Auto {
             out.push((sys::thread_cpu_ns() - begun) / RUN as u64);
         }
         let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
-        for page in (memory..memory + bytes).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
+        for page in
+            (memory..memory + bytes).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page))
+        {
             let begun = sys::thread_cpu_ns();
             // SAFETY: a byte of the reservation, which is readable.
             unsafe { (page as *const u8).read_volatile() };
@@ -137,11 +154,22 @@ impl Auto {
         let must_go = must_go.max(LEAST_MUST_GO);
         let cost = |tier: usize| {
             let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
-            Some(self.costs_ns[tier]).filter(|ns| *ns > 0).map(|ns| ns as f64).zip(faults(must_go, ratio)).map(|(ns, faults)| ns * faults)
+            Some(self.costs_ns[tier])
+                .filter(|ns| *ns > 0)
+                .map(|ns| ns as f64)
+                .zip(faults(must_go, ratio))
+                .map(|(ns, faults)| ns * faults)
         };
-        let best = takes.iter().filter_map(|(tier, _)| Some((*tier, cost(*tier)?))).min_by(|a, b| a.1.total_cmp(&b.1));
+        let best = takes
+            .iter()
+            .filter_map(|(tier, _)| Some((*tier, cost(*tier)?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
         // In use is that, or whichever of ours takes pages now.
-        let chosen = if takes.iter().any(|(tier, _)| *tier == self.chosen) { self.chosen } else { first_own };
+        let chosen = if takes.iter().any(|(tier, _)| *tier == self.chosen) {
+            self.chosen
+        } else {
+            first_own
+        };
         self.chosen = match (best, cost(chosen)) {
             (None, _) => first_own,
             (Some((_, least)), Some(now)) if least > now * CLEARLY => chosen,

@@ -199,14 +199,25 @@ impl Companion {
 
     /// Makes a thread of the companion; called in the companion.
     pub fn thread(&self, pager: &'static Pager, slot: usize, main: Main) -> bool {
-        const FLAGS: i32 =
-            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+        const FLAGS: i32 = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM;
         self.task(FLAGS, pager, slot, main).is_ok()
     }
 
     /// Clones a task onto the stack of `slot`. Returns its id.
-    fn task(&self, flags: i32, pager: &'static Pager, slot: usize, main: Main) -> Result<i32, Errno> {
-        const TELLS_ITS_END: i32 = libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID | libc::CLONE_SETTLS;
+    fn task(
+        &self,
+        flags: i32,
+        pager: &'static Pager,
+        slot: usize,
+        main: Main,
+    ) -> Result<i32, Errno> {
+        const TELLS_ITS_END: i32 =
+            libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID | libc::CLONE_SETTLS;
         let top = self.stacks + (slot + 1) * STACK_BYTES;
         let start = (top - size_of::<Start>()) & !63;
         let tid = &self.tids[slot];
@@ -214,7 +225,14 @@ impl Companion {
         // above what the task uses of its stack.
         unsafe {
             (start as *mut Start).write(Start { pager, slot, main });
-            sys::clone_onto(flags | TELLS_ITS_END, start, tid, self.thread_pointers[slot].load(Relaxed), begin, start)
+            sys::clone_onto(
+                flags | TELLS_ITS_END,
+                start,
+                tid,
+                self.thread_pointers[slot].load(Relaxed),
+                begin,
+                start,
+            )
         }
     }
 
@@ -233,9 +251,13 @@ impl Companion {
         }
         let adopts = sys::process_id() == 1 || sys::is_subreaper();
         if adopts {
-            return self.task(COMPANION, pager, slot::KEEPER, keeper).map(drop).map_err(|_| NO_TASK.into());
+            return self
+                .task(COMPANION, pager, slot::KEEPER, keeper)
+                .map(drop)
+                .map_err(|_| NO_TASK.into());
         }
-        let between = self.task(COMPANION | libc::CLONE_VFORK, pager, slot::INTERMEDIATE, intermediate);
+        let between =
+            self.task(COMPANION | libc::CLONE_VFORK, pager, slot::INTERMEDIATE, intermediate);
         if let Ok(between) = between {
             sys::reap(between);
         }

@@ -24,14 +24,20 @@ pub fn sign() -> Option<&'static str> {
         let target = target.to_str()?;
         match target {
             "anon_inode:[io_uring]" => return Some("io_uring"),
-            _ if target.starts_with("/dev/vfio/") || target.starts_with("anon_inode:[vfio") => return Some("VFIO"),
+            _ if target.starts_with("/dev/vfio/") || target.starts_with("anon_inode:[vfio") => {
+                return Some("VFIO");
+            }
             _ if target.starts_with("/dev/infiniband/") => return Some("RDMA"),
             // Pipes, sockets and the like cannot be opened for direct input and output.
             _ if !target.starts_with('/') => return None,
             _ => {}
         }
         let number = descriptor.file_name();
-        let info = fs::read_to_string(format!("/proc/{process}/task/{process}/fdinfo/{}", number.to_str()?)).ok()?;
+        let info = fs::read_to_string(format!(
+            "/proc/{process}/task/{process}/fdinfo/{}",
+            number.to_str()?
+        ))
+        .ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim();
         (i32::from_str_radix(flags, 8).ok()? & libc::O_DIRECT != 0).then_some("O_DIRECT")
     })
@@ -47,10 +53,18 @@ mod tests {
         assert_eq!(super::sign(), None);
         // Where the temporary directory's file system has no O_DIRECT, a pipe in packet mode carries the same flag but is not a file.
         let path = std::env::temp_dir().join(format!("terrace-dma-{}", std::process::id()));
-        let opened = std::fs::File::options().read(true).write(true).create(true).truncate(false).custom_flags(libc::O_DIRECT).open(&path);
+        let opened = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path);
         let _ = std::fs::remove_file(&path);
         match opened {
-            Ok(file) => assert_eq!(super::sign(), Some("O_DIRECT"), "descriptor {}", file.as_raw_fd()),
+            Ok(file) => {
+                assert_eq!(super::sign(), Some("O_DIRECT"), "descriptor {}", file.as_raw_fd())
+            }
             Err(e) => eprintln!("skipped: no O_DIRECT in {} ({e})", std::env::temp_dir().display()),
         }
         assert_eq!(super::sign(), None);

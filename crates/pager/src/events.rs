@@ -160,7 +160,9 @@ impl Pager {
 
     fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
         let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
-        let shard = self.descriptors.uffds[..shards].iter().position(|known| known.load(Relaxed) == uffd)?;
+        let shard = self.descriptors.uffds[..shards]
+            .iter()
+            .position(|known| known.load(Relaxed) == uffd)?;
         Some(&self.events.queues[shard])
     }
 
@@ -200,7 +202,9 @@ impl Pager {
     /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads meanwhile: who is waited for may
     /// be waiting for that.
     pub(crate) fn wait_a_moment(&self, uffd: Fd) {
-        if let Some(queue) = self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id()) {
+        if let Some(queue) =
+            self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())
+        {
             let mut messages = [Message::default(); 8];
             while queue.messages.lock().len() + messages.len() + MESSAGES <= QUEUED
                 && let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages)
@@ -219,7 +223,9 @@ impl Pager {
         for message in &*queue.messages.lock() {
             let within = |start: usize, end: usize| start <= at && at < end;
             match message.event() {
-                Event::Removed { start, end } if within(start, end) && !self.is_announced(start, end) => {
+                Event::Removed { start, end }
+                    if within(start, end) && !self.is_announced(start, end) =>
+                {
                     return Change::Discarded;
                 }
                 Event::Unmapped { start, end } if within(start, end) => return Change::Unmapped,
@@ -251,7 +257,8 @@ impl Pager {
             Event::Moved { to, .. } => {
                 self.bring_to_new_address(uffd, (start, end), to, tools);
                 // There it is the program's own, and inherited as it was before it was registered.
-                if self.ranges.lock().at(start).is_none_or(|attributes| !attributes.absent_in_child) {
+                if self.ranges.lock().at(start).is_none_or(|attributes| !attributes.absent_in_child)
+                {
                     sys::give_to_children(to, end - start);
                 }
                 self.note_unmapped(start, end);
@@ -263,7 +270,9 @@ impl Pager {
     /// The kernel is about to discard `start..end`.
     fn give_up_pages(&self, uffd: Fd, start: usize, end: usize) {
         self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
-            Some(State::Resident) => entry.word(address).transition(found, found.given_up()).is_ok(),
+            Some(State::Resident) => {
+                entry.word(address).transition(found, found.given_up()).is_ok()
+            }
             Some(State::Evicted) => {
                 self.drop_evicted(entry, address);
                 false
@@ -273,32 +282,48 @@ impl Pager {
                 false
             }
             // The mover finds the word changed and lets the slot go.
-            Some(State::Staged) => entry.word(address).transition(found, Snapshot(0).given_up()).is_ok(),
+            Some(State::Staged) => {
+                entry.word(address).transition(found, Snapshot(0).given_up()).is_ok()
+            }
             _ => true,
         });
     }
 
     /// The kernel has moved `start..end` to `to`.
-    fn bring_to_new_address(&self, uffd: Fd, (start, end): (usize, usize), to: usize, tools: &mut Tools) {
+    fn bring_to_new_address(
+        &self,
+        uffd: Fd,
+        (start, end): (usize, usize),
+        to: usize,
+        tools: &mut Tools,
+    ) {
         // What a mapping that was there before has left.
-        self.settled_pages(uffd, to, to + (end - start), |entry, address, found| match found.state() {
-            Some(State::Evicted) => self.drop_evicted(entry, address),
-            Some(State::Staged) => entry.word(address).transition(found, Snapshot(0)).is_ok(),
-            Some(State::Kept) => {
-                self.drop_copy(entry, address, found.off_probation());
-                false
+        self.settled_pages(uffd, to, to + (end - start), |entry, address, found| {
+            match found.state() {
+                Some(State::Evicted) => self.drop_evicted(entry, address),
+                Some(State::Staged) => entry.word(address).transition(found, Snapshot(0)).is_ok(),
+                Some(State::Kept) => {
+                    self.drop_copy(entry, address, found.off_probation());
+                    false
+                }
+                _ => true,
             }
-            _ => true,
         });
         self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
-            Some(State::Evicted) => self.bring_evicted(uffd, entry, address, address - start + to, tools),
+            Some(State::Evicted) => {
+                self.bring_evicted(uffd, entry, address, address - start + to, tools)
+            }
             Some(State::Staged) => {
                 let claim = found.with(State::Restoring, found.payload());
                 // Claimed, the mover leaves the slot as it is until the page has its copy.
                 if entry.word(address).transition(found, claim).is_err() {
                     return false;
                 }
-                self.fill(uffd, address - start + to, self.staging.address(found.payload() as usize));
+                self.fill(
+                    uffd,
+                    address - start + to,
+                    self.staging.address(found.payload() as usize),
+                );
                 self.settle(entry, address, claim, Snapshot(0));
                 true
             }
@@ -311,7 +336,14 @@ impl Pager {
     }
 
     /// Puts the evicted page of `address` in place at `to`. False if it is not evicted any more.
-    fn bring_evicted(&self, uffd: Fd, entry: &Entry, address: usize, to: usize, tools: &mut Tools) -> bool {
+    fn bring_evicted(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        address: usize,
+        to: usize,
+        tools: &mut Tools,
+    ) -> bool {
         // Claimed under the store's lock, so that its bytes stay where they are until they are read.
         let store = entry.region.store.lock();
         let found = entry.word(address).load();
@@ -320,7 +352,12 @@ impl Pager {
             return false;
         }
         let location = Location::from_bits(found.payload());
-        let decoded = self.decode(&store, location, &mut tools.page.0, (&mut tools.scratch, &mut tools.stored));
+        let decoded = self.decode(
+            &store,
+            location,
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        );
         drop(store);
         if let Err(e) = decoded {
             self.lost(address, &e);
@@ -334,7 +371,13 @@ impl Pager {
     }
 
     /// Calls `each` for every page of a range, again as long as it says false, and only while nobody else has claimed the page.
-    fn settled_pages(&self, uffd: Fd, start: usize, end: usize, mut each: impl FnMut(&Entry, usize, Snapshot) -> bool) {
+    fn settled_pages(
+        &self,
+        uffd: Fd,
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(&Entry, usize, Snapshot) -> bool,
+    ) {
         for base in (start / REGION * REGION..end).step_by(REGION) {
             // Where the table is full nothing was ever evicted.
             let Some(entry) = self.table.get_or_create(base) else { continue };
@@ -346,7 +389,9 @@ impl Pager {
                         // A fork is under way, and nothing changes.
                         _ if entered == GateEntry::CopyOnly => false,
                         // By a call of the program's that settles it, and that waits for us to read.
-                        Some(State::Restoring) if self.is_announced(address, address + PAGE) => true,
+                        Some(State::Restoring) if self.is_announced(address, address + PAGE) => {
+                            true
+                        }
                         Some(State::Moving | State::Restoring) => false,
                         _ => each(&entry, address, found),
                     };
@@ -373,7 +418,9 @@ impl Pager {
         let unmapped: Vec<_> = self.events.unmapped.lock().drain(..).collect();
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         for (start, end) in unmapped {
-            self.forget_where(start, end - start, false, || sys::is_registered_nowhere(pagemap, start, end));
+            self.forget_where(start, end - start, false, || {
+                sys::is_registered_nowhere(pagemap, start, end)
+            });
         }
     }
 }

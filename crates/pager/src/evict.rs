@@ -20,7 +20,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
-use terrace_tiers::{Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier, checksum};
+use terrace_tiers::{
+    Encoding, Location, PAGE_BYTES, Page, PoolError, ReadBuffer, RegionStore, Scratch, Tier,
+    checksum,
+};
 
 /// Which pages of a region to take.
 #[derive(Clone, Copy)]
@@ -76,7 +79,8 @@ pub(crate) enum Verdict {
 /// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
 /// in use.
 fn stays(word: Snapshot, now_ms: u64) -> bool {
-    let stay_ms = if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
+    let stay_ms =
+        if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
     word.age_ms(now_ms) < stay_ms
 }
 
@@ -174,7 +178,8 @@ impl Ratio {
 
     /// The ratio, once it is known.
     pub fn known(&self) -> Option<f64> {
-        (self.pages >= Self::PAGES).then(|| f64::from(self.bytes) / (f64::from(self.pages) * PAGE as f64))
+        (self.pages >= Self::PAGES)
+            .then(|| f64::from(self.bytes) / (f64::from(self.pages) * PAGE as f64))
     }
 }
 
@@ -256,13 +261,24 @@ impl Evictor {
                 break;
             }
             let limit = BATCH.min(wish.pages - taken.evicted as usize);
-            let (mut claimed, mut staged) = (std::mem::take(&mut self.claimed), std::mem::take(&mut self.staged));
+            let (mut claimed, mut staged) =
+                (std::mem::take(&mut self.claimed), std::mem::take(&mut self.staged));
             from = pager.trace.evicting(EvictionStep::Scan, || {
                 let judge = |word, written| wish.judge(word, written, now_ms);
-                self.claim(pager, &entry, limit, from..REGION / PAGE, &mut taken, judge, &mut claimed)
+                self.claim(
+                    pager,
+                    &entry,
+                    limit,
+                    from..REGION / PAGE,
+                    &mut taken,
+                    judge,
+                    &mut claimed,
+                )
             });
             taken.eligible += claimed.len() as u32;
-            pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, &claimed, 0, &mut taken, &mut staged));
+            pager.trace.evicting(EvictionStep::Move, || {
+                self.stage(pager, &entry, &claimed, 0, &mut taken, &mut staged)
+            });
             taken.evicted += self.store(pager, &entry, &staged, 0, claimed.len(), Some(wish));
             claimed.clear();
             staged.clear();
@@ -279,14 +295,21 @@ impl Evictor {
 
     /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each that went. They lie scattered: one by one, but
     /// the staging slots are emptied together.
-    pub fn end_probation(&mut self, pager: &Pager, pages: &[u32], tier: usize, mut report: impl FnMut(u32)) {
+    pub fn end_probation(
+        &mut self,
+        pager: &Pager,
+        pages: &[u32],
+        tier: usize,
+        mut report: impl FnMut(u32),
+    ) {
         if pager.tiers[tier].swap().is_some_and(|swap| swap.accepts()) {
             return self.page_out_leaving(pager, pages, report);
         }
         self.look_for_pins(pager);
         let _inside = pager.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let wish = Wish { pages: 1, pressure: 0, anything: false, tier: own_tier(pager, tier), from: 0 };
+        let wish =
+            Wish { pages: 1, pressure: 0, anything: false, tier: own_tier(pager, tier), from: 0 };
         let possible = !pager.is_frozen() && pager.tiers[1..].iter().any(accepts);
         let swaps = sys::has_swap();
         let mut slot = 0;
@@ -299,10 +322,14 @@ impl Evictor {
             }
             let _region = pager.table.lock(&entry);
             if possible && !is_refused(&entry, now_ms) && pager.has_small_pages(&entry) {
-                let claimed = pager.trace.evicting(EvictionStep::Scan, || claim_from_probation(pager, &entry, address, swaps, now_ms));
+                let claimed = pager.trace.evicting(EvictionStep::Scan, || {
+                    claim_from_probation(pager, &entry, address, swaps, now_ms)
+                });
                 let mut taken = Taken::default();
                 let claimed = claimed.as_slice();
-                pager.trace.evicting(EvictionStep::Move, || self.stage(pager, &entry, claimed, slot, &mut taken, &mut staged));
+                pager.trace.evicting(EvictionStep::Move, || {
+                    self.stage(pager, &entry, claimed, slot, &mut taken, &mut staged)
+                });
                 slot += staged.len();
                 if self.store(pager, &entry, &staged, 0, 0, Some(wish)) > 0 {
                     report(entry.number);
@@ -350,9 +377,21 @@ impl Evictor {
             let mut taken = Taken::default();
             let mut claimed = Vec::with_capacity(PROBE / 4);
             let unknown = |word: Snapshot, _| {
-                if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() { Verdict::Take } else { Verdict::Leave }
+                if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() {
+                    Verdict::Take
+                } else {
+                    Verdict::Leave
+                }
             };
-            self.claim(pager, &entry, PROBE / 4, from..REGION / PAGE, &mut taken, unknown, &mut claimed);
+            self.claim(
+                pager,
+                &entry,
+                PROBE / 4,
+                from..REGION / PAGE,
+                &mut taken,
+                unknown,
+                &mut claimed,
+            );
             self.stage(pager, &entry, &claimed, slot, &mut taken, &mut staged);
         }
         if staged.is_empty() || pager.is_frozen() {
@@ -360,19 +399,31 @@ impl Evictor {
             self.free_chunks.push(chunk);
             return false;
         }
-        self.probes.push_back(Probe { region: entry.number, chunk, staged, since_ns: sys::now_ns() });
+        self.probes.push_back(Probe {
+            region: entry.number,
+            chunk,
+            staged,
+            since_ns: sys::now_ns(),
+        });
         true
     }
 
     /// Ends probes that lasted long enough. `report` gets region, staged, touched, evicted. Untouched pages are evicted.
-    pub fn end_probes(&mut self, pager: &Pager, now_ns: u64, mut report: impl FnMut(u32, u32, u32, u32)) {
+    pub fn end_probes(
+        &mut self,
+        pager: &Pager,
+        now_ns: u64,
+        mut report: impl FnMut(u32, u32, u32, u32),
+    ) {
         while self.probes.front().is_some_and(|probe| now_ns - probe.since_ns >= PROBE_NS) {
             let Some(probe) = self.probes.pop_front() else { return };
             let entry = pager.table.by_number(probe.region);
             let _inside = pager.gate.worker();
             let _region = pager.table.lock(&entry);
             let staged = probe.staged.len() as u32;
-            let still = probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count() as u32;
+            let still =
+                probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count()
+                    as u32;
             let tier = own_tier(pager, 1);
             let wish = Wish { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
             let slot = pager.staging.probe_slot(probe.chunk);
@@ -417,13 +468,16 @@ impl Evictor {
     ) -> usize {
         let watches = pager.watches.load(Relaxed);
         let base = entry.region.address();
-        let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
+        let pieces =
+            pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let now_ms = sys::now_ns() / 1_000_000;
         let stopped = 'pieces: {
             for piece in pieces.into_iter().filter(|piece| piece.attributes.may_leave()) {
                 let scan = if watches { sys::scan_watched } else { sys::scan_present };
-                let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
+                let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else {
+                    continue;
+                };
                 let mut registered = piece.attributes.registered;
                 for run in &self.runs[..count] {
                     for address in (run.start as usize..run.end as usize).step_by(PAGE) {
@@ -432,7 +486,10 @@ impl Evictor {
                         }
                         let word = entry.word(address);
                         let before = word.load();
-                        if !before.is_present() || before.is_given_up() || pager.see_return(entry, address, now_ms) {
+                        if !before.is_present()
+                            || before.is_given_up()
+                            || pager.see_return(entry, address, now_ms)
+                        {
                             continue;
                         }
                         let verdict = judge(before, watches.then(|| run.is_written()));
@@ -484,10 +541,17 @@ impl Evictor {
         taken: &mut Taken,
         staged: &mut Vec<Staged>,
     ) {
-        pager.check(claimed.is_empty() || !entry.is_huge(), "a huge page is split before anything is moved out of it");
+        pager.check(
+            claimed.is_empty() || !entry.is_huge(),
+            "a huge page is split before anything is moved out of it",
+        );
         let mut index = 0;
         while index < claimed.len() {
-            let run = claimed[index..].iter().enumerate().take_while(|(i, c)| c.address == claimed[index].address + i * PAGE).count();
+            let run = claimed[index..]
+                .iter()
+                .enumerate()
+                .take_while(|(i, c)| c.address == claimed[index].address + i * PAGE)
+                .count();
             let slot = slot + staged.len();
             let moved = match pager.settings.evict {
                 Eviction::Move => self.move_run(pager, claimed[index].address, slot, run),
@@ -496,7 +560,12 @@ impl Evictor {
             for (i, page) in claimed[index..index + moved].iter().enumerate() {
                 let word = page.before.moving().with(State::Staged, (slot + i) as u64);
                 settle(pager, entry.word(page.address), page.before, word);
-                staged.push(Staged { address: page.address, word, slot: slot + i, copy: page.before.copy() });
+                staged.push(Staged {
+                    address: page.address,
+                    word,
+                    slot: slot + i,
+                    copy: page.before.copy(),
+                });
             }
             pager.account.resident_pages.fetch_sub(moved as i64, Relaxed);
             index += moved;
@@ -581,7 +650,8 @@ impl Evictor {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let uffd = pager.uffd_of(address);
         // Copying would touch a missing page, and one that a child shares frees nothing.
-        let exclusive = (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
+        let exclusive =
+            (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
         if exclusive == 0 {
             pager.account.shared_tries.fetch_add(1, Relaxed);
             return 0;
@@ -594,7 +664,11 @@ impl Evictor {
         // SAFETY: claimed, write-protected, and their contents are in the slots.
         let dropped = copied == 0 || unsafe { sys::drop_copied(address, copied * PAGE) }.is_ok();
         // The kernel works in the order of addresses and may have failed half-way.
-        let gone = if dropped { copied } else { (0..copied).take_while(|i| !sys::is_mapped(pagemap, address + i * PAGE)).count() };
+        let gone = if dropped {
+            copied
+        } else {
+            (0..copied).take_while(|i| !sys::is_mapped(pagemap, address + i * PAGE)).count()
+        };
         if gone < exclusive {
             // Those stay. A page left protected would stop its writers for ever.
             let (start, len) = (address + gone * PAGE, (exclusive - gone) * PAGE);
@@ -617,7 +691,15 @@ impl Evictor {
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
     /// compression does not pay, pages go back. Returns how many were stored.
-    pub(crate) fn store(&mut self, pager: &Pager, entry: &Entry, staged: &[Staged], slot: usize, slots: usize, wish: Option<Wish>) -> u32 {
+    pub(crate) fn store(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        staged: &[Staged],
+        slot: usize,
+        slots: usize,
+        wish: Option<Wish>,
+    ) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for page in staged {
@@ -631,7 +713,9 @@ impl Evictor {
             let touched = entry.word(page.address).load() != page.word;
             let wish = wish.filter(|_| !touched && !pager.is_frozen());
             if let Some(copy) = page.copy {
-                if wish.is_some_and(|wish| self.store_as_copy(pager, entry, page, copy, wish, now_ms)) {
+                if wish
+                    .is_some_and(|wish| self.store_as_copy(pager, entry, page, copy, wish, now_ms))
+                {
                     stored += 1;
                     self.without_breath += UNCHANGED;
                     continue;
@@ -679,20 +763,35 @@ impl Evictor {
     }
 
     /// Stores a page that is as it was when it came back: its copy is there. False if it is not, or was touched; its copy is still ours then.
-    fn store_as_copy(&mut self, pager: &Pager, entry: &Entry, page: &Staged, copy: Location, wish: Wish, now_ms: u64) -> bool {
+    fn store_as_copy(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        page: &Staged,
+        copy: Location,
+        wish: Wish,
+        now_ms: u64,
+    ) -> bool {
         // SAFETY: as in `store_page`.
-        let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        let contents: &Page =
+            unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
         let store = entry.region.store.lock();
         if store.tier_of(copy) != Some(wish.tier as u8) {
             return false;
         }
-        let alike = store.page(copy, &mut self.tools.stored).is_ok_and(|copy| copy.checksum == checksum(contents));
+        let alike = store
+            .page(copy, &mut self.tools.stored)
+            .is_ok_and(|copy| copy.checksum == checksum(contents));
         let with = (&mut self.tools.scratch, &mut self.tools.stored);
-        let is_that = || pager.decode(&store, copy, &mut self.read_back.0, with).is_ok() && self.read_back.0 == *contents;
+        let is_that = || {
+            pager.decode(&store, copy, &mut self.read_back.0, with).is_ok()
+                && self.read_back.0 == *contents
+        };
         if !alike || pager.settings.verify && !is_that() {
             return false;
         }
-        let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());
+        let evicted =
+            Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());
         let stored = entry.word(page.address).transition(page.word, evicted).is_ok();
         if stored {
             entry.region.count_evicted();
@@ -702,9 +801,17 @@ impl Evictor {
         stored
     }
 
-    fn store_page(&mut self, pager: &Pager, entry: &Entry, page: &Staged, wish: Wish, now_ms: u64) -> Fate {
+    fn store_page(
+        &mut self,
+        pager: &Pager,
+        entry: &Entry,
+        page: &Staged,
+        wish: Wish,
+        now_ms: u64,
+    ) -> Fate {
         // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
-        let contents: &Page = unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
+        let contents: &Page =
+            unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
         if let Some(auto) = &mut self.auto {
             auto.offer(contents);
         }
@@ -719,14 +826,19 @@ impl Evictor {
             if incompressible && tier < wish.tier {
                 continue;
             }
-            let encoded = pager.trace.evicting(EvictionStep::Compress, || place.encode(contents, &mut self.tools.scratch));
+            let encoded = pager.trace.evicting(EvictionStep::Compress, || {
+                place.encode(contents, &mut self.tools.scratch)
+            });
             if tier == wish.tier {
                 self.encoded[tier].count(encoded.bytes.len());
             }
             if encoded.encoding == Encoding::Coded {
                 self.lessons[tier].offer(place, contents);
                 // And to the densest, which may be worth its price only for what it learns: it would not be chosen before, and so would never learn.
-                if let Some(densest) = pager.densest_own().filter(|densest| *densest != tier && self.lessons[*densest].is_first()) {
+                if let Some(densest) = pager
+                    .densest_own()
+                    .filter(|densest| *densest != tier && self.lessons[*densest].is_first())
+                {
                     self.lessons[densest].offer(&pager.tiers[densest], contents);
                 }
             }
@@ -739,7 +851,10 @@ impl Evictor {
                 }
             }
             let mut store = entry.region.store.lock();
-            let location = match pager.trace.evicting(EvictionStep::Store, || store.insert(&pager.tiers, tier as u8, encoded)) {
+            let location = match pager
+                .trace
+                .evicting(EvictionStep::Store, || store.insert(&pager.tiers, tier as u8, encoded))
+            {
                 Ok(location) => location,
                 Err(refusal) => {
                     pager.note_refusal(tier, &refusal);
@@ -748,16 +863,32 @@ impl Evictor {
                 }
             };
             let with = (&mut self.tools.scratch, &mut self.tools.stored);
-            if !reads_back(pager, &mut store, location, page.address, contents, &mut self.read_back.0, with) {
+            if !reads_back(
+                pager,
+                &mut store,
+                location,
+                page.address,
+                contents,
+                &mut self.read_back.0,
+                with,
+            ) {
                 break;
             }
-            let evicted = Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), location.to_bits());
+            let evicted = Snapshot::new(
+                State::Evicted,
+                page.word.returns(),
+                tick_of(now_ms),
+                location.to_bits(),
+            );
             if entry.word(page.address).transition(page.word, evicted).is_ok() {
                 entry.region.count_evicted();
                 return Fate::Stored;
             }
             // Touched meanwhile.
-            pager.check(store.remove(&pager.tiers, location).is_ok(), "what was just stored is there");
+            pager.check(
+                store.remove(&pager.tiers, location).is_ok(),
+                "what was just stored is there",
+            );
             break;
         }
         if refused && !incompressible { Fate::Refused } else { Fate::Incompressible }
@@ -771,7 +902,8 @@ impl Evictor {
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
             }
-            let in_extent = |word: Snapshot| word.stored().filter(|location| location.extent == extent);
+            let in_extent =
+                |word: Snapshot| word.stored().filter(|location| location.extent == extent);
             self.locations.clear();
             self.locations.extend(entry.words.iter().filter_map(|word| in_extent(word.load())));
             self.packed.clear();
@@ -785,12 +917,16 @@ impl Evictor {
                     return;
                 }
             }
-            self.packed.iter_mut().zip(&self.locations).for_each(|(moved, to)| moved.1 = to.to_bits());
+            self.packed
+                .iter_mut()
+                .zip(&self.locations)
+                .for_each(|(moved, to)| moved.1 = to.to_bits());
             self.packed.sort_unstable();
             for word in entry.words {
                 let found = word.load();
                 if in_extent(found).is_some()
-                    && let Ok(index) = self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
+                    && let Ok(index) =
+                        self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
                 {
                     settle_from(pager, word, found, found.stored_at(self.packed[index].1));
                 }
@@ -800,7 +936,9 @@ impl Evictor {
 
     /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
     pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
-        let Some(densest) = pager.densest_own().filter(|tier| accepts(&pager.tiers[*tier])) else { return 0 };
+        let Some(densest) = pager.densest_own().filter(|tier| accepts(&pager.tiers[*tier])) else {
+            return 0;
+        };
         let mut gained = 0;
         for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
             let word = entry.word(address);
@@ -814,12 +952,16 @@ impl Evictor {
                 continue;
             }
             let old = Location::from_bits(found.payload());
-            let gains_nothing = |tier: u8| usize::from(tier) == densest || pager.tiers[usize::from(tier)].leaves_dram();
+            let gains_nothing = |tier: u8| {
+                usize::from(tier) == densest || pager.tiers[usize::from(tier)].leaves_dram()
+            };
             if store.tier_of(old).is_none_or(gains_nothing) || old.encoding == Encoding::Same {
                 continue;
             }
             let page = &mut self.tools.page.0;
-            if let Err(e) = pager.decode(&store, old, page, (&mut self.tools.scratch, &mut self.tools.stored)) {
+            if let Err(e) =
+                pager.decode(&store, old, page, (&mut self.tools.scratch, &mut self.tools.stored))
+            {
                 // Whoever touches it will be told; until then nobody has been given wrong bytes.
                 pager.freeze(&format!("page {address:#x} cannot be restored: {e}"));
                 return gained;
@@ -827,7 +969,8 @@ impl Evictor {
             let encoded = pager.tiers[densest].encode(page, &mut self.tools.scratch);
             let old_len = u64::from(old.len);
             // Of DRAM.
-            let len = if pager.tiers[densest].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
+            let len =
+                if pager.tiers[densest].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
             // Moving for less than an eighth is not worth a slower fault.
             if len * 8 > old_len * 7 || encoded.encoding == Encoding::Raw && len > 0 {
                 continue;
@@ -845,12 +988,18 @@ impl Evictor {
             }
             self.lessons[densest].offer(&pager.tiers[densest], page);
             if word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok() {
-                pager.check(store.remove(&pager.tiers, old).is_ok(), "a moved page's old bytes were in its store");
+                pager.check(
+                    store.remove(&pager.tiers, old).is_ok(),
+                    "a moved page's old bytes were in its store",
+                );
                 pager.account.demoted_pages.fetch_add(1, Relaxed);
                 gained += old_len - len;
             } else {
                 // Discarded between the look and the change; states of evicted pages change under the store's lock otherwise.
-                pager.check(store.remove(&pager.tiers, new).is_ok(), "what was just stored is there");
+                pager.check(
+                    store.remove(&pager.tiers, new).is_ok(),
+                    "what was just stored is there",
+                );
             }
         }
         let _inside = pager.gate.worker();
@@ -887,7 +1036,9 @@ impl Pager {
         match (refusal, self.tiers[tier].files()) {
             (PoolError::Medium { .. }, Some(files)) => {
                 if files.refuse() {
-                    let note = format!("{refusal}. Until that works again, pages stay in DRAM or go to other tiers");
+                    let note = format!(
+                        "{refusal}. Until that works again, pages stay in DRAM or go to other tiers"
+                    );
                     sys::complain(&note);
                     self.remark(&note);
                 }
@@ -925,14 +1076,21 @@ fn reads_back(
 /// Claims one page that is still on probation. It came back through us; if the kernel `swaps` and has swapped it out meanwhile, it is out (and before
 /// Linux 6.14 UFFDIO_MOVE should not meet such a page). Looking at each page takes a microsecond: where there is no swap, that the page is there is
 /// left for the move to find out.
-fn claim_from_probation(pager: &Pager, entry: &Entry, address: usize, swaps: bool, now_ms: u64) -> Option<Claimed> {
+fn claim_from_probation(
+    pager: &Pager,
+    entry: &Entry,
+    address: usize,
+    swaps: bool,
+    now_ms: u64,
+) -> Option<Claimed> {
     pager.ranges.lock().at(address).filter(|range| range.may_leave() && range.registered)?;
     if swaps && !sys::is_present(pager.descriptors.pagemap.load(Relaxed), address) {
         return None;
     }
     let word = entry.word(address);
     let before = word.load();
-    let claimed = matches!(leaves(before, now_ms), Verdict::Take) && word.transition(before, before.moving()).is_ok();
+    let claimed = matches!(leaves(before, now_ms), Verdict::Take)
+        && word.transition(before, before.moving()).is_ok();
     claimed.then_some(Claimed { address, before })
 }
 
@@ -942,7 +1100,10 @@ fn settle(pager: &Pager, word: &PageWord, before: Snapshot, to: Snapshot) {
 }
 
 fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {
-    pager.check(word.transition(from, to).is_ok(), "a claimed page word is changed by its claimant only");
+    pager.check(
+        word.transition(from, to).is_ok(),
+        "a claimed page word is changed by its claimant only",
+    );
 }
 
 /// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not have it: not now, or (then it is no longer
@@ -999,7 +1160,11 @@ impl Pager {
         for range in believed.into_iter().filter(|range| range.attributes.registered) {
             let mut from = range.start;
             while from < range.end {
-                let Ok((count, walked)) = sys::scan_unregistered(pagemap, from, range.end, &mut runs) else { break };
+                let Ok((count, walked)) =
+                    sys::scan_unregistered(pagemap, from, range.end, &mut runs)
+                else {
+                    break;
+                };
                 for run in &runs[..count] {
                     disowned |= self.disown_run(run.start as usize, run.end as usize);
                 }
@@ -1030,7 +1195,10 @@ pub(crate) fn note_refusals(entry: &Entry, taken: &Taken) {
         let now_ms = sys::now_ns() / 1_000_000;
         let doublings = entry.region.refusals.load(Relaxed).min(7);
         entry.region.refusals.store(doublings + 1, Relaxed);
-        entry.region.refused_until.store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
+        entry
+            .region
+            .refused_until
+            .store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
     } else if taken.evicted > 0 {
         entry.region.refusals.store(0, Relaxed);
     }
@@ -1054,7 +1222,13 @@ mod tests {
         for _ in 0..2 {
             assert!(evictor.lessons[2].is_first());
             let (base, _) = filled(pager, |page| page as u64);
-            let wish = Wish { pages: REGION / PAGE, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
+            let wish = Wish {
+                pages: REGION / PAGE,
+                pressure: PRESSURE_MAX,
+                anything: true,
+                tier: 1,
+                from: 0,
+            };
             let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), wish);
             assert_eq!(taken.evicted as usize, REGION / PAGE);
             evictor.learn(pager);

@@ -167,7 +167,9 @@ impl Far {
             let before = std::mem::replace(&mut self.units[number].seen, self.looks);
             let unit = &mut self.units[number];
             unit.present = view.resident_pages as u16;
-            if (before == 0 || unit.present != unit.looked_up_at) && !std::mem::replace(&mut unit.stale, true) {
+            if (before == 0 || unit.present != unit.looked_up_at)
+                && !std::mem::replace(&mut unit.stale, true)
+            {
                 self.stale.push_back(view.region);
             }
             // Nothing that is there no more is far.
@@ -214,7 +216,8 @@ impl Far {
             } else if self.inherited > 0 {
                 // All has been looked up: the rest of what the parent knew of is not there.
                 pager.count_far(-(std::mem::take(&mut self.inherited) as i64));
-            } else if now_ns - self.turned_ns < LOOK_UP_NS * IN_TURN_SHARE || self.units.is_empty() {
+            } else if now_ns - self.turned_ns < LOOK_UP_NS * IN_TURN_SHARE || self.units.is_empty()
+            {
                 return;
             } else {
                 self.turn = (self.turn + 1) % self.units.len();
@@ -244,7 +247,9 @@ impl Far {
             return None;
         }
         let far = self.node.number() as i32;
-        let count = |here: &dyn Fn(i32) -> bool| self.status.iter().filter(|status| here(**status)).count() as u16;
+        let count = |here: &dyn Fn(i32) -> bool| {
+            self.status.iter().filter(|status| here(**status)).count() as u16
+        };
         Some((count(&|status| status >= 0), count(&|status| status == far)))
     }
 
@@ -294,14 +299,25 @@ impl Far {
         for at_once in [REGION_PAGES, AGAIN] {
             let elsewhere = |status: i32| status >= 0 && (status == far) != (to == Place::Slow);
             self.travellers.clear();
-            self.travellers.extend(self.pages.iter().zip(&self.status).filter(|(_, status)| elsewhere(**status)).map(|(page, _)| *page));
+            self.travellers.extend(
+                self.pages
+                    .iter()
+                    .zip(&self.status)
+                    .filter(|(_, status)| elsewhere(**status))
+                    .map(|(page, _)| *page),
+            );
             wanted = wanted.max(self.travellers.len());
             if self.travellers.is_empty() || ended.is_some() {
                 break;
             }
             self.status.resize(REGION_PAGES, 0);
             for pages in self.travellers.chunks(at_once) {
-                ended = sys::move_pages(pages, &self.targets[..pages.len()], &mut self.status[..pages.len()]).err();
+                ended = sys::move_pages(
+                    pages,
+                    &self.targets[..pages.len()],
+                    &mut self.status[..pages.len()],
+                )
+                .err();
                 if ended.is_some() {
                     break;
                 }
@@ -310,18 +326,27 @@ impl Far {
             (present, after) = now;
         }
         self.note(pager, entry.number, present, after);
-        let moved = u32::from(if to == Place::Slow { after.saturating_sub(before) } else { before.saturating_sub(after) });
+        let moved = u32::from(if to == Place::Slow {
+            after.saturating_sub(before)
+        } else {
+            before.saturating_sub(after)
+        });
         let refused = (wanted as u32).saturating_sub(moved);
         pager.account.failed_moves.fetch_add(u64::from(refused), Relaxed);
         match ended {
-            None => note_refusals(entry, &Taken { evicted: moved, refused, eligible: wanted as u32, ..Taken::default() }),
+            None => note_refusals(
+                entry,
+                &Taken { evicted: moved, refused, eligible: wanted as u32, ..Taken::default() },
+            ),
             Some(Errno::ENOMEM) if to == Place::Slow => self.node.is_full(),
             // The node that they came from has no room just now, or is not to be used any more: another, another time.
             Some(_) if to == Place::Fast && self.units[number].home != 0 => {
                 self.units[number].home = 0;
                 note_refusals(entry, &Taken { refused: 1, eligible: 1, ..Taken::default() });
             }
-            Some(Errno::ENOMEM) => note_refusals(entry, &Taken { refused: 1, eligible: 1, ..Taken::default() }),
+            Some(Errno::ENOMEM) => {
+                note_refusals(entry, &Taken { refused: 1, eligible: 1, ..Taken::default() })
+            }
             Some(error) => self.refused(pager, error),
         }
         if let Some(far) = pager.tiers.iter().position(|tier| tier.node().is_some()) {
@@ -344,15 +369,24 @@ impl Far {
         self.node.is_full();
         self.stale.drain(..).for_each(|region| self.units[region as usize].stale = false);
         if self.node.is_usable() {
-            let why = format!("move_pages between node {} and DRAM is refused ({error}; by a seccomp filter?)", self.node.number());
-            pager.say_once(&pager.said.node_refused, &format!("{why}. Until that works again, pages stay in DRAM or go to other tiers"));
+            let why = format!(
+                "move_pages between node {} and DRAM is refused ({error}; by a seccomp filter?)",
+                self.node.number()
+            );
+            pager.say_once(
+                &pager.said.node_refused,
+                &format!("{why}. Until that works again, pages stay in DRAM or go to other tiers"),
+            );
         }
     }
 
     /// Sees how much room there is in the node.
     fn look_at_node(&mut self, pager: &Pager) {
         if let Err(problem) = self.node.look() {
-            pager.say_once(&pager.said.node, &format!("{problem}. Until then pages stay in DRAM or go to other tiers"));
+            pager.say_once(
+                &pager.said.node,
+                &format!("{problem}. Until then pages stay in DRAM or go to other tiers"),
+            );
         } else if self.slowness != self.node.slowness() {
             // That is known from the first look on, of a node that is there from the beginning.
             self.slowness = self.node.slowness();
@@ -371,8 +405,9 @@ impl Far {
     pub fn say_full(&self, pager: &Pager) {
         if self.node.is_usable() {
             let number = self.node.number();
-            let note =
-                format!("node {number} is full: pages stay in DRAM, because no tier behind it takes any (--tiers dram,node:{number},zstd)");
+            let note = format!(
+                "node {number} is full: pages stay in DRAM, because no tier behind it takes any (--tiers dram,node:{number},zstd)"
+            );
             pager.say_once(&pager.said.node_full, &note);
         }
     }
@@ -431,14 +466,18 @@ impl Far {
             let placement = &self.placement;
             let there = self.units.iter().enumerate().filter(|(_, unit)| pages_there(unit) > 0);
             order.regions.clear();
-            order.regions.extend(there.map(|(number, _)| (placement.heat(number as RegionId), number as RegionId)));
+            order.regions.extend(
+                there.map(|(number, _)| (placement.heat(number as RegionId), number as RegionId)),
+            );
             order.regions.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             (order.next, order.since_ns) = (0, now_ns);
         }
         while let Some((_, region)) = order.regions.get(order.next) {
             order.next += 1;
             let entry = pager.table.by_number(*region);
-            if pages_there(&self.units[*region as usize]) > 0 && !is_refused(&entry, now_ns / 1_000_000) {
+            if pages_there(&self.units[*region as usize]) > 0
+                && !is_refused(&entry, now_ns / 1_000_000)
+            {
                 return Some(entry);
             }
         }
@@ -453,7 +492,9 @@ impl Far {
 
     /// A sample of that weight met a region. It stands for time, of which an access to far memory takes more.
     pub fn sampled(&mut self, region: RegionId, weight: f32) {
-        let Some(unit) = self.units.get(region as usize).filter(|unit| unit.place.is_some()) else { return };
+        let Some(unit) = self.units.get(region as usize).filter(|unit| unit.place.is_some()) else {
+            return;
+        };
         let far = f32::from(unit.far) / f32::from(unit.present.max(1));
         self.carry += weight / (1.0 + far * (self.slowness as f32 - 1.0).max(0.0));
         if self.carry >= 1.0 {
@@ -484,13 +525,15 @@ impl Far {
         }
         // Not all regions are full: what there is has room, and so many of average size more.
         let unit_bytes = (pages * PAGE as u64 / units).max(PAGE as u64) as i64;
-        let free = (room_bytes as i64 - (pager.account.resident() * PAGE as u64) as i64).div_euclid(unit_bytes);
+        let free = (room_bytes as i64 - (pager.account.resident() * PAGE as u64) as i64)
+            .div_euclid(unit_bytes);
         let capacity = (i64::from(used) + free).clamp(0, i64::from(u32::MAX)) as u32;
         let mut moves = std::mem::take(&mut self.moves);
         self.placement.decide(Room { capacity, used, moves_max: MOVES_MAX }, &mut moves);
         let mut come = moves.iter().filter(|step| step.to == Place::Fast).count();
         for step in &moves {
-            if pager.is_frozen() || pager.pause_asked() || sys::now_ns() - now_ns > DECIDE_SLICE_NS {
+            if pager.is_frozen() || pager.pause_asked() || sys::now_ns() - now_ns > DECIDE_SLICE_NS
+            {
                 break;
             }
             let entry = pager.table.by_number(step.unit);
@@ -499,19 +542,22 @@ impl Far {
                 // Something comes back for it.
                 Place::Slow if come > 0 => self.node.buffer_pages() >= u64::from(unit.near()),
                 Place::Slow => self.accepts(),
-                Place::Fast => (pager.account.resident() + u64::from(unit.far)) * PAGE as u64 <= room_bytes,
+                Place::Fast => {
+                    (pager.account.resident() + u64::from(unit.far)) * PAGE as u64 <= room_bytes
+                }
             };
             come -= usize::from(step.to == Place::Fast);
             if fits && !is_refused(&entry, now_ns / 1_000_000) {
                 let reason = match step.reason {
-                    placement::Reason::SwappedFor { unit } => {
-                        placement::Reason::SwappedFor { unit: unit_of(pager.table.by_number(unit).region.address()) }
-                    }
+                    placement::Reason::SwappedFor { unit } => placement::Reason::SwappedFor {
+                        unit: unit_of(pager.table.by_number(unit).region.address()),
+                    },
                     other => other,
                 };
                 let moved = self.travel(pager, &entry, step.to, Why::Placed(reason));
                 if step.to == Place::Slow {
-                    pager.account.demoted_for[Reason::Cold as usize].fetch_add(u64::from(moved), Relaxed);
+                    pager.account.demoted_for[Reason::Cold as usize]
+                        .fetch_add(u64::from(moved), Relaxed);
                 }
             }
         }
@@ -521,7 +567,12 @@ impl Far {
     /// For tests: a region goes wherever it is not.
     pub fn toss(&mut self, pager: &Pager, entry: &Entry, far: bool) {
         if !far || self.accepts() {
-            self.travel(pager, entry, if far { Place::Slow } else { Place::Fast }, victim(Reason::Stress));
+            self.travel(
+                pager,
+                entry,
+                if far { Place::Slow } else { Place::Fast },
+                victim(Reason::Stress),
+            );
         }
     }
 }

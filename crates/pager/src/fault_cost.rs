@@ -74,7 +74,9 @@ impl Timing {
         if let (Some((of, ended_ns, cpu_then_ns)), Some(cpu_ns)) = (last, self.cpu_ns)
             && of == thread
         {
-            let sample_ns = start_ns.saturating_sub(ended_ns).saturating_sub(cpu_ns.saturating_sub(cpu_then_ns));
+            let sample_ns = start_ns
+                .saturating_sub(ended_ns)
+                .saturating_sub(cpu_ns.saturating_sub(cpu_then_ns));
             if sample_ns < LONGEST_NS {
                 cost.learn(sample_ns);
             }

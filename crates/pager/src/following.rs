@@ -80,9 +80,13 @@ impl Threads {
         let offset = self.tid_offset.load(Relaxed);
         let is_it = |pointer: usize| {
             let mut found = [0u8; 4];
-            sys::peek(pointer.wrapping_add_signed(offset), &mut found) && i32::from_ne_bytes(found) == tid
+            sys::peek(pointer.wrapping_add_signed(offset), &mut found)
+                && i32::from_ne_bytes(found) == tid
         };
-        self.pointers.iter().map(|known| known.load(Relaxed)).find(|pointer| *pointer != 0 && is_it(*pointer))
+        self.pointers
+            .iter()
+            .map(|known| known.load(Relaxed))
+            .find(|pointer| *pointer != 0 && is_it(*pointer))
     }
 
     /// The CPU that the thread with this thread pointer was on last.
@@ -90,7 +94,10 @@ impl Threads {
         /// Behind `cpu_id_start`.
         const CPU_ID: usize = 4;
         let mut cpu = [0u8; 4];
-        let read = sys::peek(pointer.wrapping_add_signed(self.rseq_offset.load(Relaxed)) + CPU_ID, &mut cpu);
+        let read = sys::peek(
+            pointer.wrapping_add_signed(self.rseq_offset.load(Relaxed)) + CPU_ID,
+            &mut cpu,
+        );
         // Without rseq it is negative.
         read.then(|| u32::from_ne_bytes(cpu)).filter(|cpu| *cpu < CpuMask::CPUS)
     }
@@ -126,7 +133,16 @@ pub(crate) struct Follower {
 impl Follower {
     /// For the calling thread.
     pub fn new() -> Follower {
-        Follower { own: sys::own_cpus(), at: None, tid: 0, pointer: 0, steady: 0, faults: 0, moves: 0, rest: 0 }
+        Follower {
+            own: sys::own_cpus(),
+            at: None,
+            tid: 0,
+            pointer: 0,
+            steady: 0,
+            faults: 0,
+            moves: 0,
+            rest: 0,
+        }
     }
 
     /// The handler has served a read with so many faults, the last of the thread `tid`.

@@ -112,7 +112,10 @@ impl Pager {
     /// Stops evictions; returns when nothing is staged any more.
     pub(crate) fn pause_mover(&self) {
         self.mover.pause.store(PAUSE, SeqCst);
-        while self.mover.running.load(Acquire) && self.mover.pause.load(SeqCst) == PAUSE && !self.companion.has_ended() {
+        while self.mover.running.load(Acquire)
+            && self.mover.pause.load(SeqCst) == PAUSE
+            && !self.companion.has_ended()
+        {
             self.call_mover();
             sys::futex_wait(&self.mover.pause, PAUSE, Some(Duration::from_millis(10)));
         }
@@ -148,12 +151,12 @@ impl Pager {
             self.fork.files.lock().push((file, [data, token]));
             Ok::<(), Errno>(())
         };
-        let provided = self.fork.shared.load(Acquire) && self.files_in_use().try_for_each(fetch).is_ok();
+        let provided =
+            self.fork.shared.load(Acquire) && self.files_in_use().try_for_each(fetch).is_ok();
         self.ask_keeper(FILES_SHARED, 0, 0);
         if !provided {
             self.take_files_back();
-            let note =
-                "a forked child could not be given files with pages (out of descriptors, or Linux before 6.9): they were restored first";
+            let note = "a forked child could not be given files with pages (out of descriptors, or Linux before 6.9): they were restored first";
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Relaxed) {
                 sys::complain(note);
@@ -175,7 +178,12 @@ impl Pager {
 
     /// In the keeper.
     pub(crate) fn begin_sharing_files(&self) {
-        let shared = self.tiers.iter().filter_map(Tier::files).try_for_each(|files| files.begin_sharing()).is_ok();
+        let shared = self
+            .tiers
+            .iter()
+            .filter_map(Tier::files)
+            .try_for_each(|files| files.begin_sharing())
+            .is_ok();
         self.fork.shared.store(shared, Release);
     }
 
@@ -216,11 +224,17 @@ impl Pager {
             let Some(entry) = self.table.get(address).filter(|_| address != 0) else { continue };
             let mut store = entry.region.store.lock();
             let found = entry.word(address).load();
-            let resident = Snapshot::back(Return { returns: found.returns(), probation: false }, tick_of(now_ms));
+            let resident = Snapshot::back(
+                Return { returns: found.returns(), probation: false },
+                tick_of(now_ms),
+            );
             // Two faults on one page leave two notes.
             if found.is(State::Evicted) && entry.word(address).transition(found, resident).is_ok() {
                 let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));
-                self.check(removed.is_ok(), "a page filled during a fork had its bytes in its store");
+                self.check(
+                    removed.is_ok(),
+                    "a page filled during a fork had its bytes in its store",
+                );
                 entry.region.evicted.fetch_sub(1, Relaxed);
                 self.account.resident_pages.fetch_add(1, Relaxed);
                 self.account.promoted_pages.fetch_add(1, Relaxed);
@@ -330,13 +344,16 @@ impl Pager {
                     && sys::protect_page(address, protection)
             };
             if !done {
-                self.end_program(&format!("page {address:#x} cannot be written back in a forked child"));
+                self.end_program(&format!(
+                    "page {address:#x} cannot be written back in a forked child"
+                ));
             }
         }
         let resident = Snapshot::back(Return { returns: found.returns(), probation: false }, 0);
         let settled = word.transition(found, resident);
         self.check(settled.is_ok(), "the only thread changes page words");
-        let removed = entry.region.store.lock().remove(&self.tiers, Location::from_bits(found.payload()));
+        let removed =
+            entry.region.store.lock().remove(&self.tiers, Location::from_bits(found.payload()));
         self.check(removed.is_ok(), "a restored page's bytes were in its store");
         entry.region.evicted.fetch_sub(1, Relaxed);
         self.account.resident_pages.fetch_add(1, Relaxed);

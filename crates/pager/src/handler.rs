@@ -90,7 +90,12 @@ impl Pager {
         let mut follower = Follower::new();
         self.become_reader(shard);
         self.confine_thread();
-        while self.handle_some(uffd, &mut messages, &mut tools, Some((&mut ahead, &mut patience, &mut follower))) {}
+        while self.handle_some(
+            uffd,
+            &mut messages,
+            &mut tools,
+            Some((&mut ahead, &mut patience, &mut follower)),
+        ) {}
     }
 
     /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False if this thread is to end.
@@ -134,7 +139,9 @@ impl Pager {
                         if tools.served.len() < tools.served.capacity() {
                             tools.served.push(address);
                         }
-                        let is_of_stream = of_handler.as_mut().is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
+                        let is_of_stream = of_handler
+                            .as_mut()
+                            .is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
                         gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, last, tools);
                     }
@@ -186,7 +193,14 @@ impl Pager {
     }
 
     /// One attempt at a fault that was taken at `start_ns`.
-    pub(crate) fn try_fault(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64) -> Outcome {
+    pub(crate) fn try_fault(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+        start_ns: u64,
+    ) -> Outcome {
         let (entry, _inside) = self.gate.handler();
         match entry {
             GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns, true),
@@ -217,7 +231,8 @@ impl Pager {
                 self.touch_page(address);
                 continue;
             }
-            let outcome = self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
+            let outcome =
+                self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
             drop(inside);
             match outcome {
                 Outcome::Done => return,
@@ -227,7 +242,15 @@ impl Pager {
     }
 
     /// `may_keep`: a copy of the page may stay in the store.
-    fn restore(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools, start_ns: u64, may_keep: bool) -> Outcome {
+    fn restore(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+        start_ns: u64,
+        may_keep: bool,
+    ) -> Outcome {
         let Some(entry) = self.table.get_or_create(address) else {
             // A table that is full never evicted anything here: the page was never touched.
             self.fill_zero(uffd, address, write);
@@ -263,13 +286,23 @@ impl Pager {
                 self.back(&entry, address, claim, self.returned(claim, 0), now_ms, None);
                 Outcome::Done
             }
-            Some(State::Evicted) => self.restore_evicted(uffd, &entry, address, tools, start_ns, may_keep),
+            Some(State::Evicted) => {
+                self.restore_evicted(uffd, &entry, address, tools, start_ns, may_keep)
+            }
             Some(State::Moving | State::Restoring) => Outcome::Busy,
             None => self.lost(address, "its page word is damaged"),
         }
     }
 
-    fn restore_evicted(&self, uffd: Fd, entry: &Entry, address: usize, tools: &mut Tools, start_ns: u64, may_keep: bool) -> Outcome {
+    fn restore_evicted(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        address: usize,
+        tools: &mut Tools,
+        start_ns: u64,
+        may_keep: bool,
+    ) -> Outcome {
         let word = entry.word(address);
         let store = entry.region.store.lock();
         let found = word.load();
@@ -279,7 +312,12 @@ impl Pager {
         }
         let location = Location::from_bits(found.payload());
         tools.laps.lap(FaultStep::Claim);
-        let decoded = self.decode(&store, location, &mut tools.page.0, (&mut tools.scratch, &mut tools.stored));
+        let decoded = self.decode(
+            &store,
+            location,
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        );
         drop(store);
         let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
         tools.laps.lap(FaultStep::Decode);
@@ -289,7 +327,8 @@ impl Pager {
         let now_ms = now_ns / 1_000_000;
         let page = self.returned(claim, claim.age_ms(now_ms));
         // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a fork's child shares them.
-        let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies()).then_some(location);
+        let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies())
+            .then_some(location);
         if copy.is_some() {
             tier.stats.became_copy();
         } else {
@@ -316,13 +355,29 @@ impl Pager {
     }
 
     /// Ends a claim whose page came back now because it was asked for.
-    pub(crate) fn back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
+    pub(crate) fn back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
         entry.region.restores.fetch_add(1, Relaxed);
         self.settle_back(entry, address, claim, page, now_ms, copy);
     }
 
     /// Ends a claim whose page came back now because the program wants it, or may.
-    pub(crate) fn settle_back(&self, entry: &Entry, address: usize, claim: Snapshot, page: Return, now_ms: u64, copy: Option<Location>) {
+    pub(crate) fn settle_back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
         entry.region.returned.fetch_add(1, Relaxed);
         self.settle_in_place(entry, address, claim, page, now_ms, copy);
     }
@@ -393,7 +448,10 @@ impl Pager {
         page: &mut Page,
         (scratch, buffer): (&mut Scratch, &mut ReadBuffer),
     ) -> Result<&Tier, String> {
-        let tier = store.tier_of(location).and_then(|index| self.tiers.get(usize::from(index))).ok_or("its extent is gone")?;
+        let tier = store
+            .tier_of(location)
+            .and_then(|index| self.tiers.get(usize::from(index)))
+            .ok_or("its extent is gone")?;
         let encoded = store.page(location, buffer).map_err(|e| e.to_string())?;
         loop {
             match tier.decode(encoded, page, scratch) {
@@ -457,7 +515,8 @@ impl Pager {
 
     #[cold]
     fn fill_elsewhere(&self, tried: Fd, address: usize, source: usize) -> Fill {
-        for slot in &self.descriptors.uffds[..self.descriptors.shards.load(Acquire).min(SHARDS_MAX)] {
+        for slot in &self.descriptors.uffds[..self.descriptors.shards.load(Acquire).min(SHARDS_MAX)]
+        {
             let uffd = slot.load(Relaxed);
             if uffd == tried {
                 continue;
@@ -492,7 +551,13 @@ impl Pager {
     }
 
     /// A fault while a fork is under way: fills the page and changes nothing but the note for later.
-    fn fill_during_fork(&self, uffd: Fd, address: usize, write: bool, tools: &mut Tools) -> Outcome {
+    fn fill_during_fork(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+    ) -> Outcome {
         let Some(entry) = self.table.get(address) else {
             self.fill_zero(uffd, address, write);
             return Outcome::Done;
@@ -517,14 +582,31 @@ impl Pager {
     }
 
     /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
-    pub(crate) fn decode_frozen(&self, entry: &Entry, found: Snapshot, tools: &mut Tools) -> Result<(), String> {
+    pub(crate) fn decode_frozen(
+        &self,
+        entry: &Entry,
+        found: Snapshot,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
         let store = entry.region.store.lock();
-        self.decode(&store, Location::from_bits(found.payload()), &mut tools.page.0, (&mut tools.scratch, &mut tools.stored)).map(drop)
+        self.decode(
+            &store,
+            Location::from_bits(found.payload()),
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        )
+        .map(drop)
     }
 
     /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had
     /// it first.
-    pub(crate) fn put_back(&self, entry: &Entry, address: usize, staged: Snapshot, to: Snapshot) -> bool {
+    pub(crate) fn put_back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        staged: Snapshot,
+        to: Snapshot,
+    ) -> bool {
         if self.events.past_us() {
             // As in `restore_now`.
             self.touch_page(address);

@@ -50,18 +50,28 @@ pub(crate) struct Huge {
 impl Huge {
     /// `None` where none are wanted, nobody knows what is hot, or no tier takes single pages (then managed memory is not kept from them either).
     pub fn new(pager: &Pager) -> Option<Huge> {
-        let wanted = pager.settings.huge_pages == HugePages::Hot && pager.settings.evict == Eviction::Move && pager.moves();
-        (wanted && pager.settings.policy.uses_samples() && pager.keeps_from_huge_pages()).then(|| Huge {
-            steady: Vec::new(),
-            looked_ns: 0,
-            cost_ns: COST_NS,
-            seen: Vec::new(),
-            order: Vec::new(),
-        })
+        let wanted = pager.settings.huge_pages == HugePages::Hot
+            && pager.settings.evict == Eviction::Move
+            && pager.moves();
+        (wanted && pager.settings.policy.uses_samples() && pager.keeps_from_huge_pages()).then(
+            || Huge {
+                steady: Vec::new(),
+                looked_ns: 0,
+                cost_ns: COST_NS,
+                seen: Vec::new(),
+                order: Vec::new(),
+            },
+        )
     }
 
     /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views` are of `scanned_ns`.
-    pub fn look(&mut self, pager: &Pager, policy: &mut dyn VictimPolicy, views: &[RegionView], scanned_ns: u64) {
+    pub fn look(
+        &mut self,
+        pager: &Pager,
+        policy: &mut dyn VictimPolicy,
+        views: &[RegionView],
+        scanned_ns: u64,
+    ) {
         let now_ns = sys::now_ns();
         if now_ns - self.looked_ns < LOOK_EVERY_NS || scanned_ns < self.looked_ns {
             return;
@@ -79,17 +89,27 @@ impl Huge {
             let whole = view.resident_pages as usize == REGION_PAGES && !entry.is_huge();
             *steady = match *steady {
                 looks if looks < 0 => looks + 1,
-                looks if whole && policy.heat(view.region).is_some_and(|heat| heat >= least_heat) => (looks + 1).min(STEADY_LOOKS),
+                looks
+                    if whole && policy.heat(view.region).is_some_and(|heat| heat >= least_heat) =>
+                {
+                    (looks + 1).min(STEADY_LOOKS)
+                }
                 _ => 0,
             };
-            let room = pager.physical_bytes() + REGION as u64 <= pager.account.budget_bytes.load(Relaxed);
+            let room =
+                pager.physical_bytes() + REGION as u64 <= pager.account.budget_bytes.load(Relaxed);
             let begun_ns = sys::now_ns();
-            if *steady == STEADY_LOOKS && room && begun_ns - now_ns < LOOK_NS && !pager.pause_asked() {
+            if *steady == STEADY_LOOKS
+                && room
+                && begun_ns - now_ns < LOOK_NS
+                && !pager.pause_asked()
+            {
                 let begun_cpu_ns = sys::thread_cpu_ns();
                 *steady = -REFUSED_LOOKS;
                 if pager.make_huge(&entry) {
                     *steady = 0;
-                    self.cost_ns += ((sys::thread_cpu_ns() - begun_cpu_ns) as f64 - self.cost_ns) / 16.0;
+                    self.cost_ns +=
+                        ((sys::thread_cpu_ns() - begun_cpu_ns) as f64 - self.cost_ns) / 16.0;
                 }
             }
         }
@@ -104,7 +124,9 @@ impl Huge {
 
 /// Whether no victims are to be looked for in a region, because it is a huge page that is still in use.
 pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: Pressure) -> bool {
-    entry.is_huge() && pressure < KEPT_PRESSURE && policy.heat(entry.number).is_none_or(|heat| heat >= COOLED)
+    entry.is_huge()
+        && pressure < KEPT_PRESSURE
+        && policy.heat(entry.number).is_none_or(|heat| heat >= COOLED)
 }
 
 impl Pager {
@@ -119,7 +141,10 @@ impl Pager {
         let base = entry.region.address();
         let _inside = self.gate.worker();
         let _region = self.table.lock(entry);
-        if self.is_frozen() || entry.is_huge() || entry.words.iter().any(|word| !word.load().is_present()) {
+        if self.is_frozen()
+            || entry.is_huge()
+            || entry.words.iter().any(|word| !word.load().is_present())
+        {
             return false;
         }
         // Who splits one has to know whether that failed. And what the program gave back is not to come back as zeros.
@@ -131,7 +156,9 @@ impl Pager {
             return false;
         }
         // The kernel makes none of pages that are watched. Unprotected they seem written, and stay.
-        if pieces[0].attributes.registered && entry.words.iter().any(|word| word.load().is_watched()) {
+        if pieces[0].attributes.registered
+            && entry.words.iter().any(|word| word.load().is_watched())
+        {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
         // One that leaves soon would split all of it.
@@ -150,7 +177,8 @@ impl Pager {
     fn collapse(&self, base: usize) -> bool {
         // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the region before it is split.
         unsafe {
-            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE).and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
+            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
+                .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
             // If that fails, splitting tries it again.
             let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
             made.is_ok()
@@ -161,12 +189,18 @@ impl Pager {
     fn is_kept_small(&self, base: usize) -> bool {
         // SAFETY: changes no contents.
         let kept = unsafe { sys::advise(base, REGION, libc::MADV_NOHUGEPAGE) };
-        kept.is_ok() && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
+        kept.is_ok()
+            && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
     }
 
     fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
         let mut runs = [Run::default(); 8];
-        let (count, _) = sys::scan_present(self.descriptors.pagemap.load(Relaxed), base, base + REGION, &mut runs)?;
+        let (count, _) = sys::scan_present(
+            self.descriptors.pagemap.load(Relaxed),
+            base,
+            base + REGION,
+            &mut runs,
+        )?;
         Ok(runs[..count].iter().map(Run::bytes).sum())
     }
 
@@ -190,7 +224,8 @@ impl Pager {
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         let base = entry.region.address();
         let is_whole = sys::huge_bytes(pagemap, base, base + REGION) == Ok(REGION);
-        let is_ours = || (0..REGION_PAGES).all(|page| sys::mapped_exclusively(pagemap, base + page * PAGE));
+        let is_ours =
+            || (0..REGION_PAGES).all(|page| sys::mapped_exclusively(pagemap, base + page * PAGE));
         if !(is_whole || is_ours() && self.collapse(base)) {
             return false;
         }
@@ -198,7 +233,10 @@ impl Pager {
         let failed_before = sys::failed_splits();
         // SAFETY: changes no contents.
         let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
-        let split = advised.is_ok() && self.is_kept_small(base) && failed_before.is_some() && sys::failed_splits() == failed_before;
+        let split = advised.is_ok()
+            && self.is_kept_small(base)
+            && failed_before.is_some()
+            && sys::failed_splits() == failed_before;
         if split {
             entry.region.huge.store(0, Relaxed);
             self.account.huge_split.fetch_add(1, Relaxed);

@@ -44,8 +44,17 @@ pub enum Call {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Call; 9] =
-        [Call::Move, Call::Copy, Call::Zero, Call::Register, Call::Unregister, Call::Populate, Call::Empty, Call::Scan, Call::Entry];
+    pub const ALL: [Call; 9] = [
+        Call::Move,
+        Call::Copy,
+        Call::Zero,
+        Call::Register,
+        Call::Unregister,
+        Call::Populate,
+        Call::Empty,
+        Call::Scan,
+        Call::Entry,
+    ];
 
     /// Errors of mm/userfaultfd.c, mm/madvise.c and fs/proc/task_mmu.c that say nothing about the page itself.
     pub fn errors(self) -> &'static [Errno] {
@@ -79,7 +88,11 @@ impl FromStr for Injection {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
-        let refuse = || SettingError(format!("TERRACE_INJECT=`{text}`: write SEED or SEED:PER_MILLE (0 to 500), such as 7:50"));
+        let refuse = || {
+            SettingError(format!(
+                "TERRACE_INJECT=`{text}`: write SEED or SEED:PER_MILLE (0 to 500), such as 7:50"
+            ))
+        };
         let (seed, rate) = text.trim().split_once(':').unwrap_or((text.trim(), "50"));
         match (seed.parse(), rate.parse()) {
             (Ok(seed), Ok(per_mille)) if per_mille <= 500 => Ok(Injection { seed, per_mille }),
@@ -118,13 +131,18 @@ pub fn shorten(len: usize) -> usize {
         return len;
     }
     let draw = next();
-    if draw % 1000 < u64::from(rate) { (1 + (draw >> 32) as usize % (len / PAGE)) * PAGE } else { len }
+    if draw % 1000 < u64::from(rate) {
+        (1 + (draw >> 32) as usize % (len / PAGE)) * PAGE
+    } else {
+        len
+    }
 }
 
 /// splitmix64 of seed and call number.
 fn next() -> u64 {
     let n = CALLS.fetch_add(1, Relaxed);
-    let mut z = (SEED.load(Relaxed) ^ n.rotate_left(40)).wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut z = (SEED.load(Relaxed) ^ n.rotate_left(40))
+        .wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ z >> 31

@@ -55,7 +55,11 @@ impl Kept {
 
     /// The share of the time in which memory was not above the budget by more than 2 %.
     pub fn kept_fraction(&self) -> f64 {
-        if self.seconds > 0.0 { (1.0 - self.far_over_s / self.seconds).clamp(0.0, 1.0) } else { 1.0 }
+        if self.seconds > 0.0 {
+            (1.0 - self.far_over_s / self.seconds).clamp(0.0, 1.0)
+        } else {
+            1.0
+        }
     }
 
     /// Time above the budget.
@@ -85,7 +89,9 @@ mod tests {
 
     fn of(looks: &[(u64, bool, f64)]) -> Kept {
         let mut kept = Kept::default();
-        looks.iter().for_each(|(physical, at_floor, seconds)| kept.add(*physical, 100, *at_floor, *seconds));
+        looks.iter().for_each(|(physical, at_floor, seconds)| {
+            kept.add(*physical, 100, *at_floor, *seconds)
+        });
         kept
     }
 
@@ -93,12 +99,18 @@ mod tests {
     fn one_per_cent_of_the_time_far_above_is_forgiven() {
         let met = of(&[(101, false, 5.0), (50, false, 94.0), (150, false, 1.0), (50, false, 1.0)]);
         assert!(met.is_kept() && met.over_s() > 5.0, "{met:?}");
-        assert!((met.far_over_s() - 1.0).abs() < 1e-9 && (met.kept_fraction() - 100.0 / 101.0).abs() < 1e-9);
+        assert!(
+            (met.far_over_s() - 1.0).abs() < 1e-9
+                && (met.kept_fraction() - 100.0 / 101.0).abs() < 1e-9
+        );
         let missed = of(&[(50, false, 90.0), (150, false, 1.0), (50, false, 2.0)]);
         assert!(!missed.is_kept() && missed.kept_fraction() > 0.98, "{missed:?}");
         // Right at the budget all the time, and never looked at.
         assert!(of(&[(102, true, 50.0)]).is_kept() && Kept::default().is_kept());
-        assert_eq!((Kept::default().kept_fraction(), of(&[(103, false, 0.1)]).kept_fraction()), (1.0, 0.0));
+        assert_eq!(
+            (Kept::default().kept_fraction(), of(&[(103, false, 0.1)]).kept_fraction()),
+            (1.0, 0.0)
+        );
         // A long run does not forgive more of a short burst than a share, nor a short run less.
         assert!(!of(&[(103, false, 0.4), (50, false, 0.0), (50, false, 3.0)]).is_kept());
     }
@@ -106,10 +118,21 @@ mod tests {
     /// A mean of a third of "the least that can be reached" was told beside it once: the last moment's counted alone.
     #[test]
     fn the_floor_is_what_there_was_while_nothing_left() {
-        let kept = of(&[(130, true, 2.0), (130, true, 2.0), (50, false, 0.0), (50, false, 90.0), (290, true, 0.0), (290, true, 0.1)]);
+        let kept = of(&[
+            (130, true, 2.0),
+            (130, true, 2.0),
+            (50, false, 0.0),
+            (50, false, 90.0),
+            (290, true, 0.0),
+            (290, true, 0.1),
+        ]);
         assert!((kept.floor_s() - 4.1).abs() < 1e-9, "{kept:?}");
         assert!((130..135).contains(&kept.floor_bytes()), "{kept:?}");
-        assert_eq!(of(&[(150, false, 9.0), (101, true, 9.0)]).floor_bytes(), 0, "memory was just at the budget then");
+        assert_eq!(
+            of(&[(150, false, 9.0), (101, true, 9.0)]).floor_bytes(),
+            0,
+            "memory was just at the budget then"
+        );
     }
 
     /// A look after a long rest does not stand for all of it.

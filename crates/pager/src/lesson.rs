@@ -37,7 +37,9 @@ impl Lesson {
             return;
         }
         let wanted = tier.lesson_pages();
-        if self.pages.len() < wanted && self.pages.try_reserve_exact(wanted - self.pages.len()).is_ok() {
+        if self.pages.len() < wanted
+            && self.pages.try_reserve_exact(wanted - self.pages.len()).is_ok()
+        {
             self.pages.push(*page);
         }
     }

@@ -43,13 +43,18 @@ impl<T> Lock<T> {
     /// The lock, if nobody has it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         // Made only where the lock was taken: a guard that is dropped opens the lock, whoever holds it.
-        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok().then(|| LockGuard { lock: self })
+        self.state
+            .compare_exchange(FREE, HELD, Acquire, Relaxed)
+            .is_ok()
+            .then(|| LockGuard { lock: self })
     }
 
     #[cold]
     fn lock_slow(&self) {
         for _ in 0..SPINS {
-            if self.state.load(Relaxed) == FREE && self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
+            if self.state.load(Relaxed) == FREE
+                && self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok()
+            {
                 return;
             }
             std::hint::spin_loop();
@@ -194,7 +199,11 @@ impl Gate {
         loop {
             match self.workers.load(SeqCst) {
                 0 => break,
-                workers => sys::futex_wait(&self.workers, workers, Some(std::time::Duration::from_millis(1))),
+                workers => sys::futex_wait(
+                    &self.workers,
+                    workers,
+                    Some(std::time::Duration::from_millis(1)),
+                ),
             }
         }
         self.phase.store(SETTLING, SeqCst);

@@ -42,7 +42,11 @@ pub fn lock_new_heap(start: usize, end: usize) -> Result<(), Errno> {
 
 impl Pager {
     /// `mlockall`; `act` makes the kernel's call.
-    pub fn lock_all(&self, flags: i32, act: impl Fn(i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    pub fn lock_all(
+        &self,
+        flags: i32,
+        act: impl Fn(i32) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         if self.is_retired() {
             // A filter may end the program for any other call.
             return act(flags);
@@ -50,7 +54,9 @@ impl Pager {
         self.with_staging_lent(|| {
             let before = LOCKS_NEW_MAPPINGS.load(Relaxed);
             let result = match act(flags) {
-                Err(Errno::ENOMEM) if flags & libc::MCL_CURRENT != 0 => self.lock_what_is_the_programs(flags, before, act),
+                Err(Errno::ENOMEM) if flags & libc::MCL_CURRENT != 0 => {
+                    self.lock_what_is_the_programs(flags, before, act)
+                }
                 result => result,
             };
             if result.is_ok() {
@@ -100,7 +106,9 @@ impl Pager {
         // Without bringing pages first: so an error is the limit's, or comes of a mapping that has
         // gone.
         for (start, end) in &own {
-            if sys::lock_memory(*start, end - start, true).is_err() && sys::is_mapping(*start, end - start) {
+            if sys::lock_memory(*start, end - start, true).is_err()
+                && sys::is_mapping(*start, end - start)
+            {
                 return Err(Errno::ENOMEM);
             }
         }
@@ -117,9 +125,13 @@ impl Pager {
     fn programs_mappings(&self) -> Vec<(usize, usize)> {
         let mut ours = space::ours();
         ours.push(sys::own_image());
-        let mut mappings: Vec<_> = sys::own_mappings().into_iter().filter(|(start, _)| !is_within(&ours, *start)).collect();
+        let mut mappings: Vec<_> = sys::own_mappings()
+            .into_iter()
+            .filter(|(start, _)| !is_within(&ours, *start))
+            .collect();
         // What is managed elsewhere is among them already.
-        let handed_out = self.ranges.lock().all().into_iter().filter(|range| is_within(&ours, range.start));
+        let handed_out =
+            self.ranges.lock().all().into_iter().filter(|range| is_within(&ours, range.start));
         mappings.extend(handed_out.map(|range| (range.start, range.end)));
         mappings
     }

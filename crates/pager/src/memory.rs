@@ -50,7 +50,11 @@ impl Pager {
             self.drop_pages(&[entry], start, start + len);
         }
         self.is_mapped_again(start, start + len);
-        self.ranges.lock().insert(start, start + len, Attributes { registered: false, ..attributes });
+        self.ranges.lock().insert(
+            start,
+            start + len,
+            Attributes { registered: false, ..attributes },
+        );
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }
 
@@ -77,7 +81,9 @@ impl Pager {
             for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
                 for address in pages_within(entry, start, end) {
                     let found = entry.word(address).load();
-                    let is_plain = !found.is_swapped() && !found.is_incompressible() && !found.is_on_probation();
+                    let is_plain = !found.is_swapped()
+                        && !found.is_incompressible()
+                        && !found.is_on_probation();
                     if found.is(State::Resident) && is_plain {
                         // Changed meanwhile: then it is known better.
                         let _ = entry.word(address).transition(found, found.with_returns(returns));
@@ -99,10 +105,13 @@ impl Pager {
         }
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
-        let managed = self.ranges.lock().overlapping(start, end.min(start.saturating_add(ADVISED_BYTES)));
+        let managed =
+            self.ranges.lock().overlapping(start, end.min(start.saturating_add(ADVISED_BYTES)));
         for range in managed {
             let regions = range.start / REGION..range.end.div_ceil(REGION);
-            regions.filter(|_| range.attributes.evictable).for_each(|region| _ = self.table.get_or_create(region * REGION));
+            regions
+                .filter(|_| range.attributes.evictable)
+                .for_each(|region| _ = self.table.get_or_create(region * REGION));
         }
     }
 
@@ -140,16 +149,25 @@ impl Pager {
     /// zeros, another thread may write to it, and what it writes must stay. So no fault may bring
     /// old contents back between `act` and the dropping of what is stored. Evicted pages are claimed
     /// first, as a handler claims them, and faults on them wait.
-    pub fn discard<R>(&self, start: usize, len: usize, act: impl Fn(usize, usize) -> Result<R, Errno>) -> Result<R, Errno> {
+    pub fn discard<R>(
+        &self,
+        start: usize,
+        len: usize,
+        act: impl Fn(usize, usize) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let Some(end) = start.checked_add(len) else { return act(start, len) };
         self.with_regions(start, len, Told::Yes, |entries| {
             self.restore_staged(entries, start, end);
             let result = self.discard_in_parts(entries, start, end, &act);
             if is_done(&result) {
-                for entry in entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry)) {
+                for entry in
+                    entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry))
+                {
                     // Where that failed before, the kernel would give new ones.
                     // SAFETY: changes no contents.
-                    let _ = unsafe { sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE) };
+                    let _ = unsafe {
+                        sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE)
+                    };
                 }
                 forget_huge(entries, start, end);
             }
@@ -191,9 +209,12 @@ impl Pager {
             Ok(())
         };
         let mut from = start;
-        let is_stored = |entry: &&Entry| pages_within(entry, start, end).any(|page| !entry.word(page).load().is(State::Resident));
+        let is_stored = |entry: &&Entry| {
+            pages_within(entry, start, end).any(|page| !entry.word(page).load().is(State::Resident))
+        };
         for entry in entries.iter().filter(is_stored) {
-            let (base, to) = (entry.region.address().max(start), end.min(entry.region.address() + REGION));
+            let (base, to) =
+                (entry.region.address().max(start), end.min(entry.region.address() + REGION));
             if from < base {
                 note(act(from, base - from))?;
             }
@@ -224,7 +245,9 @@ impl Pager {
         let done = is_done(&result);
         if done {
             let is_kept = |address: &usize| entry.word(*address).load().is(State::Kept);
-            pages_within(entry, start, end).filter(is_kept).for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
+            pages_within(entry, start, end)
+                .filter(is_kept)
+                .for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
         }
         // The kernel refuses (locked memory, say) when it comes to the first page in question: up to
         // there it is done.
@@ -255,7 +278,8 @@ impl Pager {
             match found.state() {
                 Some(State::Resident | State::Kept) => return false,
                 Some(State::Evicted) => {
-                    if word.transition(found, found.with(State::Restoring, found.payload())).is_ok() {
+                    if word.transition(found, found.with(State::Restoring, found.payload())).is_ok()
+                    {
                         return true;
                     }
                 }
@@ -278,17 +302,26 @@ impl Pager {
         let word = entry.word(address);
         let claim = word.load();
         if goes {
-            let removed = entry.region.store.lock().remove(&self.tiers, Location::from_bits(claim.payload()));
+            let removed =
+                entry.region.store.lock().remove(&self.tiers, Location::from_bits(claim.payload()));
             self.check(removed.is_ok(), "a discarded page's bytes were in its store");
             entry.region.evicted.fetch_sub(1, Relaxed);
         }
         let to = if goes { Snapshot(0) } else { claim.with(State::Evicted, claim.payload()) };
-        self.check(word.transition(claim, to).is_ok(), "a claimed page word is changed by its claimant only");
+        self.check(
+            word.transition(claim, to).is_ok(),
+            "a claimed page word is changed by its claimant only",
+        );
     }
 
     /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so the range is no longer managed, and
     /// nothing of it is kept.
-    pub fn unmap<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    pub fn unmap<R>(
+        &self,
+        start: usize,
+        len: usize,
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let end = start + len;
         self.with_regions(start, len, Told::Yes, |entries| {
             // Out of the ranges first: as soon as the kernel is done, another thread may be given these addresses.
@@ -314,14 +347,23 @@ impl Pager {
     }
 
     /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of what was registered.
-    pub(crate) fn forget_where(&self, start: usize, len: usize, all: bool, is_gone: impl FnOnce() -> bool) {
+    pub(crate) fn forget_where(
+        &self,
+        start: usize,
+        len: usize,
+        all: bool,
+        is_gone: impl FnOnce() -> bool,
+    ) {
         let end = start + len;
         self.with_regions(start, len, Told::No, |entries| {
             if is_gone() {
                 // What was never registered since it was mapped has come there later.
                 let mut ranges = self.ranges.lock();
-                let stale: Vec<Range> =
-                    ranges.overlapping(start, end).into_iter().filter(|range| range.attributes.registered || all).collect();
+                let stale: Vec<Range> = ranges
+                    .overlapping(start, end)
+                    .into_iter()
+                    .filter(|range| range.attributes.registered || all)
+                    .collect();
                 stale.iter().for_each(|range| drop(ranges.remove(range.start, range.end)));
                 drop(ranges);
                 for range in &stale {
@@ -337,14 +379,20 @@ impl Pager {
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
     /// restored, then `act` does it. On success the old range is no longer managed: what was managed of it is handed back, for the caller to
     /// manage what came of it.
-    pub fn restore_then<R>(&self, start: usize, len: usize, act: impl FnOnce() -> Result<R, Errno>) -> Result<(R, Vec<Range>), Errno> {
+    pub fn restore_then<R>(
+        &self,
+        start: usize,
+        len: usize,
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<(R, Vec<Range>), Errno> {
         let end = start + len;
         self.with_regions(start, len, Told::Yes, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
                 self.restore_range(start, end);
             }
             for entry in entries {
-                pages_within(entry, start, end).for_each(|address| self.end_probation(entry, address));
+                pages_within(entry, start, end)
+                    .for_each(|address| self.end_probation(entry, address));
             }
             self.split(entries.iter());
             self.give_registered_to_children(start, end);
@@ -360,7 +408,10 @@ impl Pager {
                     self.uncount(&pieces);
                     // What could not be split stays in DRAM: where it is now, nobody knows that it is huge.
                     for entry in entries.iter().filter(|entry| entry.is_huge()) {
-                        pieces.retain(|piece| piece.end <= entry.region.address() || entry.region.address() + REGION <= piece.start);
+                        pieces.retain(|piece| {
+                            piece.end <= entry.region.address()
+                                || entry.region.address() + REGION <= piece.start
+                        });
                     }
                     forget_huge(entries, start, end);
                     Ok((done, pieces))
@@ -452,7 +503,13 @@ impl Pager {
     }
 
     /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.
-    pub fn protect<R>(&self, start: usize, len: usize, evictable: bool, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    pub fn protect<R>(
+        &self,
+        start: usize,
+        len: usize,
+        evictable: bool,
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         self.with_regions(start, len, Told::No, |_| {
             let result = act();
             if result.is_ok() {
@@ -465,7 +522,13 @@ impl Pager {
     /// The program says whether a forked child is to have a range (MADV_DOFORK) or not
     /// (MADV_DONTFORK): `act` tells the kernel. Managed memory stays managed, and is forgotten in a
     /// child (`fork.rs`).
-    pub fn inherit<R>(&self, start: usize, len: usize, inherited: bool, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    pub fn inherit<R>(
+        &self,
+        start: usize,
+        len: usize,
+        inherited: bool,
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         let Some(end) = start.checked_add(len) else { return act() };
         // Memory that is kept from children is what devices write to; UFFDIO_MOVE alone sees that.
         if !inherited && self.settings.evict == Eviction::WriteProtect {
@@ -477,7 +540,9 @@ impl Pager {
         let result = self.with_regions(start, len, Told::No, |_| {
             let result = act();
             if is_done(&result) {
-                self.ranges.lock().update(start, end, |attributes| attributes.absent_in_child = !inherited);
+                self.ranges
+                    .lock()
+                    .update(start, end, |attributes| attributes.absent_in_child = !inherited);
                 self.keep_registered_from_children(start, end);
             }
             result
@@ -516,7 +581,9 @@ impl Pager {
     pub(crate) fn take_absent(&self) -> Vec<Range> {
         let mut ranges = self.ranges.lock();
         let mut absent = ranges.all();
-        absent.retain(|range| range.attributes.absent_in_child && sys::is_nothing_mapped(range.start, range.end));
+        absent.retain(|range| {
+            range.attributes.absent_in_child && sys::is_nothing_mapped(range.start, range.end)
+        });
         for range in &absent {
             ranges.remove(range.start, range.end);
             if range.attributes.evictable {
@@ -573,7 +640,13 @@ impl Pager {
     /// Runs `f` with the locks of the range's regions that have a record, in address order, and keeps
     /// the mover out of the others too ([`crate::table`] says how). Before [`crate::Mode::Starting`] there
     /// is no mover (see `Pager::start`).
-    fn with_regions<R>(&self, start: usize, len: usize, told: Told, f: impl FnOnce(&[Entry]) -> R) -> R {
+    fn with_regions<R>(
+        &self,
+        start: usize,
+        len: usize,
+        told: Told,
+        f: impl FnOnce(&[Entry]) -> R,
+    ) -> R {
         self.with_regions_as_they_are(start, len, told, |entries| {
             // Cut, a huge page is harder to split.
             self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
@@ -582,7 +655,13 @@ impl Pager {
     }
 
     /// The same for what changes no mapping.
-    fn with_regions_as_they_are<R>(&self, start: usize, len: usize, told: Told, f: impl FnOnce(&[Entry]) -> R) -> R {
+    fn with_regions_as_they_are<R>(
+        &self,
+        start: usize,
+        len: usize,
+        told: Told,
+        f: impl FnOnce(&[Entry]) -> R,
+    ) -> R {
         let _signals = SignalsBlocked::new();
         let _announced = matches!(told, Told::Yes).then(|| self.announce(start, start + len));
         let _inside = self.gate.worker();
@@ -669,7 +748,8 @@ impl Pager {
     pub(crate) fn drop_evicted(&self, entry: &Entry, address: usize) -> bool {
         let mut store = entry.region.store.lock();
         let found = entry.word(address).load();
-        if !found.is(State::Evicted) || entry.word(address).transition(found, Snapshot(0)).is_err() {
+        if !found.is(State::Evicted) || entry.word(address).transition(found, Snapshot(0)).is_err()
+        {
             return false;
         }
         let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));
@@ -710,7 +790,8 @@ fn is_done<R>(result: &Result<R, Errno>) -> bool {
 /// refuses nothing: then nobody knows.
 fn first_locked(start: usize, end: usize) -> usize {
     // SAFETY: changes no contents.
-    let refuses = |until: usize| !is_done(&unsafe { sys::advise(start, until - start, libc::MADV_COLD) });
+    let refuses =
+        |until: usize| !is_done(&unsafe { sys::advise(start, until - start, libc::MADV_COLD) });
     if !refuses(end) {
         return start;
     }
@@ -725,7 +806,13 @@ fn first_locked(start: usize, end: usize) -> usize {
 
 /// The pages that a range lies in.
 fn whole_pages(start: usize, len: usize) -> (usize, usize) {
-    (start / PAGE * PAGE, start.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX / PAGE * PAGE))
+    (
+        start / PAGE * PAGE,
+        start
+            .saturating_add(len)
+            .checked_next_multiple_of(PAGE)
+            .unwrap_or(usize::MAX / PAGE * PAGE),
+    )
 }
 
 /// Whether a range holds all of a region.
@@ -735,7 +822,10 @@ fn covers(start: usize, end: usize, entry: &Entry) -> bool {
 
 /// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are locked.
 fn forget_huge(entries: &[Entry], start: usize, end: usize) {
-    entries.iter().filter(|entry| covers(start, end, entry)).for_each(|entry| entry.region.huge.store(0, Relaxed));
+    entries
+        .iter()
+        .filter(|entry| covers(start, end, entry))
+        .for_each(|entry| entry.region.huge.store(0, Relaxed));
 }
 
 /// Whether a range is one managed piece whose pages may leave.
@@ -744,7 +834,11 @@ pub(crate) fn has_one_piece(pieces: &[Range], start: usize, end: usize) -> bool 
 }
 
 fn evictable_bytes(pieces: &[Range]) -> usize {
-    pieces.iter().filter(|piece| piece.attributes.evictable).map(|piece| piece.end - piece.start).sum()
+    pieces
+        .iter()
+        .filter(|piece| piece.attributes.evictable)
+        .map(|piece| piece.end - piece.start)
+        .sum()
 }
 
 pub(crate) fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {

@@ -29,7 +29,9 @@ pub(crate) const HOST: Host = Host {
 pub(crate) fn cannot_run() {
     let strict = std::env::var_os("CI").is_some() || std::env::var_os("TERRACE_NO_SKIP").is_some();
     assert!(!strict, "no userfaultfd on a machine that must have it");
-    eprintln!("skipped: no right to userfaultfd, or a kernel before 6.8 (terrace doctor tells which)");
+    eprintln!(
+        "skipped: no right to userfaultfd, or a kernel before 6.8 (terrace doctor tells which)"
+    );
 }
 
 /// Gives this thread the descriptors that our threads have, under the same numbers: an evictor runs on the mover's thread otherwise, and without
@@ -42,7 +44,8 @@ pub(crate) fn adopt_descriptors(pager: &Pager) {
         for slot in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm]) {
             let number = slot.load(Relaxed);
             if number >= 0 {
-                let fd = sys::descriptor_of(pager.companion.pid(), number).expect("a descriptor of the companion can be had");
+                let fd = sys::descriptor_of(pager.companion.pid(), number)
+                    .expect("a descriptor of the companion can be had");
                 assert!(libc::dup3(fd, number, libc::O_CLOEXEC) >= 0 || fd == number);
                 if fd != number {
                     sys::close(fd);
@@ -133,7 +136,13 @@ impl World {
         let reserved = sys::reserve((REGIONS + 1) * REGION).unwrap();
         let base = reserved.next_multiple_of(REGION);
         pager.manage(base, REGIONS * REGION, true);
-        World { pager, base, evictor: Evictor::new(pager), tools: Tools::new(), model: vec![[0; PAGE]; PAGES] }
+        World {
+            pager,
+            base,
+            evictor: Evictor::new(pager),
+            tools: Tools::new(),
+            model: vec![[0; PAGE]; PAGES],
+        }
     }
 
     fn page(&self, page: usize) -> *mut [u8; PAGE] {
@@ -153,11 +162,17 @@ impl World {
                     unsafe_write(self.page(page), &self.model[page]);
                 }
             }
-            Op::Read { page } => assert!(same(self.page(page), &self.model[page]), "page {page} differs"),
+            Op::Read { page } => {
+                assert!(same(self.page(page), &self.model[page]), "page {page} differs")
+            }
             Op::Evict { from, pages, tier } => {
                 let entry = self.pager.table.get_or_create(self.base + from * PAGE).unwrap();
                 let from = from % (REGION / PAGE);
-                let taken = self.evictor.evict(self.pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from });
+                let taken = self.evictor.evict(
+                    self.pager,
+                    entry,
+                    Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
+                );
                 EVICTED.fetch_add(taken.evicted, Relaxed);
             }
             Op::Probe { region, seed } => {
@@ -172,7 +187,11 @@ impl World {
             Op::Discard { from, pages } => {
                 let (start, len, which) = self.span(from, pages);
                 // SAFETY: the test's own mapping.
-                self.pager.discard(start, len, |start, len| unsafe { sys::advise(start, len, libc::MADV_DONTNEED) }).unwrap();
+                self.pager
+                    .discard(start, len, |start, len| unsafe {
+                        sys::advise(start, len, libc::MADV_DONTNEED)
+                    })
+                    .unwrap();
                 self.model[which].fill([0; PAGE]);
             }
             Op::Restore { from, pages } => {
@@ -184,9 +203,18 @@ impl World {
             Op::Replace { from, pages } => {
                 let (start, len, which) = self.span(from, pages);
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-                let args = [start, len, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+                let args = [
+                    start,
+                    len,
+                    (libc::PROT_READ | libc::PROT_WRITE) as usize,
+                    flags as usize,
+                    usize::MAX,
+                    0,
+                ];
                 // SAFETY: replaces a part of the test's own mapping.
-                self.pager.unmap(start, len, || unsafe { sys::forward(libc::SYS_mmap, args) }).unwrap();
+                self.pager
+                    .unmap(start, len, || unsafe { sys::forward(libc::SYS_mmap, args) })
+                    .unwrap();
                 self.pager.manage(start, len, true);
                 self.model[which].fill([0; PAGE]);
             }
@@ -198,7 +226,9 @@ impl World {
     fn inherit(&self, start: usize, len: usize, inherited: bool) {
         let advice = if inherited { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // SAFETY: the test's own mapping, of which nothing changes in this process.
-        self.pager.inherit(start, len, inherited, || unsafe { sys::advise(start, len, advice) }).unwrap();
+        self.pager
+            .inherit(start, len, inherited, || unsafe { sys::advise(start, len, advice) })
+            .unwrap();
     }
 
     /// Of a span that a child did not get nothing is stored, and nothing is managed.
@@ -223,15 +253,21 @@ impl World {
         // This pager's own probes are not its mover's: bring them back as the mover would.
         self.evictor.cancel_probes(self.pager);
         self.pager.fork_prepare(|| ());
-        let (before, after) = (self.span(from, touched).2, self.span(from.saturating_sub(touched), touched).2);
-        let reads_right = |pages: std::ops::Range<usize>| pages.into_iter().all(|page| same(self.page(page), &self.model[page]));
+        let (before, after) =
+            (self.span(from, touched).2, self.span(from.saturating_sub(touched), touched).2);
+        let reads_right = |pages: std::ops::Range<usize>| {
+            pages.into_iter().all(|page| same(self.page(page), &self.model[page]))
+        };
         assert!(reads_right(before));
         // SAFETY: the child calls nothing but the pager, memory reads and _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
             self.pager.fork_child();
             let forgotten = hidden_len == 0 || self.is_forgotten(hidden_start, hidden_len);
-            let right = forgotten && reads_right(0..hidden.start) && reads_right(hidden.end..PAGES) && self.stored() == 0;
+            let right = forgotten
+                && reads_right(0..hidden.start)
+                && reads_right(hidden.end..PAGES)
+                && self.stored() == 0;
             // SAFETY: ends the child without running the harness's exit handlers.
             unsafe { libc::_exit(if right { 0 } else { 1 }) };
         }
@@ -243,7 +279,10 @@ impl World {
         let mut status = 0;
         // SAFETY: waits for our own child.
         unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0, "the child saw other data than its parent, or kept stored what it had read");
+        assert_eq!(
+            status, 0,
+            "the child saw other data than its parent, or kept stored what it had read"
+        );
     }
 
     /// Pages that are stored, once no handler is at work.
@@ -268,8 +307,13 @@ impl World {
         for entry in self.pager.table.overlapping(self.base, self.base + REGIONS * REGION) {
             assert_eq!(entry.region.evicted.load(Relaxed), 0);
             let base = entry.region.address();
-            (base..base + REGION).step_by(PAGE).for_each(|address| self.pager.end_probation(&entry, address));
-            assert!(entry.region.store.lock().is_empty(), "a store keeps bytes of pages that came back");
+            (base..base + REGION)
+                .step_by(PAGE)
+                .for_each(|address| self.pager.end_probation(&entry, address));
+            assert!(
+                entry.region.store.lock().is_empty(),
+                "a store keeps bytes of pages that came back"
+            );
         }
     }
 }
@@ -279,7 +323,9 @@ impl Drop for World {
         self.evictor.cancel_probes(self.pager);
         let (start, len) = (self.base, REGIONS * REGION);
         // SAFETY: the test's own mapping, used by nobody any more.
-        let _ = self.pager.unmap(start, len, || unsafe { sys::forward(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) });
+        let _ = self.pager.unmap(start, len, || unsafe {
+            sys::forward(libc::SYS_munmap, [start, len, 0, 0, 0, 0])
+        });
     }
 }
 
@@ -309,5 +355,9 @@ proptest! {
 #[test]
 fn memory_under_the_pager_is_memory() {
     any_program();
-    assert!(pager().is_none() || EVICTED.load(Relaxed) > 1000, "only {} pages were evicted", EVICTED.load(Relaxed));
+    assert!(
+        pager().is_none() || EVICTED.load(Relaxed) > 1000,
+        "only {} pages were evicted",
+        EVICTED.load(Relaxed)
+    );
 }

@@ -21,7 +21,10 @@ use crate::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_policy::faults::Faults;
-use terrace_policy::victims::{Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, RegionId, VictimPolicy, probation_room, soon_pages};
+use terrace_policy::victims::{
+    Action, Choice, FLOOR_MS, PRESSURE_MAX, Reason, RegionId, VictimPolicy, probation_room,
+    soon_pages,
+};
 use terrace_policy::{live, placement};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
@@ -179,7 +182,8 @@ pub(crate) fn run(pager: &'static Pager) {
         pager,
         evictor: Evictor::new(pager),
         measure: Measure::new(pager),
-        policy: live::victims(pager.settings.policy.name()).unwrap_or_else(|| Box::new(Faults::default())),
+        policy: live::victims(pager.settings.policy.name())
+            .unwrap_or_else(|| Box::new(Faults::default())),
         far: Far::new(pager),
         huge: Huge::new(pager),
         samples_taken: 0,
@@ -262,7 +266,9 @@ impl Pager {
     fn stand_by_room(&self) -> u64 {
         let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
         let headroom = self.mover.headroom.load(Relaxed);
-        let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked() || self.mover.page_out.asked.load(Relaxed) != IDLE;
+        let waited_for = self.mover.waiting.load(Relaxed) > 0
+            || self.pause_asked()
+            || self.mover.page_out.asked.load(Relaxed) != IDLE;
         if room > headroom / HEADROOM_BEHIND && !waited_for {
             self.stand(Standing::Behind);
         } else if room < headroom / HEADROOM_BESIDE || waited_for {
@@ -293,7 +299,10 @@ impl Pager {
         match to {
             // Whoever may not come back does not go: only going up tells.
             Standing::Behind => {
-                if ![own_nice - 1, own_nice, own_nice + BEHIND].into_iter().all(sys::set_thread_nice) {
+                if ![own_nice - 1, own_nice, own_nice + BEHIND]
+                    .into_iter()
+                    .all(sys::set_thread_nice)
+                {
                     self.mover.stays_beside.store(u64::MAX, Relaxed);
                 }
             }
@@ -337,7 +346,12 @@ impl Mover {
             if pager.table.get(address).is_none() {
                 // Never looked at: if nothing is there, it needs no record.
                 let mut first = [Run::default()];
-                let found = sys::scan_present(pager.descriptors.pagemap.load(Relaxed), address, end, &mut first);
+                let found = sys::scan_present(
+                    pager.descriptors.pagemap.load(Relaxed),
+                    address,
+                    end,
+                    &mut first,
+                );
                 address = match found {
                     Ok((0, _)) => end,
                     Ok(_) => address.max(first[0].start as usize),
@@ -350,7 +364,13 @@ impl Mover {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
-                let wish = Wish { pages, pressure: PRESSURE_MAX, anything: false, tier: self.ends().0, from: address % REGION / PAGE };
+                let wish = Wish {
+                    pages,
+                    pressure: PRESSURE_MAX,
+                    anything: false,
+                    tier: self.ends().0,
+                    from: address % REGION / PAGE,
+                };
                 let taken = self.evictor.evict(pager, entry, wish);
                 self.list(Reason::Asked, entry.number, taken.evicted.into(), wish.tier);
                 if entry.region.evicted.load(Relaxed) > 0 {
@@ -388,7 +408,11 @@ impl Mover {
         let now_ns = sys::now_ns();
         let budget = pager.account.budget_bytes.load(Relaxed);
         let tight = pager.physical_bytes() + budget / 8 > budget;
-        let due = if tight || self.measure.has_shrunk(pager) { self.measure.scan_due(now_ns) } else { self.measure.idle_scan_due(now_ns) };
+        let due = if tight || self.measure.has_shrunk(pager) {
+            self.measure.scan_due(now_ns)
+        } else {
+            self.measure.idle_scan_due(now_ns)
+        };
         if due {
             self.scan();
         }
@@ -424,7 +448,14 @@ impl Mover {
         let before = self.demoted();
         let (policy, pressure) = (&mut self.policy, self.pressure);
         self.evictor.end_probes(pager, now_ns, |region, staged, touched, evicted| {
-            list(pager, Reason::Probed, (region, policy.heat(region)), pressure, evicted.into(), own_tier(pager, 1));
+            list(
+                pager,
+                Reason::Probed,
+                (region, policy.heat(region)),
+                pressure,
+                evicted.into(),
+                own_tier(pager, 1),
+            );
             policy.probed(region, staged, touched, now_ns / 1_000_000);
         });
         self.count(Reason::Probed, before);
@@ -446,7 +477,8 @@ impl Mover {
         pager.mover.headroom.store(headroom, Relaxed);
         if let Some(far) = &mut self.far {
             far.look_up(pager, now_ns);
-            let pools_and_overhead = pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
+            let pools_and_overhead =
+                pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
             let room = budget.saturating_sub(headroom + pools_and_overhead);
             far.decide(pager, room, now_ns);
         }
@@ -495,9 +527,15 @@ impl Mover {
         if self.measure.growth * REACTION_S > HEADROOM_MIN as f64 {
             self.grew_ns = now_ns;
         }
-        let half_life_s = if now_ns - self.grew_ns < CALM_AFTER_NS { BURST_HALF_LIFE_S } else { CALM_HALF_LIFE_S };
+        let half_life_s = if now_ns - self.grew_ns < CALM_AFTER_NS {
+            BURST_HALF_LIFE_S
+        } else {
+            CALM_HALF_LIFE_S
+        };
         self.growth = (self.growth * (-seconds / half_life_s).exp2()).max(self.measure.growth);
-        ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64).clamp(HEADROOM_MIN, HEADROOM_MAX).min(budget / 4)
+        ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64)
+            .clamp(HEADROOM_MIN, HEADROOM_MAX)
+            .min(budget / 4)
     }
 
     /// Pages that come back leave holes in their regions' pools. Where pages leave again, those are filled or packed; here the others have their turn.
@@ -535,7 +573,11 @@ impl Mover {
     }
 
     fn look_at_swap(&mut self, now_ns: u64) {
-        let Some((tier, swap)) = self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS) else { return };
+        let Some((tier, swap)) =
+            self.pager.swap().filter(|_| now_ns - self.swap_looked_ns > LOOK_AT_SWAP_EVERY_NS)
+        else {
+            return;
+        };
         // Each second: as files that refused.
         if self.swap_looked_ns / TRY_AGAIN_EVERY_NS != now_ns / TRY_AGAIN_EVERY_NS {
             swap.try_again();
@@ -562,7 +604,9 @@ impl Mover {
         let auto = self.evictor.auto.is_some();
         let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
         let tiers = &self.pager.tiers;
-        (1..tiers.len()).filter(move |tier| tiers[*tier].is_ours() || tiers[*tier].swap().is_some_and(|swap| takes(swap)))
+        (1..tiers.len()).filter(move |tier| {
+            tiers[*tier].is_ours() || tiers[*tier].swap().is_some_and(|swap| takes(swap))
+        })
     }
 
     /// The first (fastest) of the tiers that take pages at present, and the last (densest).
@@ -629,7 +673,11 @@ impl Mover {
             let pages = (over as usize / PAGE * 2 + 1).clamp(least, most);
             let tier = self.tier();
             let before = self.demoted();
-            let taken = self.evictor.evict(pager, entry, Wish { pages, pressure: self.pressure, anything: false, tier, from });
+            let taken = self.evictor.evict(
+                pager,
+                entry,
+                Wish { pages, pressure: self.pressure, anything: false, tier, from },
+            );
             let reason = if self.pressure == 0 { Reason::Cold } else { Reason::Pressed };
             self.count(reason, before);
             self.list(reason, choice.region, taken.evicted.into(), tier);
@@ -674,7 +722,8 @@ impl Mover {
                     continue;
                 }
                 // Over the budget that cannot wait: the other tiers have to help.
-                break (pager.physical_bytes() <= pager.account.budget_bytes.load(Relaxed)).then_some(false);
+                break (pager.physical_bytes() <= pager.account.budget_bytes.load(Relaxed))
+                    .then_some(false);
             }
             if !self.compress_far(deadline) {
                 // Other tiers have their turn.
@@ -692,12 +741,25 @@ impl Mover {
         if !self.far.as_ref().is_some_and(Far::is_usable) || pager.densest_own().is_none() {
             return false;
         }
-        while let Some(entry) = self.far.as_mut().and_then(|far| far.coldest_far(pager, sys::now_ns())) {
+        while let Some(entry) =
+            self.far.as_mut().and_then(|far| far.coldest_far(pager, sys::now_ns()))
+        {
             // Samples say that it is cold; a page that came back from there lately, or is written, stays at first.
-            let wish =
-                Wish { pages: REGION / PAGE, pressure: self.pressure.max(FAR_PRESSURE), anything: false, tier: self.tier(), from: 0 };
+            let wish = Wish {
+                pages: REGION / PAGE,
+                pressure: self.pressure.max(FAR_PRESSURE),
+                anything: false,
+                tier: self.tier(),
+                from: 0,
+            };
             let taken = self.evictor.evict(pager, entry, wish);
-            pager.list_move(entry.region.address(), taken.evicted.into(), None, wish.tier, Why::Placed(placement::Reason::Coldest));
+            pager.list_move(
+                entry.region.address(),
+                taken.evicted.into(),
+                None,
+                wish.tier,
+                Why::Placed(placement::Reason::Coldest),
+            );
             note_refusals(&entry, &taken);
             if let Some(far) = &mut self.far {
                 far.compressed(pager, &entry, taken.evicted);
@@ -752,7 +814,8 @@ impl Mover {
             return false;
         }
         let (tier, before) = (self.tier(), self.demoted());
-        let (policy, moved, pressure) = (&mut self.policy, &mut self.walk_moved_bytes, self.pressure);
+        let (policy, moved, pressure) =
+            (&mut self.policy, &mut self.walk_moved_bytes, self.pressure);
         self.evictor.end_probation(pager, &self.leaving, tier, |region| {
             list(pager, Reason::Probation, (region, policy.heat(region)), pressure, 1, tier);
             policy.evicted(region, 1, now_ms);
@@ -769,7 +832,8 @@ impl Mover {
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
         let soon_pages = soon_pages(resident, self.pager.all_pages_out());
-        let soon_ms = (part_ms as f64 * soon_pages / evicted.max(resident / PACE_PARTS).max(1) as f64) as u64;
+        let soon_ms =
+            (part_ms as f64 * soon_pages / evicted.max(resident / PACE_PARTS).max(1) as f64) as u64;
         let soon = &self.pager.mover.soon_ms;
         if evicted > 0 && evicted * PACE_PARTS >= resident {
             soon.store(soon_ms, Relaxed);
@@ -800,9 +864,13 @@ impl Mover {
         let first_own = own_tier(self.pager, 1);
         // Among ours as without swap.
         let own = self.cheaper_of(first_own, self.pager.densest_own().unwrap_or(first_own));
-        let assumed = |tier: usize| if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED };
-        let rivals = self.takers().filter(|tier| *tier == own || self.pager.tiers[*tier].swap().is_some());
-        let takes: Vec<(usize, f64)> = rivals.map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
+        let assumed = |tier: usize| {
+            if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED }
+        };
+        let rivals =
+            self.takers().filter(|tier| *tier == own || self.pager.tiers[*tier].swap().is_some());
+        let takes: Vec<(usize, f64)> =
+            rivals.map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
         let must_go = self.must_go();
         self.evictor.auto.as_mut().map_or(own, |auto| auto.choose(must_go, &takes, own))
     }
@@ -874,7 +942,10 @@ impl Mover {
             self.scan();
             return true;
         }
-        if excess > 0 && (self.pressure >= 2 || self.cheapest_tier() + 1 == pager.tiers.len()) && self.densify() {
+        if excess > 0
+            && (self.pressure >= 2 || self.cheapest_tier() + 1 == pager.tiers.len())
+            && self.densify()
+        {
             return true;
         }
         if self.pressure < PRESSURE_MAX && !found {
@@ -897,13 +968,17 @@ impl Mover {
     fn densify(&mut self) -> bool {
         let pager = self.pager;
         let Some(densest) = pager.densest_own() else { return false };
-        if pager.tiers[1..densest].iter().all(|tier| tier.node().is_some() || tier.stats.pages() == 0) {
+        if pager.tiers[1..densest]
+            .iter()
+            .all(|tier| tier.node().is_some() || tier.stats.pages() == 0)
+        {
             return false;
         }
         let swap = pager.swap_number().filter(|swap| *swap < densest);
         // Moving for less than an eighth is not worth a slower fault.
-        let swap_is_sparser =
-            swap.is_some_and(|swap| self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875);
+        let swap_is_sparser = swap.is_some_and(|swap| {
+            self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875
+        });
         let deadline = sys::now_ns() + SLICE_NS;
         let demoted = self.demoted();
         let before: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
@@ -997,7 +1072,9 @@ impl Mover {
             Stress::Off => return false,
             Stress::Full => 4096,
             Stress::PagesPerSecond(rate) => {
-                self.stress_due = (self.stress_due + (now_ns - self.stress_ns) as f64 / 1e9 * rate as f64).min(4096.0);
+                self.stress_due = (self.stress_due
+                    + (now_ns - self.stress_ns) as f64 / 1e9 * rate as f64)
+                    .min(4096.0);
                 self.stress_due as usize
             }
         };
@@ -1012,7 +1089,11 @@ impl Mover {
         while left > 0 && tries > 0 && sys::now_ns() < deadline && !pager.pause_asked() {
             tries -= 1;
             let random = self.next_random();
-            let Some(view) = self.measure.views.get(random as usize % self.measure.views.len().max(1)).copied() else { break };
+            let Some(view) =
+                self.measure.views.get(random as usize % self.measure.views.len().max(1)).copied()
+            else {
+                break;
+            };
             let entry = pager.table.by_number(view.region);
             if is_refused(&entry, now_ns / 1_000_000) {
                 continue;
@@ -1030,7 +1111,11 @@ impl Mover {
                 moved = self.demoted();
                 Taken::default()
             } else {
-                self.evictor.evict(pager, entry, Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from })
+                self.evictor.evict(
+                    pager,
+                    entry,
+                    Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
+                )
             };
             if self.huge.is_some() && random >> 59 & 1 == 0 {
                 // Others: pages of this one have just left.
@@ -1063,10 +1148,23 @@ impl Mover {
     }
 }
 
-fn list(pager: &Pager, reason: Reason, (region, heat): (RegionId, Option<f32>), pressure: u32, pages: u64, to: usize) {
+fn list(
+    pager: &Pager,
+    reason: Reason,
+    (region, heat): (RegionId, Option<f32>),
+    pressure: u32,
+    pages: u64,
+    to: usize,
+) {
     // Stress moves anything, and what is densified may be from any tier.
     let from = (!matches!(reason, Reason::Denser | Reason::Stress)).then_some(0);
-    pager.list_move(pager.table.by_number(region).region.address(), pages, from, to, Why::Victim { reason, heat, pressure });
+    pager.list_move(
+        pager.table.by_number(region).region.address(),
+        pages,
+        from,
+        to,
+        Why::Victim { reason, heat, pressure },
+    );
 }
 
 impl Pager {
@@ -1076,7 +1174,13 @@ impl Pager {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;
         }
-        self.mover.page_out.ask(DO, start, start + len, || self.call_mover(), || !self.is_retired());
+        self.mover.page_out.ask(
+            DO,
+            start,
+            start + len,
+            || self.call_mover(),
+            || !self.is_retired(),
+        );
         true
     }
 }

@@ -61,7 +61,9 @@ impl Moved {
     /// As it goes through the ring.
     pub fn to_words(self) -> [u64; MOVE_WORDS] {
         let (class, kind, detail) = match self.why {
-            Why::Victim { reason, heat, pressure } => (VICTIM, reason as u8, [heat.unwrap_or(f32::NAN).to_bits(), pressure]),
+            Why::Victim { reason, heat, pressure } => {
+                (VICTIM, reason as u8, [heat.unwrap_or(f32::NAN).to_bits(), pressure])
+            }
             Why::Placed(reason) => {
                 let (kind, detail) = reason.to_numbers();
                 (PLACED, kind, detail)
@@ -70,7 +72,16 @@ impl Moved {
             Why::Room => (ROOM, 0, [0; 2]),
         };
         let [low, high] = self.pages.to_le_bytes();
-        let what = u64::from_le_bytes([low, high, self.from.unwrap_or(SEVERAL_TIERS), self.to, class, kind, 0, 0]);
+        let what = u64::from_le_bytes([
+            low,
+            high,
+            self.from.unwrap_or(SEVERAL_TIERS),
+            self.to,
+            class,
+            kind,
+            0,
+            0,
+        ]);
         [self.at_ns, self.address as u64, what, u64::from(detail[0]) | u64::from(detail[1]) << 32]
     }
 
@@ -90,19 +101,45 @@ impl Moved {
             _ => return None,
         };
         let from = (from != SEVERAL_TIERS).then_some(from);
-        Some(Moved { at_ns: *at_ns, address: *address as usize, pages: u16::from_le_bytes([low, high]), from, to, why })
+        Some(Moved {
+            at_ns: *at_ns,
+            address: *address as usize,
+            pages: u16::from_le_bytes([low, high]),
+            from,
+            to,
+            why,
+        })
     }
 }
 
 impl Pager {
     /// So many pages of the region at `address` moved. Nothing but a few stores, and without `--moves` not even that.
-    pub(crate) fn list_move(&self, address: usize, pages: u64, from: Option<usize>, to: usize, why: Why) {
+    pub(crate) fn list_move(
+        &self,
+        address: usize,
+        pages: u64,
+        from: Option<usize>,
+        to: usize,
+        why: Why,
+    ) {
         if !self.settings.moves || pages == 0 {
             return;
         }
-        let Some(ring) = self.move_ring().filter(|_| !self.said.no_moves.load(Relaxed)) else { return };
+        let Some(ring) = self.move_ring().filter(|_| !self.said.no_moves.load(Relaxed)) else {
+            return;
+        };
         let pages = pages.min(u64::from(u16::MAX)) as u16;
-        ring.write(&Moved { at_ns: sys::now_ns(), address, pages, from: from.map(|tier| tier as u8), to: to as u8, why }.to_words());
+        ring.write(
+            &Moved {
+                at_ns: sys::now_ns(),
+                address,
+                pages,
+                from: from.map(|tier| tier as u8),
+                to: to as u8,
+                why,
+            }
+            .to_words(),
+        );
     }
 
     /// Before the first of them: the lack of memory is met here, not in a store.
@@ -134,11 +171,10 @@ mod tests {
     #[test]
     fn a_move_is_read_as_it_was_written() {
         let heats = [None, Some(0.0), Some(12.5)];
-        let victims = victims::Reason::ALL.into_iter().zip(heats.into_iter().cycle()).map(|(reason, heat)| Why::Victim {
-            reason,
-            heat,
-            pressure: 12,
-        });
+        let victims = victims::Reason::ALL
+            .into_iter()
+            .zip(heats.into_iter().cycle())
+            .map(|(reason, heat)| Why::Victim { reason, heat, pressure: 12 });
         let placed = [
             placement::Reason::Hot { bin: 15, hot: 9 },
             placement::Reason::Cold { bin: 1, warm: 7 },
@@ -152,7 +188,8 @@ mod tests {
         ];
         for why in victims.chain(placed.map(Why::Placed)).chain([Why::Touched, Why::Room]) {
             for (from, to) in [(None, 0), (Some(0), 2), (Some(7), 1)] {
-                let moved = Moved { at_ns: u64::MAX, address: 0x7fff_ffe0_0000, pages: 512, from, to, why };
+                let moved =
+                    Moved { at_ns: u64::MAX, address: 0x7fff_ffe0_0000, pages: 512, from, to, why };
                 assert_eq!(Moved::from_words(&moved.to_words()), Some(moved));
             }
         }

@@ -20,7 +20,9 @@ use crate::rehearsal::{rehearse, rehearse_confinement};
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
 use crate::space::Span;
 use crate::staging::{STAGING_PAGES, Staging};
-use crate::stats::{self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage};
+use crate::stats::{
+    self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage,
+};
 use crate::stats_file::StatsLine;
 use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
 use crate::table::Table;
@@ -29,7 +31,10 @@ use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
-use terrace_tiers::{DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, PoolError, Tier, TierKind, TierSpec, parse_tiers};
+use terrace_tiers::{
+    DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, PoolError, Tier, TierKind,
+    TierSpec, parse_tiers,
+};
 
 /// What the pager needs of the library around it.
 #[derive(Clone, Copy)]
@@ -157,7 +162,12 @@ impl Descriptors {
     /// Those that pages depend on.
     pub fn all_userfaultfds(&self) -> Vec<Fd> {
         let shards = &self.uffds[..self.shards.load(Acquire)];
-        shards.iter().chain([&self.staging]).map(|fd| fd.load(Relaxed)).filter(|fd| *fd >= 0).collect()
+        shards
+            .iter()
+            .chain([&self.staging])
+            .map(|fd| fd.load(Relaxed))
+            .filter(|fd| *fd >= 0)
+            .collect()
     }
 }
 
@@ -223,7 +233,14 @@ const RETIRE: u32 = 7;
 
 impl RangeLine {
     /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
-    pub fn ask(&self, what: u32, start: usize, end: usize, wake: impl FnOnce(), alive: impl Fn() -> bool) {
+    pub fn ask(
+        &self,
+        what: u32,
+        start: usize,
+        end: usize,
+        wake: impl FnOnce(),
+        alive: impl Fn() -> bool,
+    ) {
         let _signals = SignalsBlocked::new();
         let _asking = self.asking.lock();
         self.start.store(start, Relaxed);
@@ -274,7 +291,8 @@ impl Pager {
         // Room for four times the machine's memory: managed memory beyond that stays in DRAM.
         let machine_bytes = machine_memory_bytes();
         let regions = (machine_bytes * 4 / crate::table::REGION as u64).clamp(4096, 1 << 22) as u32;
-        let space = |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
+        let space =
+            |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
         let table = Table::new(regions).map_err(space)?;
         let pool_bytes = (machine_bytes as usize * 2).next_multiple_of(EXTENT_BYTES);
         let pool = Span::new(pool_bytes, POOL_RESERVED).map_err(space)?;
@@ -354,7 +372,8 @@ impl Pager {
     }
 
     pub(crate) fn count_committed(&self, bytes: isize) {
-        let committed = self.committed.fetch_add(bytes as usize, Relaxed).wrapping_add(bytes as usize);
+        let committed =
+            self.committed.fetch_add(bytes as usize, Relaxed).wrapping_add(bytes as usize);
         if self.mode() != Mode::Off {
             return;
         }
@@ -367,7 +386,10 @@ impl Pager {
                 start_at = start_at.min((share / 2).max(START_MIN_BYTES));
             }
         }
-        if committed as isize >= start_at as isize && self.has_purpose() && !self.restores_only.load(Relaxed) {
+        if committed as isize >= start_at as isize
+            && self.has_purpose()
+            && !self.restores_only.load(Relaxed)
+        {
             (self.host.start_soon)();
         }
     }
@@ -391,7 +413,9 @@ impl Pager {
 
     /// Whether pages are ever to be moved by these settings.
     pub(crate) fn moves(&self) -> bool {
-        !self.settings.observe && self.tiers.len() > 1 && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
+        !self.settings.observe
+            && self.tiers.len() > 1
+            && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
     }
 
     /// Makes the companion, unless that was done. Called by a thread of the program, which must hold no lock that an
@@ -399,7 +423,11 @@ impl Pager {
     pub fn start(&'static self) {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
-        if self.mode.compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed).is_err() {
+        if self
+            .mode
+            .compare_exchange(Mode::Off as u32, Mode::Starting as u32, AcqRel, Relaxed)
+            .is_err()
+        {
             return;
         }
         (self.host.enter_internal)();
@@ -412,7 +440,11 @@ impl Pager {
 
     /// Before the program gives up rights: what is opened now stays open. Called as [`Pager::start`] is.
     pub fn start_before_rights_go(&'static self) {
-        if self.mode() == Mode::Off && self.has_purpose() && !self.is_retired() && !self.restores_only.load(Relaxed) {
+        if self.mode() == Mode::Off
+            && self.has_purpose()
+            && !self.is_retired()
+            && !self.restores_only.load(Relaxed)
+        {
             self.start();
         }
     }
@@ -684,7 +716,11 @@ impl Pager {
     /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
     pub(crate) fn become_keeper(&self, note: &str) {
         self.account.count_this_thread();
-        let (state, mode) = if self.moves() { (State::Active, Mode::Active) } else { (State::Observing, Mode::Observing) };
+        let (state, mode) = if self.moves() {
+            (State::Active, Mode::Active)
+        } else {
+            (State::Observing, Mode::Observing)
+        };
         self.say(state, note);
         // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
         self.gate.close();
@@ -715,7 +751,8 @@ impl Pager {
                 for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
                     // A range of several shards is each one's in part only: asked for in pieces that are one's own.
                     for (from, to) in shard_pieces(start, end) {
-                        let _ = patiently(|| sys::uffd_unregister(uffd.load(Relaxed), from, to - from));
+                        let _ =
+                            patiently(|| sys::uffd_unregister(uffd.load(Relaxed), from, to - from));
                     }
                 }
             }
@@ -794,19 +831,28 @@ impl Pager {
         let table = &self.descriptors;
         // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
         if !self.rehearsed.load(Relaxed) {
-            let directories: Vec<&str> = self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
+            let directories: Vec<&str> =
+                self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
             rehearse(&directories, self.far().is_some())?;
             self.companion.set_may_hold(rehearse_confinement());
             self.rehearsed.store(true, Release);
         }
-        sys::leave_descriptor_table(self.inherited_descriptors())
-            .map_err(|e| format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM"))?;
+        sys::leave_descriptor_table(self.inherited_descriptors()).map_err(|e| {
+            format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM")
+        })?;
         self.check_inherited_files()?;
-        let program = sys::watch_program().map_err(|e| format!("cannot watch the program's process ({e}): all memory stays in DRAM"))?;
+        let program = sys::watch_program().map_err(|e| {
+            format!("cannot watch the program's process ({e}): all memory stays in DRAM")
+        })?;
         table.program.store(program, Release);
         // Of this process, which stays. (That of a thread that ended would be empty.)
-        table.statm.store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
-        self.mappings_max.store(first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize, Relaxed);
+        table
+            .statm
+            .store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
+        self.mappings_max.store(
+            first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize,
+            Relaxed,
+        );
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
             // A forked child whose parent gave up its user id or /proc meanwhile: what is out must come back; nothing more leaves.
@@ -848,20 +894,26 @@ impl Pager {
         if self.settings.evict == Eviction::Move {
             let staging = open()?;
             agree(staging)?;
-            patiently(|| self.staging.register(staging))
-                .map_err(|e| format!("userfaultfd refuses registration ({e}): all memory stays in DRAM"))?;
+            patiently(|| self.staging.register(staging)).map_err(|e| {
+                format!("userfaultfd refuses registration ({e}): all memory stays in DRAM")
+            })?;
             table.staging.store(staging, Release);
         }
         let shards = sys::cpu_count().min(SHARDS_MAX);
         let mut watches = self.settings.evict == Eviction::Move;
         // Who reads events must be able to see whether there is one (Linux 6.10).
         let mut events = 0;
-        if watches && sys::uffd_read_now(table.staging.load(Relaxed), &mut [sys::Message::default()]) == Err(Errno::EAGAIN) {
+        if watches
+            && sys::uffd_read_now(table.staging.load(Relaxed), &mut [sys::Message::default()])
+                == Err(Errno::EAGAIN)
+        {
             events = sys::FEATURE_EVENTS;
         }
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            watches = watches && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES | events).is_ok();
+            watches = watches
+                && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES | events)
+                    .is_ok();
             if !watches {
                 agree(fd)?;
             }
@@ -884,13 +936,15 @@ impl Pager {
         })?;
         let scan = || sys::scan_present(pagemap, 0, PAGE, &mut [sys::Run::default()]);
         // A kernel short of memory is asked again.
-        (0..10)
-            .find_map(|_| scan().ok())
-            .map_or_else(scan, Ok)
-            .map_err(|e| format!("cannot read /proc/self/pagemap ({e}): all memory stays in DRAM"))?;
+        (0..10).find_map(|_| scan().ok()).map_or_else(scan, Ok).map_err(|e| {
+            format!("cannot read /proc/self/pagemap ({e}): all memory stays in DRAM")
+        })?;
         // Of an address that is mapped: this one's.
         if !sys::tells_of(pagemap, &raw const pagemap as usize) {
-            return Err("cannot read /proc/self/pagemap (by a seccomp filter?): all memory stays in DRAM".into());
+            return Err(
+                "cannot read /proc/self/pagemap (by a seccomp filter?): all memory stays in DRAM"
+                    .into(),
+            );
         }
         Ok(pagemap)
     }
@@ -905,13 +959,24 @@ impl Pager {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
             for (start, end) in shard_pieces(range.start, range.end) {
-                let register = || sys::uffd_register(self.uffd_of(start), start, end - start, self.write_protects());
+                let register = || {
+                    sys::uffd_register(
+                        self.uffd_of(start),
+                        start,
+                        end - start,
+                        self.write_protects(),
+                    )
+                };
                 match patiently(register) {
                     Ok(()) => sys::keep_from_children(start, end - start),
                     // MADV_DONTFORK by an instruction of the program's own: the child has no such
                     // memory.
                     Err(Errno::EINVAL) => {}
-                    Err(e) => return Err(format!("cannot register {start:#x}..{end:#x} in a forked child ({e})")),
+                    Err(e) => {
+                        return Err(format!(
+                            "cannot register {start:#x}..{end:#x} in a forked child ({e})"
+                        ));
+                    }
                 }
             }
         }
@@ -942,7 +1007,9 @@ fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
             Tier::in_node(spec, node)
         }
         TierKind::Swap => Tier::in_swap(spec),
-        TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => Tier::new(spec, memory),
+        TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => {
+            Tier::new(spec, memory)
+        }
     }
 }
 
@@ -963,7 +1030,10 @@ fn first_number(path: &str) -> Option<u64> {
     let mut text = [0u8; 128];
     let len = sys::read_at(fd, &mut text, 0);
     sys::close(fd);
-    let digits = text[..len.ok()?].iter().skip_while(|b| !b.is_ascii_digit()).take_while(|b| b.is_ascii_digit());
+    let digits = text[..len.ok()?]
+        .iter()
+        .skip_while(|b| !b.is_ascii_digit())
+        .take_while(|b| b.is_ascii_digit());
     digits.fold(None, |n: Option<u64>, b| Some(n.unwrap_or(0) * 10 + u64::from(b - b'0')))
 }
 
@@ -978,9 +1048,11 @@ impl Pager {
     /// Confines the calling thread of the companion, which has opened all that it needs: see `sys/confine.rs`. Tiers in files,
     /// far memory and the kernel's swap open files while they run, as do write-protecting eviction and allocation sites.
     pub(crate) fn confine_thread(&self) {
-        let opens_files = self.tiers.iter().any(|tier| tier.files().is_some() || tier.node().is_some() || tier.swap().is_some())
-            || self.settings.evict == Eviction::WriteProtect
-            || self.settings.sites;
+        let opens_files =
+            self.tiers.iter().any(|tier| {
+                tier.files().is_some() || tier.node().is_some() || tier.swap().is_some()
+            }) || self.settings.evict == Eviction::WriteProtect
+                || self.settings.sites;
         if self.companion.may_hold() && !opens_files {
             // Where the kernel has no filters the companion works as well without.
             let _ = sys::confine_thread(self.descriptors.program.load(Relaxed));
@@ -1014,7 +1086,9 @@ impl Pager {
             return self.swap_number().unwrap_or(0);
         }
         match word.stored() {
-            Some(location) if !word.is_present() => entry.region.store.lock().tier_of(location).map_or(0, usize::from),
+            Some(location) if !word.is_present() => {
+                entry.region.store.lock().tier_of(location).map_or(0, usize::from)
+            }
             _ => 0,
         }
     }
@@ -1027,7 +1101,12 @@ impl Pager {
     /// Where this process tells of its allocation sites; `None` without a run directory.
     pub fn sites_path(&self) -> Option<String> {
         let page = self.stats()?;
-        Some(format!("{}/{}-{}.sites", self.settings.run_dir.as_ref()?, page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
+        Some(format!(
+            "{}/{}-{}.sites",
+            self.settings.run_dir.as_ref()?,
+            page.pid.load(Relaxed),
+            page.started_ns.load(Relaxed)
+        ))
     }
 
     /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
@@ -1035,7 +1114,9 @@ impl Pager {
         // A child inherits no locks on memory.
         crate::locking::forget_future();
         let table = &self.descriptors;
-        for fd in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm, &table.program]) {
+        for fd in
+            table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm, &table.program])
+        {
             fd.store(-1, Relaxed);
         }
         table.shards.store(0, Relaxed);

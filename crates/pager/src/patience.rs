@@ -57,10 +57,21 @@ impl Patience {
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
-        let look = || (sys::now_ns(), sys::ran_and_waited_ns(times).filter(|(ran_ns, _)| *ran_ns > 0).map(|(_, waited_ns)| waited_ns));
+        let look = || {
+            (
+                sys::now_ns(),
+                sys::ran_and_waited_ns(times)
+                    .filter(|(ran_ns, _)| *ran_ns > 0)
+                    .map(|(_, waited_ns)| waited_ns),
+            )
+        };
         let became = match self.judge.read(pages as u32, look) {
             // Whoever may not come back stays. Only going down and up again tells: one that is as it was is never refused.
-            Some(true) => sys::set_thread_nice(RAISED + 1) && sys::set_thread_nice(RAISED) && sys::set_thread_nice(own_nice),
+            Some(true) => {
+                sys::set_thread_nice(RAISED + 1)
+                    && sys::set_thread_nice(RAISED)
+                    && sys::set_thread_nice(own_nice)
+            }
             Some(false) => sys::set_thread_nice(RAISED),
             None => true,
         };
@@ -92,14 +103,18 @@ impl Judge {
             let are_streams = self.pages < READS / 2;
             self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;
         } else {
-            let waited = waited_ns.zip(self.waited_ns).map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
-            let in_vain = waited > WAIT_MOST_NS * u64::from(self.pages) || is_whole && !PAGES.contains(&self.pages);
+            let waited = waited_ns
+                .zip(self.waited_ns)
+                .map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
+            let in_vain = waited > WAIT_MOST_NS * u64::from(self.pages)
+                || is_whole && !PAGES.contains(&self.pages);
             if !in_vain && !is_whole {
                 return None;
             }
             if in_vain {
                 self.patient = false;
-                self.rest_until_ns = now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
+                self.rest_until_ns =
+                    now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
             }
         }
         (self.reads, self.pages, self.waited_ns) = (0, 0, waited_ns);
@@ -122,7 +137,13 @@ mod tests {
 
     impl Life {
         fn new() -> Life {
-            Life { judge: Judge::new(), now_ns: 1 << 40, waited_ns: 1 << 30, patient_reads: 0, reads: 0 }
+            Life {
+                judge: Judge::new(),
+                now_ns: 1 << 40,
+                waited_ns: 1 << 30,
+                patient_reads: 0,
+                reads: 0,
+            }
         }
 
         /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the processor for so long, if it is patient; otherwise it finds one.
@@ -140,7 +161,9 @@ mod tests {
                 self.waited_ns += wait_ns;
                 self.reads += 1;
                 self.patient_reads += u32::from(self.judge.patient);
-                self.judge.read(if self.judge.patient { pages } else { eager_pages }, || (self.now_ns, Some(self.waited_ns)));
+                self.judge.read(if self.judge.patient { pages } else { eager_pages }, || {
+                    (self.now_ns, Some(self.waited_ns))
+                });
             }
             f64::from(self.patient_reads) / f64::from(self.reads)
         }

@@ -39,7 +39,13 @@ impl Probation {
     /// Takes the oldest out, at most `at_most`, while there are more than `stay` and the oldest is `ready`.
     ///
     /// Where little room is needed, others enter as fast as they leave, and the queue stays as long as it was: see [`Probation::is_short`].
-    pub fn leave(&self, stay: usize, at_most: usize, ready: impl Fn(u32) -> bool, leaving: &mut Vec<u32>) {
+    pub fn leave(
+        &self,
+        stay: usize,
+        at_most: usize,
+        ready: impl Fn(u32) -> bool,
+        leaving: &mut Vec<u32>,
+    ) {
         self.stay.store(stay, Relaxed);
         let mut queue = self.queue.lock();
         let count = queue.len().saturating_sub(stay).min(at_most);
@@ -92,7 +98,8 @@ mod tests {
         let probation = Probation::default();
         probation.reserve(1000);
         probation.leave(100, 1, |_| true, &mut Vec::new());
-        let entered = (0..1000).take_while(|page| probation.is_short() && probation.enter(*page)).count();
+        let entered =
+            (0..1000).take_while(|page| probation.is_short() && probation.enter(*page)).count();
         assert_eq!(entered, 100 * SHORT + SOME + 1);
         probation.leave(100, 1, |_| true, &mut Vec::new());
         assert!(probation.is_short());

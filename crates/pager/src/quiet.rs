@@ -27,7 +27,8 @@ impl Quiet {
         let quiet = !change && bytes.abs_diff(self.bytes) <= QUIET_BYTES;
         self.bytes = bytes;
         let longest = Duration::from_millis(room / (FILLED_PER_S / 1000)).min(self.longest);
-        self.sleep = if quiet { (self.sleep * 2).min(longest).max(self.shortest) } else { self.shortest };
+        self.sleep =
+            if quiet { (self.sleep * 2).min(longest).max(self.shortest) } else { self.shortest };
         self.sleep
     }
 }

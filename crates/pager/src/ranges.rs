@@ -77,7 +77,8 @@ impl Ranges {
     pub fn remove(&mut self, start: usize, end: usize) -> Vec<Range> {
         let pieces = self.overlapping(start, end);
         for piece in &pieces {
-            let (&from, &(to, attributes)) = self.map.range(..=piece.start).next_back().expect("the piece is in the map");
+            let (&from, &(to, attributes)) =
+                self.map.range(..=piece.start).next_back().expect("the piece is in the map");
             self.map.remove(&from);
             if from < piece.start {
                 self.map.insert(from, (piece.start, attributes));
@@ -122,7 +123,11 @@ impl Ranges {
 
     /// What is known of the page at `address`, if it is managed.
     pub fn at(&self, address: usize) -> Option<Attributes> {
-        self.map.range(..=address).next_back().filter(|(_, (end, _))| *end > address).map(|(_, (_, attributes))| *attributes)
+        self.map
+            .range(..=address)
+            .next_back()
+            .filter(|(_, (end, _))| *end > address)
+            .map(|(_, (_, attributes))| *attributes)
     }
 
     /// Whether anything in `start..end` is managed.
@@ -132,7 +137,10 @@ impl Ranges {
 
     /// All ranges, in address order.
     pub fn all(&self) -> Vec<Range> {
-        self.map.iter().map(|(&start, &(end, attributes))| Range { start, end, attributes }).collect()
+        self.map
+            .iter()
+            .map(|(&start, &(end, attributes))| Range { start, end, attributes })
+            .collect()
     }
 
     /// How many ranges there are.
@@ -151,7 +159,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const A: Attributes = Attributes { evictable: true, pinned: false, registered: false, expected: None, absent_in_child: false };
+    const A: Attributes = Attributes {
+        evictable: true,
+        pinned: false,
+        registered: false,
+        expected: None,
+        absent_in_child: false,
+    };
     const B: Attributes = Attributes { registered: true, ..A };
 
     #[test]

@@ -51,15 +51,22 @@ impl ReadAhead {
     pub fn new() -> Self {
         let buffer = Box::new([const { PageBuffer([0; PAGE_BYTES]) }; STEP]);
         let step = Step { buffer, claimed: Vec::with_capacity(STEP) };
-        ReadAhead { streams: Streams::new(), wanting: Vec::with_capacity(MESSAGES), step, looks: true }
+        ReadAhead {
+            streams: Streams::new(),
+            wanting: Vec::with_capacity(MESSAGES),
+            step,
+            looks: true,
+        }
     }
 }
 
 impl Pager {
     /// A fault is about to be served. Returns whether there is something to restore ahead of it.
     pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) -> bool {
-        let word = |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
-        let noted = ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
+        let word =
+            |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
+        let noted =
+            ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
         if noted.proven > 0
             && let Some(entry) = self.table.get(address)
         {
@@ -71,7 +78,13 @@ impl Pager {
 
     /// Restores what the streams want whose faults were noted: a step for each, which saves more of the handler's time than it takes, and the
     /// rest until somebody waits for another page. Returns how many `messages` came.
-    pub(crate) fn read_ahead(&self, uffd: Fd, messages: &mut [Message], tools: &mut Tools, ahead: &mut ReadAhead) -> usize {
+    pub(crate) fn read_ahead(
+        &self,
+        uffd: Fd,
+        messages: &mut [Message],
+        tools: &mut Tools,
+        ahead: &mut ReadAhead,
+    ) -> usize {
         let ReadAhead { streams, wanting, step, looks } = ahead;
         wanting.retain(|index| self.advance(uffd, *index, tools, streams, step));
         while let Some(index) = wanting.last().filter(|_| *looks) {
@@ -92,7 +105,14 @@ impl Pager {
     }
 
     /// One step of one stream; false if there is nothing more to do, or not now.
-    fn advance(&self, uffd: Fd, index: usize, tools: &mut Tools, streams: &mut Streams, step: &mut Step) -> bool {
+    fn advance(
+        &self,
+        uffd: Fd,
+        index: usize,
+        tools: &mut Tools,
+        streams: &mut Streams,
+        step: &mut Step,
+    ) -> bool {
         let Some((pages, up)) = streams.wanted(index) else { return false };
         let Some(front) = self.restore_step(uffd, pages, up, tools, step) else { return false };
         streams.restored(index, front);
@@ -119,7 +139,8 @@ impl Pager {
         }
         let entry = self.table.get(nearest)?;
         let base = entry.region.address() / PAGE;
-        let (first, last) = ((*pages.start()).max(base), (*pages.end()).min(base + REGION / PAGE - 1));
+        let (first, last) =
+            ((*pages.start()).max(base), (*pages.end()).min(base + REGION / PAGE - 1));
         let store = entry.region.store.lock();
         claimed.clear();
         let mut front = None;
@@ -131,7 +152,12 @@ impl Pager {
                 Some(State::Evicted) if claimed.len() < STEP => {
                     let place = if up { claimed.len() } else { STEP - 1 - claimed.len() };
                     let with = (&mut tools.scratch, &mut tools.stored);
-                    let claim = self.decode_and_claim(&store, entry.word(page * PAGE), &mut buffer[place].0, with);
+                    let claim = self.decode_and_claim(
+                        &store,
+                        entry.word(page * PAGE),
+                        &mut buffer[place].0,
+                        with,
+                    );
                     let Some((word, _)) = claim else { break };
                     claimed.push(Claimed { address: page * PAGE, word, place });
                 }
@@ -156,7 +182,13 @@ impl Pager {
         after <= self.account.budget_bytes.load(Relaxed) && self.mover.waiting.load(Relaxed) == 0
     }
 
-    fn put_in_place(&self, uffd: Fd, entry: &Entry, claimed: &[Claimed], buffer: &[PageBuffer; STEP]) {
+    fn put_in_place(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        claimed: &[Claimed],
+        buffer: &[PageBuffer; STEP],
+    ) {
         for run in claimed.chunk_by(|a, b| a.address + PAGE == b.address) {
             let source = buffer[run[0].place].0.as_ptr() as usize;
             self.fill_run(uffd, run[0].address, source, run.len());
@@ -166,7 +198,10 @@ impl Pager {
         let mut store = entry.region.store.lock();
         for location in claimed.iter().map(|page| Location::from_bits(page.word.payload())) {
             if !keeps {
-                self.check(store.remove(&self.tiers, location).is_ok(), "a restored page's bytes were in its store");
+                self.check(
+                    store.remove(&self.tiers, location).is_ok(),
+                    "a restored page's bytes were in its store",
+                );
             } else if let Some(tier) = store.tier_of(location) {
                 self.tiers[usize::from(tier)].stats.became_copy();
             }

@@ -40,7 +40,15 @@ pub(crate) struct Recall {
 
 impl Recall {
     pub fn new(now_ns: u64) -> Recall {
-        Recall { region: 0, fruitless: 0, demoted: 0, calm_from_ns: now_ns, calm_ns: CALM_MIN_NS, brought: false, not_before_ns: 0 }
+        Recall {
+            region: 0,
+            fruitless: 0,
+            demoted: 0,
+            calm_from_ns: now_ns,
+            calm_ns: CALM_MIN_NS,
+            brought: false,
+            not_before_ns: 0,
+        }
     }
 
     /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a budget of so many. Where not all that is out has room, an
@@ -61,7 +69,8 @@ impl Recall {
         if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.all_pages_out() == 0 {
             return;
         }
-        let all_has_room = pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
+        let all_has_room =
+            pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
         let until = if all_has_room { until } else { until.min(budget - budget / 8) };
         let mut room = || {
             let goes_on = !pager.pause_asked() && !pager.is_retired();
@@ -103,7 +112,9 @@ fn bring_back(pager: &Pager, entry: &Entry, most: usize, room: &mut impl FnMut()
         let Some((page, pages)) = next_run(pager, entry, from) else { break };
         let address = entry.region.address() + page * PAGE;
         let pages = pages.min(most - brought);
-        let back = pager.restore_ahead(entry, address, pages, Cause::Room, |pager, shard| Some(pager.uffd_of_shard(shard)));
+        let back = pager.restore_ahead(entry, address, pages, Cause::Room, |pager, shard| {
+            Some(pager.uffd_of_shard(shard))
+        });
         if back == 0 {
             break;
         }
@@ -122,7 +133,10 @@ fn next_run(pager: &Pager, entry: &Entry, mut from: usize) -> Option<(usize, usi
         let store = entry.region.store.lock();
         let is_out = |page: usize| {
             let found = entry.words[page].load();
-            let tier = found.stored().filter(|_| found.is(State::Evicted)).and_then(|at| store.tier_of(at));
+            let tier = found
+                .stored()
+                .filter(|_| found.is(State::Evicted))
+                .and_then(|at| store.tier_of(at));
             tier.is_some_and(|tier| pager.tiers[usize::from(tier)].files().is_none())
         };
         let first = (from..REGION / PAGE).find(|page| is_out(*page))?;

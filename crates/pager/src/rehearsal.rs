@@ -17,7 +17,11 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
                         .into(),
                 );
             }
-            Err(e) => return Err(format!("cannot make a child that tries what a seccomp filter allows ({e}): all memory stays in DRAM")),
+            Err(e) => {
+                return Err(format!(
+                    "cannot make a child that tries what a seccomp filter allows ({e}): all memory stays in DRAM"
+                ));
+            }
         }
     }
     // With the one we look at what the program tells the kernel to move or give up, wherever that lies. With the other a forked child

@@ -72,7 +72,9 @@ impl FromStr for Dram {
         }
         if let Some(number) = text.strip_suffix('%') {
             return match number.trim().parse::<f64>() {
-                Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Dram::Share(percent / 100.0)),
+                Ok(percent) if percent > 0.0 && percent <= 100.0 => {
+                    Ok(Dram::Share(percent / 100.0))
+                }
                 _ => Err(SettingError(format!(
                     "`{text}` is not a share of memory: write a number above 0 and at most 100 before the %, such as 60%"
                 ))),
@@ -91,7 +93,8 @@ pub fn parse_size(text: &str) -> Result<u64, SettingError> {
         ))
     };
     let text_trimmed = text.trim();
-    let split = text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
+    let split =
+        text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
     let (number, suffix) = text_trimmed.split_at(split);
     let number: f64 = number.parse().map_err(|_| refuse())?;
     let shift = match suffix.trim().to_ascii_lowercase().as_str() {
@@ -129,7 +132,9 @@ impl FromStr for Stress {
             "full" => Ok(Stress::Full),
             number => match number.parse() {
                 Ok(pages) => Ok(Stress::PagesPerSecond(pages)),
-                Err(_) => Err(SettingError(format!("TERRACE_STRESS=`{number}`: write off, full, or random pages to evict per second"))),
+                Err(_) => Err(SettingError(format!(
+                    "TERRACE_STRESS=`{number}`: write off, full, or random pages to evict per second"
+                ))),
             },
         }
     }
@@ -152,7 +157,9 @@ impl FromStr for Eviction {
         match text.trim() {
             "move" => Ok(Eviction::Move),
             "wp" => Ok(Eviction::WriteProtect),
-            other => Err(SettingError(format!("`{other}` is no way to evict: write move (Linux 6.8) or wp (older kernels)"))),
+            other => Err(SettingError(format!(
+                "`{other}` is no way to evict: write move (Linux 6.8) or wp (older kernels)"
+            ))),
         }
     }
 }
@@ -183,7 +190,9 @@ impl FromStr for HugePages {
         match text.trim() {
             "off" => Ok(HugePages::Off),
             "hot" => Ok(HugePages::Hot),
-            other => Err(SettingError(format!("`{other}` does not say what gets huge pages: write off, or hot (regions that stay hot)"))),
+            other => Err(SettingError(format!(
+                "`{other}` does not say what gets huge pages: write off, or hot (regions that stay hot)"
+            ))),
         }
     }
 }
@@ -230,7 +239,9 @@ impl FromStr for Policy {
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
         let known = NAMES.iter().find(|name| **name == text.trim());
-        known.map(|name| Policy(name)).ok_or_else(|| SettingError(format!("`{text}` is no policy: write one of {}", NAMES.join(", "))))
+        known.map(|name| Policy(name)).ok_or_else(|| {
+            SettingError(format!("`{text}` is no policy: write one of {}", NAMES.join(", ")))
+        })
     }
 }
 
@@ -453,7 +464,9 @@ impl Settings {
             settings.children = flag("TERRACE_CHILDREN", Some(text))?;
         }
         if let Some(text) = get("TERRACE_RUN_PID").filter(|text| !text.trim().is_empty()) {
-            let pid = text.trim().parse().map_err(|_| SettingError(format!("TERRACE_RUN_PID=`{text}`: write a process id")))?;
+            let pid = text.trim().parse().map_err(|_| {
+                SettingError(format!("TERRACE_RUN_PID=`{text}`: write a process id"))
+            })?;
             settings.run_pid = Some(pid);
         }
         if let Some(text) = get("TERRACE_STRESS") {
@@ -517,7 +530,8 @@ mod tests {
         assert_eq!("4g".parse(), Ok(Dram::Bytes(4 << 30)));
         assert_eq!("1.5GiB".parse(), Ok(Dram::Bytes(3 << 29)));
         assert_eq!("60%".parse(), Ok(Dram::Share(0.6)));
-        for bad in ["", "0", "-1", "M", "12X", "0%", "101%", "nan", "inf", "1e3", "%", "99999999T"] {
+        for bad in ["", "0", "-1", "M", "12X", "0%", "101%", "nan", "inf", "1e3", "%", "99999999T"]
+        {
             assert!(bad.parse::<Dram>().is_err(), "{bad}");
         }
     }
@@ -553,8 +567,14 @@ mod tests {
 
     /// Values as they are, nearly are, and are not at all.
     fn value() -> impl Strategy<Value = String> {
-        let parts = ["0", "1", "9", ".", "%", "K", "MiB", "g", "-", "+", "e", " ", "full", "off", "dram", ",", "inf"];
-        prop_oneof![any::<String>(), vec(prop::sample::select(parts.to_vec()), 0..6).prop_map(|parts| parts.concat())]
+        let parts = [
+            "0", "1", "9", ".", "%", "K", "MiB", "g", "-", "+", "e", " ", "full", "off", "dram",
+            ",", "inf",
+        ];
+        prop_oneof![
+            any::<String>(),
+            vec(prop::sample::select(parts.to_vec()), 0..6).prop_map(|parts| parts.concat())
+        ]
     }
 
     proptest! {

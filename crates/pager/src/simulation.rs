@@ -239,7 +239,9 @@ impl Kernel {
     }
 
     fn slot(&self, address: usize) -> Option<usize> {
-        (self.staging.0..self.staging.1).contains(&address).then(|| (address - self.staging.0) / PAGE)
+        (self.staging.0..self.staging.1)
+            .contains(&address)
+            .then(|| (address - self.staging.0) / PAGE)
     }
 
     #[track_caller]
@@ -334,7 +336,9 @@ impl Kernel {
                 if let Some(errno) = self.strike(Call::Populate) {
                     return Err(errno);
                 }
-                let page = self.page(start).unwrap_or_else(|| self.wrong("populating what is not the program's"));
+                let page = self
+                    .page(start)
+                    .unwrap_or_else(|| self.wrong("populating what is not the program's"));
                 let mut table = self.table.borrow_mut();
                 if !table[page].present {
                     drop(table);
@@ -353,7 +357,9 @@ impl Kernel {
             if let Some(errno) = self.strike(Call::Drop) {
                 return Err(errno);
             }
-            let page = self.page(address).unwrap_or_else(|| self.wrong("discarding what is not the program's"));
+            let page = self
+                .page(address)
+                .unwrap_or_else(|| self.wrong("discarding what is not the program's"));
             let pte = self.table.borrow()[page];
             if !pte.present || !pte.protected {
                 self.wrong("discarding a page that may have changed since it was copied");
@@ -372,11 +378,13 @@ impl Kernel {
         let copied = if self.strike(Call::Read).is_some() { self.below(pages) } else { pages };
         for i in 0..copied {
             let (from, to) = (from + i * PAGE, to + i * PAGE);
-            let page = self.page(from).unwrap_or_else(|| self.wrong("copying what is not the program's"));
+            let page =
+                self.page(from).unwrap_or_else(|| self.wrong("copying what is not the program's"));
             if !self.table.borrow()[page].present {
                 self.wrong("copying would fault, in the mover");
             }
-            let slot = self.slot(to).unwrap_or_else(|| self.wrong("copying to what is not staging"));
+            let slot =
+                self.slot(to).unwrap_or_else(|| self.wrong("copying to what is not staging"));
             if std::mem::replace(&mut self.staged.borrow_mut()[slot], true) {
                 self.wrong("a slot is used twice");
             }
@@ -391,7 +399,9 @@ impl Kernel {
             if let Some(errno) = self.strike(Call::Protect) {
                 return Err(errno);
             }
-            let page = self.page(address).unwrap_or_else(|| self.wrong("protecting what is not the program's"));
+            let page = self
+                .page(address)
+                .unwrap_or_else(|| self.wrong("protecting what is not the program's"));
             let mut table = self.table.borrow_mut();
             if table[page].registered.is_none() {
                 return Err(Errno::ENOENT);
@@ -408,7 +418,13 @@ impl Kernel {
         Ok(())
     }
 
-    pub fn scan_present(&self, start: usize, end: usize, runs: &mut [Run], tell: bool) -> Result<(usize, usize), Errno> {
+    pub fn scan_present(
+        &self,
+        start: usize,
+        end: usize,
+        runs: &mut [Run],
+        tell: bool,
+    ) -> Result<(usize, usize), Errno> {
         self.others();
         if let Some(errno) = self.strike(Call::Scan) {
             return Err(errno);
@@ -416,9 +432,16 @@ impl Kernel {
         let table = self.table.borrow();
         let mut count = 0;
         for address in (start..end).step_by(PAGE) {
-            let Some(pte) = self.page(address).map(|page| table[page]).filter(|pte| pte.present && !pte.zero) else { continue };
+            let Some(pte) =
+                self.page(address).map(|page| table[page]).filter(|pte| pte.present && !pte.zero)
+            else {
+                continue;
+            };
             let written = tell && !pte.watched;
-            if count > 0 && runs[count - 1].end == address as u64 && runs[count - 1].is_written() == written {
+            if count > 0
+                && runs[count - 1].end == address as u64
+                && runs[count - 1].is_written() == written
+            {
                 runs[count - 1].end += PAGE as u64;
                 continue;
             }
@@ -435,18 +458,21 @@ impl Kernel {
         if let Some(errno) = self.strike(Call::Entry) {
             return Err(errno);
         }
-        let bits = |present: bool, exclusive: bool| u64::from(present) << 63 | u64::from(exclusive) << 56;
+        let bits =
+            |present: bool, exclusive: bool| u64::from(present) << 63 | u64::from(exclusive) << 56;
         if let Some(slot) = self.slot(address) {
             return Ok(bits(self.staged.borrow()[slot], true));
         }
-        let page = self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
+        let page =
+            self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
         let pte = self.table.borrow()[page];
         Ok(bits(pte.present, pte.present && (!pte.shared || self.children.get() == 0)))
     }
 
     pub fn uffd_ioctl(&self, fd: Fd, request: u64, args: &mut [u64]) -> Result<(), Errno> {
         self.others();
-        let (start, second, len) = (args[0] as usize, args[1] as usize, args.get(2).copied().unwrap_or(0) as usize);
+        let (start, second, len) =
+            (args[0] as usize, args[1] as usize, args.get(2).copied().unwrap_or(0) as usize);
         let result = match request {
             sys::UFFDIO_REGISTER => self.set_registered(start, second, Some(fd)),
             sys::UFFDIO_UNREGISTER => self.set_registered(start, second, None),
@@ -484,9 +510,19 @@ impl Kernel {
     }
 
     /// In the kernel's order, page by page; all must be in one of its mappings.
-    fn copy(&self, fd: Fd, dst: usize, src: usize, len: usize, copied: &mut u64) -> Result<(), Errno> {
-        let mapping =
-            |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]).map(|pte| (pte.registered, pte.writable));
+    fn copy(
+        &self,
+        fd: Fd,
+        dst: usize,
+        src: usize,
+        len: usize,
+        copied: &mut u64,
+    ) -> Result<(), Errno> {
+        let mapping = |page: usize| {
+            self.page(dst + page * PAGE)
+                .map(|page| self.table.borrow()[page])
+                .map(|pte| (pte.registered, pte.writable))
+        };
         if (0..len / PAGE).any(|page| mapping(page) != mapping(0)) {
             return Err(Errno::ENOENT);
         }
@@ -498,7 +534,8 @@ impl Kernel {
             }
             let bytes = *self.bytes(from);
             if let Err(errno) = self.fill(Call::Copy, fd, dst + page * PAGE, &bytes) {
-                *copied = if page > 0 { (page * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
+                *copied =
+                    if page > 0 { (page * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
                 return Err(if page > 0 { Errno::EAGAIN } else { errno });
             }
             if len > PAGE {
@@ -512,9 +549,12 @@ impl Kernel {
     /// All must be in one mapping that is registered, with whatever userfaultfd; then the first page that
     /// is there ends it.
     fn zero(&self, fd: Fd, dst: usize, len: usize) -> Result<(), Errno> {
-        let mapping = |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]);
+        let mapping =
+            |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]);
         let kind = |page: usize| mapping(page).map(|pte| (pte.registered, pte.writable));
-        if mapping(0).is_none_or(|pte| pte.registered.is_none()) || (0..len / PAGE).any(|page| kind(page) != kind(0)) {
+        if mapping(0).is_none_or(|pte| pte.registered.is_none())
+            || (0..len / PAGE).any(|page| kind(page) != kind(0))
+        {
             return Err(Errno::ENOENT);
         }
         if mapping(0).is_some_and(|pte| pte.present) {
@@ -540,7 +580,8 @@ impl Kernel {
         if let Some(errno) = self.strike(call) {
             return Err(errno);
         }
-        let page = self.page(dst).unwrap_or_else(|| self.wrong("filling what is not the program's"));
+        let page =
+            self.page(dst).unwrap_or_else(|| self.wrong("filling what is not the program's"));
         let mut table = self.table.borrow_mut();
         let pte = &mut table[page];
         if pte.registered != Some(fd) {
@@ -549,7 +590,15 @@ impl Kernel {
         if pte.present {
             return Err(Errno::EEXIST);
         }
-        *pte = Pte { present: true, zero: call == Call::Zero, shared: false, pinned: false, protected: false, watched: false, ..*pte };
+        *pte = Pte {
+            present: true,
+            zero: call == Call::Zero,
+            shared: false,
+            pinned: false,
+            protected: false,
+            watched: false,
+            ..*pte
+        };
         drop(table);
         self.put(dst, bytes);
         if *self.bytes(dst) != self.shadow.borrow()[page] {
@@ -561,18 +610,28 @@ impl Kernel {
     }
 
     /// In the kernel's order, page by page; what comes first decides.
-    fn move_out(&self, fd: Fd, dst: usize, src: usize, len: usize, moved: &mut u64) -> Result<(), Errno> {
+    fn move_out(
+        &self,
+        fd: Fd,
+        dst: usize,
+        src: usize,
+        len: usize,
+        moved: &mut u64,
+    ) -> Result<(), Errno> {
         if let Some(errno) = self.strike(Call::Move) {
             return Err(errno);
         }
         assert_eq!(fd, STAGING_FD);
-        let first = self.page(src).unwrap_or_else(|| self.wrong("moving what is not the program's"));
+        let first =
+            self.page(src).unwrap_or_else(|| self.wrong("moving what is not the program's"));
         let alike = |a: Pte, b: Pte| a.registered == b.registered && a.writable == b.writable;
         let mut uncounted = 0;
         for page in 0..len / PAGE {
             let (from, to) = (src + page * PAGE, dst + page * PAGE);
             let slot = self.slot(to).unwrap_or_else(|| self.wrong("moving to what is not staging"));
-            let source = self.page(from).filter(|source| alike(self.table.borrow()[*source], self.table.borrow()[first]));
+            let source = self
+                .page(from)
+                .filter(|source| alike(self.table.borrow()[*source], self.table.borrow()[first]));
             let stop = match source.map(|source| self.table.borrow()[source]) {
                 None => Some(Errno::EINVAL),
                 Some(pte) if !pte.writable => Some(Errno::EINVAL),
@@ -586,7 +645,8 @@ impl Kernel {
             if let Some(errno) = stop {
                 let errno = if uncounted > 0 { Errno::EEXIST } else { errno };
                 let done = page - uncounted;
-                *moved = if done > 0 { (done * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
+                *moved =
+                    if done > 0 { (done * PAGE) as u64 } else { -(errno.into_raw() as i64) as u64 };
                 return Err(if done > 0 { Errno::EAGAIN } else { errno });
             }
             let source = source.unwrap_or_else(|| self.wrong("decided above"));
@@ -602,7 +662,11 @@ impl Kernel {
         if uncounted > 0 {
             self.miscounts.set(self.miscounts.get() + 1);
             let done = len / PAGE - uncounted;
-            *moved = if done > 0 { (done * PAGE) as u64 } else { -(Errno::EEXIST.into_raw() as i64) as u64 };
+            *moved = if done > 0 {
+                (done * PAGE) as u64
+            } else {
+                -(Errno::EEXIST.into_raw() as i64) as u64
+            };
             return Err(if done > 0 { Errno::EAGAIN } else { Errno::EEXIST });
         }
         *moved = len as u64;
@@ -658,7 +722,8 @@ impl Kernel {
         let walks = self.one_in(3);
         if walks {
             // One page further, and now and then elsewhere.
-            let (page, up) = if self.one_in(32) { (self.below(PAGES), self.one_in(2)) } else { walk };
+            let (page, up) =
+                if self.one_in(32) { (self.below(PAGES), self.one_in(2)) } else { walk };
             self.walk.set(((page + if up { 1 } else { PAGES - 1 }) % PAGES, up));
         }
         let any = if walks {
@@ -729,8 +794,11 @@ impl Kernel {
     /// Contents of four kinds: one byte repeated, compressible, barely compressible, random.
     fn contents(&self) -> PageBytes {
         let mut page = [self.next() as u8; PAGE];
-        let noise = [0, 64, PAGE * 7 / 8, PAGE][self.below(4).min(if self.one_in(8) { 3 } else { 1 })];
-        page[..noise].chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]));
+        let noise =
+            [0, 64, PAGE * 7 / 8, PAGE][self.below(4).min(if self.one_in(8) { 3 } else { 1 })];
+        page[..noise]
+            .chunks_mut(8)
+            .for_each(|chunk| chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]));
         page[PAGE - 8..].copy_from_slice(&self.next().to_le_bytes());
         if noise == 0 { [page[0]; PAGE] } else { page }
     }
@@ -756,7 +824,11 @@ impl Kernel {
         self.pager.note_fault(address, &mut ahead);
         let mut serve = || self.pager.try_fault(uffd, address, message.write, &mut tools, now_ns);
         // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
-        let hole = self.pager.table.get(address).is_some_and(|entry| entry.word(address).load().is_present());
+        let hole = self
+            .pager
+            .table
+            .get(address)
+            .is_some_and(|entry| entry.word(address).load().is_present());
         self.serving.borrow_mut().push(message.page);
         let outcome = if hole { serve() } else { self.keeping_out(region..=region, serve) };
         self.serving.borrow_mut().pop();
@@ -764,7 +836,10 @@ impl Kernel {
             Outcome::Busy => self.messages.borrow_mut().push(message),
             Outcome::Done => {
                 self.idle.set(0);
-                let is_told = |page| self.messages.borrow().iter().any(|m| m.page == page) || self.serving.borrow().contains(&page);
+                let is_told = |page| {
+                    self.messages.borrow().iter().any(|m| m.page == page)
+                        || self.serving.borrow().contains(&page)
+                };
                 let waits = |thread: &Thread| matches!(thread, Thread::Waits { page, .. } if *page == message.page);
                 if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
                     self.wrong("a thread was not woken, and no handler knows of it");
@@ -773,7 +848,13 @@ impl Kernel {
                 if self.one_in(8) {
                     // Whatever a stream would want.
                     let page = address / PAGE - self.below(24) + self.below(24);
-                    self.pager.restore_step(uffd, page..=page + self.below(24), self.one_in(2), &mut tools, &mut ahead.step);
+                    self.pager.restore_step(
+                        uffd,
+                        page..=page + self.below(24),
+                        self.one_in(2),
+                        &mut tools,
+                        &mut ahead.step,
+                    );
                 }
             }
         }
@@ -792,7 +873,9 @@ impl Kernel {
     }
 
     fn evict(&self, evictor: &mut Evictor, region: usize) {
-        let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else { self.wrong("the table is full") };
+        let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else {
+            self.wrong("the table is full")
+        };
         let wish = Wish {
             pages: 1 + self.below(USED),
             pressure: self.below(PRESSURE_MAX as usize + 1) as u32,
@@ -816,11 +899,25 @@ impl Kernel {
                 let mut leaving = Vec::new();
                 self.pager.mover.soon_ms.store(self.below(100) as u64, Relaxed);
                 self.pager.probation.reserve(self.below(REGIONS * USED));
-                self.pager.probation.leave(self.below(4), 1 + self.below(BATCH), |_| true, &mut leaving);
-                evictor.end_probation(self.pager, &leaving, 1 + self.below(self.pager.tiers.len() - 1), |_| ());
+                self.pager.probation.leave(
+                    self.below(4),
+                    1 + self.below(BATCH),
+                    |_| true,
+                    &mut leaving,
+                );
+                evictor.end_probation(
+                    self.pager,
+                    &leaving,
+                    1 + self.below(self.pager.tiers.len() - 1),
+                    |_| (),
+                );
             }),
             86..88 => self.with_evictor(|evictor| {
-                let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
+                let entry = self
+                    .pager
+                    .table
+                    .get_or_create(self.base + self.below(REGIONS) * REGION)
+                    .unwrap_or_else(|| self.wrong("full"));
                 evictor.probe(self.pager, entry, self.next());
             }),
             88..90 => self.with_evictor(|evictor| {
@@ -828,7 +925,11 @@ impl Kernel {
                 evictor.end_probes(self.pager, self.clock_ns.get(), |_, _, _, _| ());
             }),
             90 => self.with_evictor(|evictor| {
-                let entry = self.pager.table.get_or_create(self.base + self.below(REGIONS) * REGION).unwrap_or_else(|| self.wrong("full"));
+                let entry = self
+                    .pager
+                    .table
+                    .get_or_create(self.base + self.below(REGIONS) * REGION)
+                    .unwrap_or_else(|| self.wrong("full"));
                 if self.one_in(2) {
                     evictor.densify(self.pager, entry);
                 } else {
@@ -850,7 +951,11 @@ impl Kernel {
     }
 
     /// Runs `act` with the mover kept out of these regions.
-    fn keeping_out<R>(&self, regions: std::ops::RangeInclusive<usize>, act: impl FnOnce() -> R) -> R {
+    fn keeping_out<R>(
+        &self,
+        regions: std::ops::RangeInclusive<usize>,
+        act: impl FnOnce() -> R,
+    ) -> R {
         let kept_out = self.busy.borrow().len();
         self.busy.borrow_mut().extend(regions);
         let result = act();
@@ -867,20 +972,25 @@ impl Kernel {
         let from = self.below(PAGES);
         let until = (from + 1 + self.below(24)).min((from / USED + 1) * USED);
         let region = from / USED;
-        self.keeping_out(region..=region, || act(self, from..until, self.address(from), (until - from) * PAGE));
+        self.keeping_out(region..=region, || {
+            act(self, from..until, self.address(from), (until - from) * PAGE)
+        });
     }
 
     /// The program's MADV_DONTNEED, which the kernel may refuse from some page on. A page that is
     /// there is discarded once at most: whoever saw that it was gone may have written to it.
     fn discard(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
-        let refused = if self.one_in(4) { pages.start + self.below(pages.len()) } else { pages.end };
+        let refused =
+            if self.one_in(4) { pages.start + self.below(pages.len()) } else { pages.end };
         self.refused.set(if refused < pages.end { self.address(refused) } else { usize::MAX });
         let discarded = RefCell::new(vec![false; pages.len()]);
         let given_up = self.pager.discard(start, len, |from, len| {
             self.others();
-            let part = pages.start + (from - start) / PAGE..pages.start + (from + len - start) / PAGE;
+            let part =
+                pages.start + (from - start) / PAGE..pages.start + (from + len - start) / PAGE;
             for page in part.start..part.end.min(refused) {
-                let before = std::mem::replace(&mut discarded.borrow_mut()[page - pages.start], true);
+                let before =
+                    std::mem::replace(&mut discarded.borrow_mut()[page - pages.start], true);
                 if before && self.table.borrow()[page].present {
                     self.wrong(&format!("page {page} is discarded twice"));
                 }
@@ -891,7 +1001,9 @@ impl Kernel {
         });
         self.refused.set(usize::MAX);
         assert_eq!(given_up.is_err(), refused < pages.end);
-        if let Some(page) = (pages.start..refused).find(|page| !discarded.borrow()[page - pages.start]) {
+        if let Some(page) =
+            (pages.start..refused).find(|page| !discarded.borrow()[page - pages.start])
+        {
             self.wrong(&format!("page {page} was not discarded"));
         }
     }
@@ -899,7 +1011,14 @@ impl Kernel {
     /// Its contents are gone for the kernel.
     fn vanish(&self, page: usize) {
         let mut table = self.table.borrow_mut();
-        table[page] = Pte { present: false, zero: false, shared: false, pinned: false, protected: false, ..table[page] };
+        table[page] = Pte {
+            present: false,
+            zero: false,
+            shared: false,
+            pinned: false,
+            protected: false,
+            ..table[page]
+        };
         drop(table);
         self.poison(self.address(page));
         self.shadow.borrow_mut()[page] = [0; PAGE];
@@ -949,7 +1068,8 @@ impl Kernel {
 
     /// mremap in place: everything must be there, and registered no longer.
     fn resize(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
-        let writable: Vec<bool> = pages.clone().map(|page| self.table.borrow()[page].writable).collect();
+        let writable: Vec<bool> =
+            pages.clone().map(|page| self.table.borrow()[page].writable).collect();
         let done = self.pager.restore_then(start, len, || {
             for page in pages.clone() {
                 let pte = self.table.borrow()[page];
@@ -968,7 +1088,8 @@ impl Kernel {
     /// A mapping that grew over the border between two descriptors keeps the one that it was registered with.
     fn register_elsewhere(&self, pages: std::ops::Range<usize>, _start: usize, _len: usize) {
         for pte in &mut self.table.borrow_mut()[pages] {
-            pte.registered = pte.registered.and_then(|fd| UFFDS.into_iter().find(|other| *other != fd));
+            pte.registered =
+                pte.registered.and_then(|fd| UFFDS.into_iter().find(|other| *other != fd));
         }
     }
 
@@ -981,7 +1102,11 @@ impl Kernel {
         }
         self.check_child();
         self.forking.set(false);
-        self.table.borrow_mut().iter_mut().filter(|pte| pte.present && !pte.zero).for_each(|pte| pte.shared = true);
+        self.table
+            .borrow_mut()
+            .iter_mut()
+            .filter(|pte| pte.present && !pte.zero)
+            .for_each(|pte| pte.shared = true);
         self.children.set(self.children.get() + 1);
         self.forks.set(self.forks.get() + 1);
         for _ in 0..self.below(6) {
@@ -992,7 +1117,11 @@ impl Kernel {
 
     /// Whether a child forked now would find everything: present, or in its copy of the stores.
     fn check_child(&self) {
-        let (mut tools, ahead) = self.tools.borrow_mut().pop().unwrap_or_else(|| self.wrong("more handlers than this stack is deep"));
+        let (mut tools, ahead) = self
+            .tools
+            .borrow_mut()
+            .pop()
+            .unwrap_or_else(|| self.wrong("more handlers than this stack is deep"));
         for page in 0..PAGES {
             let address = self.address(page);
             if self.table.borrow()[page].present {
@@ -1001,8 +1130,12 @@ impl Kernel {
             let word = self.pager.table.get(address).map(|entry| entry.word(address).load());
             let found = match word.map(|word| (word.state(), word.payload())) {
                 None | Some((Some(State::Resident | State::Kept), _)) => [0; PAGE],
-                Some((Some(State::Evicted), payload)) => self.decode(address, Location::from_bits(payload), &mut tools),
-                Some((state, _)) => self.wrong(&format!("a child would find page {page} {state:?}")),
+                Some((Some(State::Evicted), payload)) => {
+                    self.decode(address, Location::from_bits(payload), &mut tools)
+                }
+                Some((state, _)) => {
+                    self.wrong(&format!("a child would find page {page} {state:?}"))
+                }
             };
             if found != self.shadow.borrow()[page] {
                 self.wrong(&format!("a child would find other contents in page {page}"));
@@ -1012,10 +1145,16 @@ impl Kernel {
     }
 
     fn decode(&self, address: usize, location: Location, tools: &mut Tools) -> PageBytes {
-        let entry = self.pager.table.get(address).unwrap_or_else(|| self.wrong("an evicted page without a region"));
+        let entry = self
+            .pager
+            .table
+            .get(address)
+            .unwrap_or_else(|| self.wrong("an evicted page without a region"));
         let store = entry.region.store.lock();
         let mut page = [0; PAGE];
-        if let Err(e) = self.pager.decode(&store, location, &mut page, (&mut tools.scratch, &mut tools.stored)) {
+        if let Err(e) =
+            self.pager.decode(&store, location, &mut page, (&mut tools.scratch, &mut tools.stored))
+        {
             self.wrong(&e);
         }
         page
@@ -1042,18 +1181,33 @@ impl Kernel {
         for region in 0..REGIONS {
             let Some(entry) = self.pager.table.get(self.base + region * REGION) else { continue };
             let evicted = entry.words.iter().filter(|word| word.load().is(State::Evicted)).count();
-            assert_eq!(evicted, entry.region.evicted.load(Relaxed) as usize, "seed {} step {}", self.seed, self.steps.get());
+            assert_eq!(
+                evicted,
+                entry.region.evicted.load(Relaxed) as usize,
+                "seed {} step {}",
+                self.seed,
+                self.steps.get()
+            );
             let kept = entry.words.iter().filter(|word| word.load().is(State::Kept)).count();
-            assert_eq!(evicted + kept == 0, entry.region.store.lock().is_empty(), "seed {} step {}", self.seed, self.steps.get());
+            assert_eq!(
+                evicted + kept == 0,
+                entry.region.store.lock().is_empty(),
+                "seed {} step {}",
+                self.seed,
+                self.steps.get()
+            );
             // Its copy would stay for ever, and the page with it: only what is Resident is ever evicted.
-            let in_two_places =
-                |page: &usize| self.table.borrow()[*page].present && entry.word(self.address(*page)).load().is(State::Evicted);
+            let in_two_places = |page: &usize| {
+                self.table.borrow()[*page].present
+                    && entry.word(self.address(*page)).load().is(State::Evicted)
+            };
             if let Some(page) = (region * USED..(region + 1) * USED).find(in_two_places) {
                 self.wrong(&format!("page {page} is there, and stored"));
             }
             let forgotten = |page: &usize| {
                 let address = self.address(*page);
-                entry.word(address).load().is_on_probation() && !self.pager.probation.holds(entry.page_number(address))
+                entry.word(address).load().is_on_probation()
+                    && !self.pager.probation.holds(entry.page_number(address))
             };
             if let Some(page) = (region * USED..(region + 1) * USED).find(forgotten) {
                 self.wrong(&format!("page {page} is on probation and in no queue"));
@@ -1061,7 +1215,9 @@ impl Kernel {
         }
         self.check_child();
         for page in 0..PAGES {
-            if self.table.borrow()[page].present && *self.bytes(self.address(page)) != self.shadow.borrow()[page] {
+            if self.table.borrow()[page].present
+                && *self.bytes(self.address(page)) != self.shadow.borrow()[page]
+            {
                 self.wrong(&format!("page {page} differs"));
             }
         }
@@ -1112,7 +1268,9 @@ fn every_byte_survives_every_failure() {
         "seeds {first}..{seed}: {done} steps, {moved} pages moved out, {restored} filled, {unchanged} of them unchanged, {runs} runs ahead, {miscounts} miscounts, {forks} forks"
     );
     assert!(unchanged > 0, "no page left with its copy");
-    println!("  {ahead} brought back by threads of the program, {given_back} attempts of theirs came to nothing");
+    println!(
+        "  {ahead} brought back by threads of the program, {given_back} attempts of theirs came to nothing"
+    );
     assert!(ahead > 0 && given_back > 0);
     for ((call, errno), count) in &failures {
         println!("  {call:?} failed with {} {count} times", Errno::new(*errno));
@@ -1120,7 +1278,10 @@ fn every_byte_survives_every_failure() {
     assert!(runs > 0, "no pages were restored ahead");
     for call in Call::ALL {
         for errno in call.errors() {
-            assert!(failures.contains_key(&(call, errno.into_raw())), "{call:?} never failed with {errno}");
+            assert!(
+                failures.contains_key(&(call, errno.into_raw())),
+                "{call:?} never failed with {errno}"
+            );
         }
     }
 }

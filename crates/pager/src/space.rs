@@ -32,7 +32,8 @@ const KERNEL_CHOOSES: usize = usize::MAX;
 
 /// Ranges that lie elsewhere, with their ends; those that there is no room for are taken for the
 /// program's.
-static ELSEWHERE: [(AtomicUsize, AtomicUsize); 32] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 32];
+static ELSEWHERE: [(AtomicUsize, AtomicUsize); 32] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 32];
 static ELSEWHERE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A range of addresses of the library's own.
@@ -57,7 +58,9 @@ impl Span {
             };
             let mut wanted = reserved.min(len).next_multiple_of(PAGE);
             loop {
-                match (wanted > 0).then(|| sys::map_where_nothing_is(start, wanted, libc::PROT_NONE)) {
+                match (wanted > 0)
+                    .then(|| sys::map_where_nothing_is(start, wanted, libc::PROT_NONE))
+                {
                     None | Some(Ok(())) => return Ok(Span { start, reserved: wanted }),
                     Some(Err(Errno::EEXIST)) => break,
                     Some(Err(_)) => wanted = wanted / 4 / PAGE * PAGE,
@@ -200,7 +203,10 @@ fn choose() -> Option<usize> {
 pub(crate) fn ours() -> Vec<(usize, usize)> {
     let area = (BEGIN.load(Acquire), NEXT.load(Acquire));
     let elsewhere = ELSEWHERE.iter().map(|(start, end)| (start.load(Acquire), end.load(Relaxed)));
-    std::iter::once(area).chain(elsewhere).filter(|(start, end)| *start != 0 && *start < *end).collect()
+    std::iter::once(area)
+        .chain(elsewhere)
+        .filter(|(start, end)| *start != 0 && *start < *end)
+        .collect()
 }
 
 #[cfg(test)]
@@ -222,7 +228,9 @@ mod tests {
             span.open(span.start + BLOCK - PAGE, 2 * PAGE).unwrap();
             span.open(span.start + 4 * BLOCK, BLOCK).unwrap();
         }
-        [0, BLOCK - PAGE, BLOCK, 4 * BLOCK, 5 * BLOCK - 1].into_iter().for_each(|offset| write(span.start + offset));
+        [0, BLOCK - PAGE, BLOCK, 4 * BLOCK, 5 * BLOCK - 1]
+            .into_iter()
+            .for_each(|offset| write(span.start + offset));
         // SAFETY: nobody uses the part.
         unsafe {
             span.shut(span.start + BLOCK - PAGE, 2 * PAGE);

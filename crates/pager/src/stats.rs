@@ -193,7 +193,9 @@ pub struct StatsPage {
 
 /// So many bytes of a page are the process's to write. The rest is told to it.
 pub const TOLD_BYTES: usize = std::mem::offset_of!(StatsPage, share_bytes);
-const _: () = assert!(size_of::<StatsPage>() == TOLD_BYTES + 16 && size_of::<StatsPage>() <= crate::sys::PAGE);
+const _: () = assert!(
+    size_of::<StatsPage>() == TOLD_BYTES + 16 && size_of::<StatsPage>() <= crate::sys::PAGE
+);
 
 /// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits: what was not read in time is lost.
 #[repr(C)]
@@ -214,7 +216,8 @@ const WEIGHT_BITS: u32 = 20;
 impl SampleRing {
     /// Samples of this weight met the 16 bytes at `address`.
     pub fn entry(address: u64, weight: f32) -> u64 {
-        (address >> 4) << WEIGHT_BITS | u64::from(((weight / WEIGHT_UNIT) as u32).min((1 << WEIGHT_BITS) - 1))
+        (address >> 4) << WEIGHT_BITS
+            | u64::from(((weight / WEIGHT_UNIT) as u32).min((1 << WEIGHT_BITS) - 1))
     }
 
     /// Takes out what came since `taken` were.
@@ -223,7 +226,10 @@ impl SampleRing {
         let from = (*taken).max(sent.saturating_sub(SAMPLE_SLOTS as u64)).min(sent);
         for number in from..sent {
             let entry = self.slots[(number % SAMPLE_SLOTS as u64) as usize].load(Relaxed);
-            each((entry >> WEIGHT_BITS << 4) as usize, (entry & ((1 << WEIGHT_BITS) - 1)) as f32 * WEIGHT_UNIT);
+            each(
+                (entry >> WEIGHT_BITS << 4) as usize,
+                (entry & ((1 << WEIGHT_BITS) - 1)) as f32 * WEIGHT_UNIT,
+            );
         }
         *taken = sent;
     }
@@ -309,7 +315,8 @@ pub fn set_text(field: &[AtomicU64], text: &str) {
 
 /// Reads a zero-padded field; bytes that are not UTF-8 become replacement characters.
 pub fn get_text(field: &[AtomicU64]) -> String {
-    let bytes: Vec<u8> = field.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).take_while(|b| *b != 0).collect();
+    let bytes: Vec<u8> =
+        field.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -319,9 +326,15 @@ mod tests {
 
     #[test]
     fn samples_come_once_and_the_oldest_are_lost() {
-        let ring = SampleRing { sent: AtomicU64::new(0), slots: [const { AtomicU64::new(0) }; SAMPLE_SLOTS] };
+        let ring = SampleRing {
+            sent: AtomicU64::new(0),
+            slots: [const { AtomicU64::new(0) }; SAMPLE_SLOTS],
+        };
         let write = |from: u64, to: u64| {
-            (from..to).for_each(|n| ring.slots[n as usize % SAMPLE_SLOTS].store(SampleRing::entry(n << 30, n as f32 / 4.0), Relaxed));
+            (from..to).for_each(|n| {
+                ring.slots[n as usize % SAMPLE_SLOTS]
+                    .store(SampleRing::entry(n << 30, n as f32 / 4.0), Relaxed)
+            });
             ring.sent.store(to, Release);
         };
         let taken = std::cell::Cell::new(0);

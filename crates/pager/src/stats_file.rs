@@ -74,7 +74,8 @@ impl Pager {
     /// In a fork's child: the page is its parent's.
     pub(crate) fn let_go_of_stats(&self) {
         crate::timers::forget_ring();
-        let (own, mapping) = (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
+        let (own, mapping) =
+            (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
         for start in [own as usize, mapping].into_iter().filter(|start| *start != 0) {
             // SAFETY: mapped in this size in `open_stats`; the pointers are gone, and a child has no other thread that may hold one.
             unsafe { sys::unmap(start, size_of::<StatsFile>()) };
@@ -145,7 +146,8 @@ impl Pager {
 
     /// Copies a part of the private side to the file.
     fn put(&self, offset: usize, len: usize) -> bool {
-        let (own, mapping) = (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
+        let (own, mapping) =
+            (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
         if mapping == 0 {
             return false;
         }
@@ -165,7 +167,8 @@ impl Pager {
 
     /// Copies a part of the file to the private side.
     fn get(&self, offset: usize, len: usize) -> bool {
-        let (own, mapping) = (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
+        let (own, mapping) =
+            (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
         if mapping == 0 {
             return false;
         }
@@ -183,7 +186,12 @@ impl Pager {
     }
 
     fn with_stats_file(&self, act: impl FnOnce(sys::Fd) -> bool) -> bool {
-        let Some(fd) = self.stats_path().and_then(|path| sys::open(&path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok()) else { return false };
+        let Some(fd) = self
+            .stats_path()
+            .and_then(|path| sys::open(&path, libc::O_RDWR | libc::O_NOFOLLOW, 0).ok())
+        else {
+            return false;
+        };
         let done = act(fd);
         sys::close(fd);
         done
@@ -207,7 +215,9 @@ impl Pager {
         page.committed_bytes.store(committed, Relaxed);
         let now_ns = sys::now_ns();
         let more = committed >= self.stats.committed.load(Relaxed) + COMMITTED_STEP;
-        if self.is_retired() || !more && now_ns - self.stats.committed_ns.load(Relaxed) < COMMITTED_EVERY_NS {
+        if self.is_retired()
+            || !more && now_ns - self.stats.committed_ns.load(Relaxed) < COMMITTED_EVERY_NS
+        {
             return;
         }
         self.stats.committed.fetch_max(committed, Relaxed);
@@ -241,7 +251,9 @@ impl Pager {
         let new = sent.wrapping_sub(before).min(SAMPLE_SLOTS as u64) as usize;
         let first = (sent.wrapping_sub(new as u64) % SAMPLE_SLOTS as u64) as usize;
         let until_end = new.min(SAMPLE_SLOTS - first);
-        for (slot, count) in [(first, until_end), (0, new - until_end)].into_iter().filter(|(_, count)| *count > 0) {
+        for (slot, count) in
+            [(first, until_end), (0, new - until_end)].into_iter().filter(|(_, count)| *count > 0)
+        {
             self.get(SLOTS + slot * size_of::<u64>(), count * size_of::<u64>());
         }
     }
@@ -263,16 +275,25 @@ impl Pager {
         true
     }
 
-    fn tell_ring<const SLOTS: usize, const WORDS: usize>(&self, ring: &Ring<SLOTS, WORDS>, at: usize, told: &mut u64) {
+    fn tell_ring<const SLOTS: usize, const WORDS: usize>(
+        &self,
+        ring: &Ring<SLOTS, WORDS>,
+        at: usize,
+        told: &mut u64,
+    ) {
         let begun = ring.begun.load(Acquire);
         let from = (*told).max(begun.saturating_sub(SLOTS as u64));
-        let whole = |number: &u64| ring.slots[(number % SLOTS as u64) as usize].number.load(Acquire) > *number;
+        let whole = |number: &u64| {
+            ring.slots[(number % SLOTS as u64) as usize].number.load(Acquire) > *number
+        };
         // What is being written waits for the next time, with all after it.
         let until = (from..begun).find(|number| !whole(number)).unwrap_or(begun);
         let (count, first) = ((until - from) as usize, (from % SLOTS as u64) as usize);
         let slots = at + offset_of!(Ring<SLOTS, WORDS>, slots);
         let until_end = count.min(SLOTS - first);
-        for (slot, count) in [(first, until_end), (0, count - until_end)].into_iter().filter(|(_, count)| *count > 0) {
+        for (slot, count) in
+            [(first, until_end), (0, count - until_end)].into_iter().filter(|(_, count)| *count > 0)
+        {
             self.put(slots + slot * size_of::<Slot<WORDS>>(), count * size_of::<Slot<WORDS>>());
         }
         if until > *told {
@@ -311,7 +332,9 @@ impl Pager {
 fn complain_of_no_place(dir: &str, errno: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     let remedy = match errno {
-        Errno::ENOSPC | Errno::EDQUOT => "make room there, or set XDG_RUNTIME_DIR to a directory with room",
+        Errno::ENOSPC | Errno::EDQUOT => {
+            "make room there, or set XDG_RUNTIME_DIR to a directory with room"
+        }
         Errno::EFBIG => "raise the limit on the size of files (ulimit -f)",
         Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n)",
         // The run has ended, or the program gave up its user id or root directory before it forked or executed this one.
@@ -319,7 +342,11 @@ fn complain_of_no_place(dir: &str, errno: Errno) {
         _ => "set XDG_RUNTIME_DIR to a writable directory",
     };
     // An empty file takes no block. Whoever makes it is the first.
-    let first = match sys::open(&format!("{dir}/{}\0", stats::NO_PLACE), libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
+    let first = match sys::open(
+        &format!("{dir}/{}\0", stats::NO_PLACE),
+        libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL,
+        0o600,
+    ) {
         Ok(fd) => {
             sys::close(fd);
             true

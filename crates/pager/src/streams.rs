@@ -60,19 +60,27 @@ pub(crate) struct Streams {
 impl Streams {
     pub fn new() -> Self {
         let none = Stream { front: usize::MAX, up: None, length: 0, most: 0, ahead: 0, lives: 0 };
-        Streams { streams: [none; STREAMS], fronts: [u32::MAX; STREAMS], hand: 0, length: LENGTH_MIN }
+        Streams {
+            streams: [none; STREAMS],
+            fronts: [u32::MAX; STREAMS],
+            hand: 0,
+            length: LENGTH_MIN,
+        }
     }
 
     /// A fault on a page is about to be served; `resident`: whether nobody needs to bring a page back.
     pub fn note(&mut self, page: usize, resident: impl Fn(usize) -> bool) -> Noted {
-        let near = |front: &u32| front.wrapping_sub(page as u32).wrapping_add(NEAR as u32) <= 2 * NEAR as u32;
+        let near = |front: &u32| {
+            front.wrapping_sub(page as u32).wrapping_add(NEAR as u32) <= 2 * NEAR as u32
+        };
         // Without a branch, so that it is one for many.
         if !self.fronts.iter().fold(false, |any, front| any | near(front)) {
             self.begin(page);
             return Noted::default();
         }
         let distances = self.streams.iter().map(|stream| stream.front.abs_diff(page));
-        let (index, distance) = distances.enumerate().min_by_key(|(_, distance)| *distance).unwrap_or_default();
+        let (index, distance) =
+            distances.enumerate().min_by_key(|(_, distance)| *distance).unwrap_or_default();
         if distance > NEAR {
             self.begin(page);
             return Noted::default();
@@ -93,7 +101,10 @@ impl Streams {
         let between = if up { stream.front + 1..page } else { page + 1..stream.front };
         if behind_front || !between.into_iter().all(resident) {
             self.fail(index);
-            self.set(index, Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 });
+            self.set(
+                index,
+                Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 },
+            );
             return Noted::default();
         }
         let proven = stream.ahead;
@@ -101,7 +112,11 @@ impl Streams {
         if proven > 0 {
             self.length = (self.length / 2).max(LENGTH_MIN);
         }
-        let most = if length < self.length && stream.most == 0 { 0 } else { (stream.most * 2).clamp(AHEAD_MIN, AHEAD_MAX) };
+        let most = if length < self.length && stream.most == 0 {
+            0
+        } else {
+            (stream.most * 2).clamp(AHEAD_MIN, AHEAD_MAX)
+        };
         self.set(index, Stream { front: page, up: Some(up), length, most, ahead: 0, lives: LIVES });
         Noted { wanting: (most > 0).then_some(index), proven }
     }
@@ -112,7 +127,11 @@ impl Streams {
         let Stream { front, up, most, ahead, .. } = self.streams[index];
         let count = most.saturating_sub(ahead);
         let up = up.filter(|_| count > 0)?;
-        Some(if up { (front + 1..=front + count, true) } else { (front.saturating_sub(count)..=front.checked_sub(1)?, false) })
+        Some(if up {
+            (front + 1..=front + count, true)
+        } else {
+            (front.saturating_sub(count)..=front.checked_sub(1)?, false)
+        })
     }
 
     /// Everything up to this page has been restored ahead of a stream, or was there.
@@ -129,7 +148,10 @@ impl Streams {
             self.hand = (self.hand + 1) % STREAMS;
         }
         self.fail(self.hand);
-        self.set(self.hand, Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 });
+        self.set(
+            self.hand,
+            Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 },
+        );
         self.hand = (self.hand + 1) % STREAMS;
     }
 
@@ -162,7 +184,13 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            World { streams: Streams::new(), resident: BTreeSet::new(), faults: 0, proven: 0, in_vain: 0 }
+            World {
+                streams: Streams::new(),
+                resident: BTreeSet::new(),
+                faults: 0,
+                proven: 0,
+                in_vain: 0,
+            }
         }
 
         fn touch(&mut self, page: usize) {
@@ -176,7 +204,9 @@ mod tests {
             let noted = self.streams.note(page, |page| self.resident.contains(&page));
             self.proven += noted.proven;
             self.resident.insert(page);
-            if let Some((index, (pages, up))) = noted.wanting.and_then(|index| Some((index, self.streams.wanted(index)?))) {
+            if let Some((index, (pages, up))) =
+                noted.wanting.and_then(|index| Some((index, self.streams.wanted(index)?)))
+            {
                 let front = if up { *pages.end() } else { *pages.start() };
                 self.in_vain += pages.clone().filter(|page| self.resident.insert(*page)).count();
                 self.streams.restored(index, front);
@@ -198,7 +228,9 @@ mod tests {
     fn streams_do_not_disturb_each_other_or_see_what_is_there_already() {
         let mut world = World::new();
         // Every other page is there.
-        (0..STREAMS - 8).for_each(|stream| world.resident.extend((stream * 4096..stream * 4096 + 512).step_by(2)));
+        (0..STREAMS - 8).for_each(|stream| {
+            world.resident.extend((stream * 4096..stream * 4096 + 512).step_by(2))
+        });
         let mut elsewhere = 1 << 30;
         for page in 0..512 {
             (0..STREAMS - 8).for_each(|stream| world.touch(stream * 4096 + page));
@@ -216,7 +248,11 @@ mod tests {
             for n in 0..10_000 {
                 (0..object).for_each(|page| world.touch(n * 7919 % 10_000 * 64 + page));
             }
-            assert!(world.in_vain < 10_000 / 50, "objects of {object} pages: {} in vain", world.in_vain);
+            assert!(
+                world.in_vain < 10_000 / 50,
+                "objects of {object} pages: {} in vain",
+                world.in_vain
+            );
         }
     }
 

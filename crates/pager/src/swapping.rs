@@ -68,7 +68,10 @@ impl Pager {
         }
         let _inside = self.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        (start..end).step_by(PAGE).filter(|address| self.see_return(entry, *address, now_ms)).count() as u64
+        (start..end)
+            .step_by(PAGE)
+            .filter(|address| self.see_return(entry, *address, now_ms))
+            .count() as u64
     }
 
     /// The same of one page; true if it had been paged out. Called by the mover.
@@ -106,7 +109,9 @@ impl Pager {
             let base = entry.region.address();
             for address in (start.max(base)..end.min(base + REGION)).step_by(PAGE) {
                 let found = entry.word(address).load();
-                if found.is_swapped() && entry.word(address).transition(found, found.with(State::Resident, 0)).is_ok() {
+                if found.is_swapped()
+                    && entry.word(address).transition(found, found.with(State::Resident, 0)).is_ok()
+                {
                     entry.region.swapped.fetch_sub(1, Relaxed);
                 }
             }
@@ -138,7 +143,9 @@ impl Evictor {
             }
             let limit = CHUNK.min(wish.pages - taken.evicted as usize);
             let (marked, next) =
-                self.mark(pager, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| wish.judge(word, None, now_ms));
+                self.mark(pager, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| {
+                    wish.judge(word, None, now_ms)
+                });
             taken.next = next;
             self.send(pager, &marked, &mut taken);
             drop(region);
@@ -168,7 +175,13 @@ impl Evictor {
                 if pager.has_small_pages(&entry) {
                     // The kernel keeps no copies of ours.
                     pager.drop_copy(&entry, address, entry.word(address).load().without_copy());
-                    marked.append(&mut self.mark(pager, &entry, 1, page..page + 1, &mut taken, |word| leaves(word, now_ms)).0);
+                    marked.append(
+                        &mut self
+                            .mark(pager, &entry, 1, page..page + 1, &mut taken, |word| {
+                                leaves(word, now_ms)
+                            })
+                            .0,
+                    );
                 }
             }
             pager.end_probation(&entry, address);
@@ -176,7 +189,10 @@ impl Evictor {
         // They are scattered over regions, whose locks nobody holds any more: if one is unmapped now, or something else is there, the kernel
         // pages that out, whose contents are safe with it whatever they are.
         self.send(pager, &marked, &mut taken);
-        marked.iter().filter(|page| page.word() == page.marked).for_each(|page| report(page.entry.number));
+        marked
+            .iter()
+            .filter(|page| page.word() == page.marked)
+            .for_each(|page| report(page.entry.number));
         pager.tell_progress();
     }
 
@@ -203,12 +219,17 @@ impl Evictor {
                 from += 1;
             }
             let pieces = pager.ranges.lock().overlapping(base, base + REGION);
-            let evictable = |address: usize| pieces.iter().any(|p| p.attributes.may_leave() && (p.start..p.end).contains(&address));
+            let evictable = |address: usize| {
+                pieces
+                    .iter()
+                    .any(|p| p.attributes.may_leave() && (p.start..p.end).contains(&address))
+            };
             let (mut taken, mut slot) = (Taken::default(), 0);
             for (page, found) in pages.drain(..).filter(|(page, _)| evictable(base + page * PAGE)) {
                 let address = base + page * PAGE;
                 // What came back meanwhile is in use.
-                let in_swap = !sys::is_present(pagemap, address) && sys::is_mapped(pagemap, address);
+                let in_swap =
+                    !sys::is_present(pagemap, address) && sys::is_mapped(pagemap, address);
                 if !in_swap || sys::populate_for_writing(address, PAGE).is_err() {
                     continue;
                 }
@@ -218,7 +239,15 @@ impl Evictor {
                 }
                 entry.region.swapped.fetch_sub(1, Relaxed);
                 let (mut claimed, mut staged) = (Vec::new(), Vec::new());
-                self.claim(pager, &entry, 1, page..page + 1, &mut taken, |_, _| Verdict::Take, &mut claimed);
+                self.claim(
+                    pager,
+                    &entry,
+                    1,
+                    page..page + 1,
+                    &mut taken,
+                    |_, _| Verdict::Take,
+                    &mut claimed,
+                );
                 self.stage(pager, &entry, &claimed, slot, &mut taken, &mut staged);
                 slot += staged.len();
                 stored += self.store(pager, &entry, &staged, 0, 0, Some(wish));
@@ -244,11 +273,18 @@ impl Evictor {
         let mut marked = Vec::with_capacity(limit);
         let base = entry.region.address();
         let now_ms = sys::now_ns() / 1_000_000;
-        let pieces = pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
+        let pieces =
+            pager.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         for piece in pieces.into_iter().filter(|piece| piece.attributes.may_leave()) {
-            let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs) else { continue };
-            for address in self.runs[..count].iter().flat_map(|run| (run.start as usize..run.end as usize).step_by(PAGE)) {
+            let Ok((count, _)) = sys::scan_present(pagemap, piece.start, piece.end, &mut self.runs)
+            else {
+                continue;
+            };
+            for address in self.runs[..count]
+                .iter()
+                .flat_map(|run| (run.start as usize..run.end as usize).step_by(PAGE))
+            {
                 if marked.len() == limit {
                     return (marked, (address - base) / PAGE);
                 }
@@ -289,14 +325,18 @@ impl Evictor {
         let (Some((tier, swap)), Some(first)) = (pager.swap(), marked.first()) else { return };
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
-        let runs: Vec<(usize, usize)> = runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
+        let runs: Vec<(usize, usize)> =
+            runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
         let answered = sys::page_out(self.own_process, &runs);
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
-        for pages in marked.chunk_by(|page, next| page.entry.number == next.entry.number && page.address < next.address) {
+        for pages in marked.chunk_by(|page, next| {
+            page.entry.number == next.entry.number && page.address < next.address
+        }) {
             let (start, end) = (pages[0].address, pages[pages.len() - 1].address + PAGE);
             // If the kernel does not say what has left, the next scan of everything will find what stayed.
-            let count = sys::scan_present(pagemap, start, end, &mut self.runs).map_or(0, |(count, _)| count);
+            let count = sys::scan_present(pagemap, start, end, &mut self.runs)
+                .map_or(0, |(count, _)| count);
             for page in pages.iter().filter(|page| is_in(&self.runs[..count], page.address)) {
                 refused += 1;
                 let as_before = Snapshot::new(State::Resident, page.marked.returns(), now, 0);

@@ -60,8 +60,15 @@ pub fn forget_own_code(pagemap: Fd) {
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     for header in loaded.filter(|header| header.p_flags & libc::PF_W == 0) {
         let start = base.wrapping_add(header.p_vaddr as usize);
-        let (from, to) = (start & !(PAGE - 1), (start + header.p_memsz as usize).next_multiple_of(PAGE));
-        let changed = read_entries(pagemap, from, to, &mut [Run::default()], PAGE_IS_PRESENT | PAGE_IS_SWAPPED);
+        let (from, to) =
+            (start & !(PAGE - 1), (start + header.p_memsz as usize).next_multiple_of(PAGE));
+        let changed = read_entries(
+            pagemap,
+            from,
+            to,
+            &mut [Run::default()],
+            PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        );
         if changed == Ok((0, to)) {
             // SAFETY: these are pages of the file, so the page cache has them as they are. (Where they are locked it fails, and they stay.)
             let _ = unsafe { syscall!(Sysno::madvise, from, to - from, libc::MADV_DONTNEED) };
@@ -81,7 +88,10 @@ fn own_headers() -> (usize, &'static [libc::Elf64_Phdr]) {
     // and never changes.
     let headers = unsafe {
         let offset = (*file).e_phoff as usize;
-        std::slice::from_raw_parts(file.byte_add(offset).cast::<libc::Elf64_Phdr>(), (*file).e_phnum.into())
+        std::slice::from_raw_parts(
+            file.byte_add(offset).cast::<libc::Elf64_Phdr>(),
+            (*file).e_phnum.into(),
+        )
     };
     let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD);
     (first.map_or(0, |first| (file as usize).wrapping_sub(first.p_vaddr as usize)), headers)
@@ -91,7 +101,13 @@ fn own_headers() -> (usize, &'static [libc::Elf64_Phdr]) {
 /// touched. Not where the program may map next: see [`crate::space`].
 pub fn reserve(len: usize) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    space::map(len, |at| if at == 0 { map_anywhere(len, prot) } else { map_where_nothing_is(at, len, prot).map(|()| at) })
+    space::map(len, |at| {
+        if at == 0 {
+            map_anywhere(len, prot)
+        } else {
+            map_where_nothing_is(at, len, prot).map(|()| at)
+        }
+    })
 }
 
 /// Whether nothing is mapped in `start..end`; false if that cannot be known.
@@ -131,7 +147,9 @@ pub(crate) fn map_where_nothing_is(start: usize, len: usize, prot: i32) -> Resul
 
 fn map_exactly(start: usize, len: usize, prot: i32, flags: i32, fd: Fd) -> Result<usize> {
     // SAFETY: a new mapping where nothing is disturbs nothing.
-    let mapped = unsafe { syscall!(Sysno::mmap, start, len, prot, flags | libc::MAP_FIXED_NOREPLACE, fd as isize, 0) }?;
+    let mapped = unsafe {
+        syscall!(Sysno::mmap, start, len, prot, flags | libc::MAP_FIXED_NOREPLACE, fd as isize, 0)
+    }?;
     if mapped != start {
         // A kernel that does not know the flag (before 4.17). SAFETY: mapped above, and nobody
         // knows of it.
@@ -190,7 +208,8 @@ pub fn wipe_in_children(start: usize, len: usize) -> bool {
 pub fn lock_memory(start: usize, len: usize, on_fault: bool) -> Result<()> {
     const MLOCK_ONFAULT: usize = 1;
     // SAFETY: changes whether the range may leave memory, nothing else.
-    unsafe { syscall!(Sysno::mlock2, start, len, if on_fault { MLOCK_ONFAULT } else { 0 }) }.map(drop)
+    unsafe { syscall!(Sysno::mlock2, start, len, if on_fault { MLOCK_ONFAULT } else { 0 }) }
+        .map(drop)
 }
 
 /// `munlockall`.
@@ -246,7 +265,10 @@ pub fn own_mappings() -> Vec<(usize, usize)> {
     let lines = text.split(|byte| *byte == b'\n');
     let mapping = |line: &[u8]| {
         // The last one is the kernel's on some machines, and none of the process's.
-        let dash = line.iter().position(|byte| *byte == b'-').filter(|_| !line.ends_with(b"[vsyscall]"))?;
+        let dash = line
+            .iter()
+            .position(|byte| *byte == b'-')
+            .filter(|_| !line.ends_with(b"[vsyscall]"))?;
         let space = line.iter().position(|byte| *byte == b' ')?;
         Some((number(&line[..dash])?, number(line.get(dash + 1..space)?)?))
     };
@@ -257,7 +279,11 @@ pub fn own_mappings() -> Vec<(usize, usize)> {
 pub fn own_image() -> (usize, usize) {
     let (base, headers) = own_headers();
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    let end = loaded.map(|header| base.wrapping_add((header.p_vaddr + header.p_memsz) as usize).next_multiple_of(PAGE)).max();
+    let end = loaded
+        .map(|header| {
+            base.wrapping_add((header.p_vaddr + header.p_memsz) as usize).next_multiple_of(PAGE)
+        })
+        .max();
     (base / PAGE * PAGE, end.unwrap_or(base))
 }
 
@@ -340,13 +366,25 @@ pub fn populate_for_writing(start: usize, len: usize) -> Result<()> {
 /// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call if it takes that of `own_process`, which may
 /// be −1. What it does not take stays, mostly without an error; false if there was one.
 pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
-    let parts: Vec<libc::iovec> = runs.iter().map(|(start, len)| libc::iovec { iov_base: *start as *mut _, iov_len: *len }).collect();
+    let parts: Vec<libc::iovec> = runs
+        .iter()
+        .map(|(start, len)| libc::iovec { iov_base: *start as *mut _, iov_len: *len })
+        .collect();
     let (mut rest, mut answered) = (&parts[..], true);
     while !rest.is_empty() {
         let all = match injection::strike(Call::PageOut) {
             Some(errno) => Err(errno),
             // SAFETY: contents stay, and the kernel reads the parts.
-            None => unsafe { syscall!(Sysno::process_madvise, own_process, rest.as_ptr(), rest.len(), libc::MADV_PAGEOUT, 0) },
+            None => unsafe {
+                syscall!(
+                    Sysno::process_madvise,
+                    own_process,
+                    rest.as_ptr(),
+                    rest.len(),
+                    libc::MADV_PAGEOUT,
+                    0
+                )
+            },
         };
         let mut done = match all {
             Ok(bytes) => bytes,
@@ -354,7 +392,9 @@ pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
                 // Not even the first: perhaps the call is forbidden (before Linux 6.13 without privilege), perhaps this part is.
                 let (start, len) = (rest[0].iov_base as usize, rest[0].iov_len);
                 // SAFETY: contents stay.
-                answered &= unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }.is_ok();
+                answered &=
+                    unsafe { advise_or_strike(Call::PageOut, start, len, libc::MADV_PAGEOUT) }
+                        .is_ok();
                 len
             }
         };
@@ -395,7 +435,10 @@ pub fn leave_pages_in_their_nodes() {
 pub fn locate_pages(pages: &[usize], status: &mut [i32]) -> Result<()> {
     debug_assert_eq!(pages.len(), status.len());
     // SAFETY: the kernel reads that many addresses, which may be any, and writes that many numbers.
-    unsafe { syscall!(Sysno::move_pages, 0, pages.len(), pages.as_ptr(), 0, status.as_mut_ptr(), 0) }.map(drop)
+    unsafe {
+        syscall!(Sysno::move_pages, 0, pages.len(), pages.as_ptr(), 0, status.as_mut_ptr(), 0)
+    }
+    .map(drop)
 }
 
 /// Moves pages of this process alone to NUMA nodes. Which of them went is not said: after one that cannot, those behind it may not have been
@@ -407,18 +450,42 @@ pub fn move_pages(pages: &[usize], nodes: &[i32], status: &mut [i32]) -> Result<
         return Err(errno);
     }
     // SAFETY: contents stay; the kernel reads that many addresses and nodes, and writes that many numbers.
-    unsafe { syscall!(Sysno::move_pages, 0, pages.len(), pages.as_ptr(), nodes.as_ptr(), status.as_mut_ptr(), MPOL_MF_MOVE) }.map(drop)
+    unsafe {
+        syscall!(
+            Sysno::move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            nodes.as_ptr(),
+            status.as_mut_ptr(),
+            MPOL_MF_MOVE
+        )
+    }
+    .map(drop)
 }
 
 /// New pages of a range come from this node as long as it has room.
 pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<()> {
     const MPOL_PREFERRED: usize = 1;
     let mut nodes = [0usize; 16];
-    let Some(word) = nodes.get_mut(node as usize / usize::BITS as usize) else { return Err(Errno::EINVAL) };
+    let Some(word) = nodes.get_mut(node as usize / usize::BITS as usize) else {
+        return Err(Errno::EINVAL);
+    };
     *word = 1 << (node % usize::BITS);
     // (The kernel takes one bit less than it is told.)
     // SAFETY: changes no contents; the kernel reads that many bits.
-    unsafe { syscall!(Sysno::mbind, start, len, MPOL_PREFERRED, nodes.as_ptr(), nodes.len() * usize::BITS as usize + 1, 0) }.map(drop)
+    unsafe {
+        syscall!(
+            Sysno::mbind,
+            start,
+            len,
+            MPOL_PREFERRED,
+            nodes.as_ptr(),
+            nodes.len() * usize::BITS as usize + 1,
+            0
+        )
+    }
+    .map(drop)
 }
 
 /// A descriptor of this process, in the calling thread's table.
@@ -445,7 +512,14 @@ pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
     for end in keep.into_iter().map(|fd| fd as u32).chain([u32::MAX]) {
         if first < end {
             // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
-            unsafe { syscall!(Sysno::close_range, first, if end == u32::MAX { end } else { end - 1 }, CLOSE_RANGE_UNSHARE) }?;
+            unsafe {
+                syscall!(
+                    Sysno::close_range,
+                    first,
+                    if end == u32::MAX { end } else { end - 1 },
+                    CLOSE_RANGE_UNSHARE
+                )
+            }?;
         }
         first = end.saturating_add(1);
     }
@@ -460,7 +534,8 @@ pub fn open(path: &str, flags: i32, mode: u32) -> Result<Fd> {
     debug_assert!(path.ends_with('\0'));
     simulated!(_kernel => Err(Errno::ENOENT));
     // SAFETY: the path is NUL-terminated and outlives the call.
-    unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }.map(|fd| fd as Fd)
+    unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }
+        .map(|fd| fd as Fd)
 }
 
 /// Sets a file's length.
@@ -510,7 +585,8 @@ pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel reads and writes masks of 8 bytes of this frame; the signals are this thread's.
     unsafe {
-        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, &raw const both, &raw mut before, 8);
+        let _ =
+            syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, &raw const both, &raw mut before, 8);
         let (result, met) = act();
         let sent = match met {
             Some(Errno::EFBIG) => 1u64 << (libc::SIGXFSZ - 1),
@@ -530,17 +606,29 @@ pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
 pub fn pid_namespace() -> u64 {
     let mut text = [0u8; 64];
     // SAFETY: the path is NUL-terminated; the kernel writes at most the buffer's length.
-    let len = unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, c"/proc/self/ns/pid".as_ptr(), text.as_mut_ptr(), text.len()) };
+    let len = unsafe {
+        syscall!(
+            Sysno::readlinkat,
+            libc::AT_FDCWD,
+            c"/proc/self/ns/pid".as_ptr(),
+            text.as_mut_ptr(),
+            text.len()
+        )
+    };
     // pid:[4026531836]
     let digits = text[..len.unwrap_or(0)].iter().filter(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+    digits
+        .fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
 }
 
 /// Renames a file. Both paths end in a NUL.
 pub fn rename(from: &str, to: &str) -> Result<()> {
     debug_assert!(from.ends_with('\0') && to.ends_with('\0'));
     // SAFETY: the paths are NUL-terminated and outlive the call.
-    unsafe { syscall!(Sysno::renameat2, libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), 0) }.map(drop)
+    unsafe {
+        syscall!(Sysno::renameat2, libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), 0)
+    }
+    .map(drop)
 }
 
 /// Removes a file. The path ends in a NUL.
@@ -570,7 +658,8 @@ static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 fn file_of(fd: Fd) -> File {
     let mut found = std::mem::MaybeUninit::<libc::stat64>::zeroed();
     // SAFETY: the kernel fills in the structure, for which all zeros are valid too.
-    let (asked, found) = unsafe { (syscall!(Sysno::fstat, fd, found.as_mut_ptr()), found.assume_init()) };
+    let (asked, found) =
+        unsafe { (syscall!(Sysno::fstat, fd, found.as_mut_ptr()), found.assume_init()) };
     if asked.is_ok() { File::Open(found.st_dev, found.st_ino, found.st_rdev) } else { File::Closed }
 }
 
@@ -632,7 +721,8 @@ pub fn thread_cpu_ns() -> u64 {
 
 /// The kernel's letter for a thread of the program (`S` asleep, `Z` gone but not forgotten); `None` if there is no such thread.
 pub fn thread_state(thread: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/task/{thread}/stat", program_id())).ok()?;
+    let stat =
+        std::fs::read_to_string(format!("/proc/{}/task/{thread}/stat", program_id())).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
@@ -644,9 +734,19 @@ pub fn may_be_in_handler() -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: changes nothing; the kernel writes the mask and the description.
     let told = unsafe {
-        let mask = syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, 0, &raw mut blocked, size_of_val(&blocked));
+        let mask = syscall!(
+            Sysno::rt_sigprocmask,
+            libc::SIG_BLOCK,
+            0,
+            &raw mut blocked,
+            size_of_val(&blocked)
+        );
         // A filter may end who asks for that.
-        if is_filtered() { mask } else { mask.and_then(|_| syscall!(Sysno::sigaltstack, 0, &raw mut stack)) }
+        if is_filtered() {
+            mask
+        } else {
+            mask.and_then(|_| syscall!(Sysno::sigaltstack, 0, &raw mut stack))
+        }
     };
     told.is_err() || blocked != 0 || stack.ss_flags & libc::SS_ONSTACK != 0
 }
@@ -677,7 +777,10 @@ impl Timer {
         // SAFETY: the kernel reads the event and writes the number.
         unsafe { syscall!(Sysno::timer_create, clock, &raw const event, &raw mut id) }.ok()?;
         let timer = Timer(id);
-        let time = libc::timespec { tv_sec: (period_ns / 1_000_000_000) as i64, tv_nsec: (period_ns % 1_000_000_000) as i64 };
+        let time = libc::timespec {
+            tv_sec: (period_ns / 1_000_000_000) as i64,
+            tv_nsec: (period_ns % 1_000_000_000) as i64,
+        };
         let times = libc::itimerspec { it_interval: time, it_value: time };
         // SAFETY: the kernel reads the times.
         if unsafe { syscall!(Sysno::timer_settime, id, 0, &raw const times, 0) }.is_err() {
@@ -707,7 +810,8 @@ static ON_TIMER: OnceLock<OnTimer> = OnceLock::new();
 pub fn handle_timers(each: OnTimer) -> bool {
     ON_TIMER.get_or_init(|| each);
     // SAFETY: zeros are a value of it.
-    let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    let (mut action, mut before): (libc::sigaction, libc::sigaction) =
+        unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_timer as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler may run anywhere (see there); the C library writes into `before`.
@@ -741,16 +845,21 @@ pub fn ignore_timers() {
 
 /// Whether a thread of this process takes a timer's signal at present: somebody else may read it where it is blocked.
 pub fn takes_timers(thread: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else { return false };
+    let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
+        return false;
+    };
     let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-    blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (TIMER_SIGNAL - 1) & 1 == 0)
+    blocked
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (TIMER_SIGNAL - 1) & 1 == 0)
 }
 
 fn handler_of_timers() -> Option<usize> {
     // SAFETY: zeros are a value of it.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: the C library writes into `now`.
-    (unsafe { libc::sigaction(TIMER_SIGNAL, std::ptr::null(), &raw mut now) } == 0).then_some(now.sa_sigaction)
+    (unsafe { libc::sigaction(TIMER_SIGNAL, std::ptr::null(), &raw mut now) } == 0)
+        .then_some(now.sa_sigaction)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -764,7 +873,12 @@ extern "C" fn on_timer(_signal: i32, info: *mut libc::siginfo_t, context: *mut l
     general.iter_mut().zip(registers).for_each(|(to, register)| *to = *register as u64);
     // SAFETY: of a timer's signal.
     let thread = unsafe { info.si_value() }.sival_ptr as usize as i32;
-    each(thread, registers[libc::REG_RIP as usize] as u64, registers[libc::REG_EFL as usize] as u64, &general);
+    each(
+        thread,
+        registers[libc::REG_RIP as usize] as u64,
+        registers[libc::REG_EFL as usize] as u64,
+        &general,
+    );
 }
 
 /// Only x86-64's registers are understood.
@@ -775,7 +889,10 @@ extern "C" fn on_timer(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut
 ///
 /// # Safety
 /// `main` may be called with `argument` in another thread.
-pub unsafe fn detached_thread(main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
+pub unsafe fn detached_thread(
+    main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    argument: *mut libc::c_void,
+) -> bool {
     // SAFETY: plain POSIX; the attributes are initialised before they are used; the rest is the caller's promise.
     unsafe {
         let mut attributes = std::mem::zeroed();
@@ -832,7 +949,8 @@ pub fn nice_of_program() -> i32 {
 
 fn nice_of(thread: i32) -> i32 {
     // SAFETY: only asks. The kernel's answer is 20 less the value, so that it is no error.
-    unsafe { syscall!(Sysno::getpriority, libc::PRIO_PROCESS, thread) }.map_or(0, |answer| 20 - answer as i32)
+    unsafe { syscall!(Sysno::getpriority, libc::PRIO_PROCESS, thread) }
+        .map_or(0, |answer| 20 - answer as i32)
 }
 
 /// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses the rest of his turn, so a short one is what makes
@@ -849,7 +967,13 @@ pub fn set_thread_background() {
         }
         let mut attributes: libc::sched_attr = std::mem::zeroed();
         // With what it has: its nice value stays.
-        let known = syscall!(Sysno::sched_getattr, 0, &raw mut attributes, size_of::<libc::sched_attr>(), 0);
+        let known = syscall!(
+            Sysno::sched_getattr,
+            0,
+            &raw mut attributes,
+            size_of::<libc::sched_attr>(),
+            0
+        );
         attributes.sched_policy = libc::SCHED_BATCH as u32;
         attributes.sched_runtime = TURN_NS;
         if known.is_err() || syscall!(Sysno::sched_setattr, 0, &raw const attributes, 0).is_err() {
@@ -862,7 +986,8 @@ pub fn set_thread_background() {
 /// Sleeps on `word` while it holds `expected`, at most for `timeout`. Wakes spuriously.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     simulated!(kernel => kernel.wait(timeout));
-    let time = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
+    let time = timeout
+        .map(|t| libc::timespec { tv_sec: t.as_secs() as _, tv_nsec: t.subsec_nanos() as _ });
     let pointer = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word lives through the call; the timespec too.
@@ -897,7 +1022,8 @@ impl CpuMask {
 pub fn own_cpus() -> Option<CpuMask> {
     let mut mask = [0u64; 16];
     // SAFETY: the kernel writes at most the mask's 128 bytes.
-    let bytes = unsafe { syscall!(Sysno::sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    let bytes =
+        unsafe { syscall!(Sysno::sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     bytes.is_ok().then_some(CpuMask(mask))
 }
 
@@ -909,7 +1035,9 @@ pub fn set_own_cpus(cpus: &CpuMask) -> bool {
 
 /// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no file.
 pub fn cpu_count() -> usize {
-    own_cpus().map_or(1, |CpuMask(mask)| mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1))
+    own_cpus().map_or(1, |CpuMask(mask)| {
+        mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+    })
 }
 
 /// Sleeps so long.
@@ -931,7 +1059,9 @@ pub fn block_signals() -> u64 {
     let mask: u64 = !(1 << 31 | 1 << 32);
     let mut before = 0u64;
     // SAFETY: the kernel reads 8 bytes of mask and writes 8.
-    let _ = unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, 8) };
+    let _ = unsafe {
+        syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, 8)
+    };
     before
 }
 
@@ -1036,7 +1166,9 @@ pub unsafe fn copy_to(from: usize, to: usize, len: usize) -> bool {
     let local = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     // SAFETY: the caller's promise.
-    let copied = unsafe { syscall!(Sysno::process_vm_writev, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe {
+        syscall!(Sysno::process_vm_writev, own_task(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     copied == Ok(len)
 }
 
@@ -1048,7 +1180,9 @@ pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
     let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     // SAFETY: the caller's promise.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe {
+        syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     copied == Ok(len)
 }
 
@@ -1059,7 +1193,8 @@ pub fn protection_of(address: usize) -> Option<i32> {
     maps.lines().find_map(|line| {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
-        let within = usize::from_str_radix(start, 16).ok()? <= address && address < usize::from_str_radix(end, 16).ok()?;
+        let within = usize::from_str_radix(start, 16).ok()? <= address
+            && address < usize::from_str_radix(end, 16).ok()?;
         let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
         let set = rest.bytes().zip(bits).filter(|(found, (letter, _))| found == letter);
         within.then(|| set.map(|(_, (_, bit))| bit).sum())
@@ -1086,7 +1221,9 @@ pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: the kernel checks `remote`; `local` is ours for the call.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) }?;
+    let copied = unsafe {
+        syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0)
+    }?;
     if copied == buffer.len() { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
@@ -1114,7 +1251,9 @@ pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     // SAFETY: the kernel checks `remote`; `local` is free slots of staging.
-    let copied = unsafe { syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe {
+        syscall!(Sysno::process_vm_readv, own_task(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     copied.unwrap_or(0) / PAGE
 }
 
@@ -1160,7 +1299,9 @@ pub fn is_this_process(pidfd: Fd) -> bool {
     }
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
     let task = info.lines().find_map(|line| line.strip_prefix("Pid:"));
-    task.is_some_and(|task| std::path::Path::new(&format!("/proc/self/task/{}", task.trim())).exists())
+    task.is_some_and(|task| {
+        std::path::Path::new(&format!("/proc/self/task/{}", task.trim())).exists()
+    })
 }
 
 /// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages that nobody will restore.
@@ -1223,7 +1364,9 @@ pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
     simulated!(kernel => Ok(kernel.userfaultfd()));
     if let Some(device) = device {
         // SAFETY: the ioctl takes flags by value.
-        if let Ok(fd) = unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) } {
+        if let Ok(fd) =
+            unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) }
+        {
             return Ok(fd as Fd);
         }
     }
@@ -1363,7 +1506,13 @@ pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
 ///
 /// # Safety
 /// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of the program and free staging slots.
-pub unsafe fn uffd_move(fd: Fd, pagemap: Fd, dst: usize, src: usize, len: usize) -> (usize, Option<Errno>) {
+pub unsafe fn uffd_move(
+    fd: Fd,
+    pagemap: Fd,
+    dst: usize,
+    src: usize,
+    len: usize,
+) -> (usize, Option<Errno>) {
     const TRIES: u32 = 1000;
     let (mut moved, mut tries) = (0, 0);
     while moved < len {
@@ -1380,7 +1529,10 @@ pub unsafe fn uffd_move(fd: Fd, pagemap: Fd, dst: usize, src: usize, len: usize)
             Err(Errno::EAGAIN) if tries < TRIES => tries += 1,
             Err(errno) => {
                 let counted = moved;
-                while moved < len && !is_mapped(pagemap, src + moved) && is_mapped(pagemap, dst + moved) {
+                while moved < len
+                    && !is_mapped(pagemap, src + moved)
+                    && is_mapped(pagemap, dst + moved)
+                {
                     moved += PAGE;
                 }
                 if moved == counted {
@@ -1424,9 +1576,14 @@ impl Message {
     pub fn event(&self) -> Event {
         const FLAG_WRITE: u64 = 1;
         // Three words, whose names are those of a fault's.
-        let (first, second, third) = (self.flags as usize, self.address as usize, self.third as usize);
+        let (first, second, third) =
+            (self.flags as usize, self.address as usize, self.third as usize);
         match self.event {
-            0x12 => Event::Fault { address: second, write: self.flags & FLAG_WRITE != 0, thread: third as i32 },
+            0x12 => Event::Fault {
+                address: second,
+                write: self.flags & FLAG_WRITE != 0,
+                thread: third as i32,
+            },
             0x14 => Event::Moved { from: first, to: second, len: third },
             0x15 => Event::Removed { start: first, end: second },
             0x16 => Event::Unmapped { start: first, end: second },
@@ -1439,16 +1596,19 @@ impl Message {
 pub fn uffd_read(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     let bytes = std::mem::size_of_val(messages);
     // SAFETY: the buffer is ours for the call, and any bytes make valid messages.
-    unsafe { syscall!(Sysno::read, fd, messages.as_mut_ptr(), bytes) }.map(|n| n / size_of::<Message>())
+    unsafe { syscall!(Sysno::read, fd, messages.as_mut_ptr(), bytes) }
+        .map(|n| n / size_of::<Message>())
 }
 
 /// Messages that are there now: EAGAIN if there are none. Fails in other ways where the kernel cannot read this without waiting (before Linux 6.10).
 pub fn uffd_read_now(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     simulated!(kernel => kernel.read_now());
     const RWF_NOWAIT: i32 = 8;
-    let buffer = libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
+    let buffer =
+        libc::iovec { iov_base: messages.as_mut_ptr().cast(), iov_len: size_of_val(messages) };
     // SAFETY: as for `uffd_read`; the offset of −1 is that of `read`.
-    unsafe { syscall!(Sysno::preadv2, fd, &raw const buffer, 1, -1isize, -1isize, RWF_NOWAIT) }.map(|n| n / size_of::<Message>())
+    unsafe { syscall!(Sysno::preadv2, fd, &raw const buffer, 1, -1isize, -1isize, RWF_NOWAIT) }
+        .map(|n| n / size_of::<Message>())
 }
 
 // ---- page maps ----
@@ -1475,7 +1635,11 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 impl Run {
     /// A run of one page.
     pub fn of(address: usize, written: bool) -> Run {
-        Run { start: address as u64, end: (address + PAGE) as u64, categories: if written { PAGE_IS_WRITTEN } else { 0 } }
+        Run {
+            start: address as u64,
+            end: (address + PAGE) as u64,
+            categories: if written { PAGE_IS_WRITTEN } else { 0 },
+        }
     }
 
     /// How long it is.
@@ -1496,25 +1660,50 @@ impl Run {
 
 /// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how many runs were written and
 /// where the walk ended; it ended early if the runs ran out.
-pub fn scan_present(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+pub fn scan_present(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+) -> Result<(usize, usize)> {
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT, 0)
 }
 
 /// The same, and tells of each run whether it was [written](Run::is_written). Where there is no PAGEMAP_SCAN all seem to be.
-pub fn scan_watched(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+pub fn scan_watched(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+) -> Result<(usize, usize)> {
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT, PAGE_IS_WRITTEN)
 }
 
 /// The same as [`scan_present`] with pages in the kernel's swap, in runs of their own.
-pub fn scan_held(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+pub fn scan_held(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+) -> Result<(usize, usize)> {
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
 /// Lists what is mapped in `start..end`, its pages present or not, and not registered with a userfaultfd
 /// of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
-pub fn scan_unregistered(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<(usize, usize)> {
+pub fn scan_unregistered(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+) -> Result<(usize, usize)> {
     simulated!(_kernel => Ok((0, end)));
-    scan_with(pagemap, (start, end), runs, [PAGE_IS_WPALLOWED, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED])
+    scan_with(
+        pagemap,
+        (start, end),
+        runs,
+        [PAGE_IS_WPALLOWED, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED],
+    )
 }
 
 /// Whether no page of a range lies in memory that is registered with a userfaultfd of [`FEATURE_WATCH_WRITES`]. False where the
@@ -1522,7 +1711,8 @@ pub fn scan_unregistered(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]
 pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
     simulated!(_kernel => false);
     let categories = [0, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED];
-    scan_with(pagemap, (start, end), &mut [Run::default()], categories).is_ok_and(|(count, _)| count == 0)
+    scan_with(pagemap, (start, end), &mut [Run::default()], categories)
+        .is_ok_and(|(count, _)| count == 0)
 }
 
 /// Advice to make huge pages now (Linux 6.1).
@@ -1548,7 +1738,14 @@ pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
     Ok(runs[..count].iter().map(Run::bytes).sum())
 }
 
-fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tell: u64) -> Result<(usize, usize)> {
+fn scan(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+    kinds: u64,
+    tell: u64,
+) -> Result<(usize, usize)> {
     if let Some(errno) = injection::strike(Call::Scan) {
         return Err(errno);
     }
@@ -1558,7 +1755,12 @@ fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tel
     }
     // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns
     // instead of 8. Managed memory has none, and what a program maps there past the C library is not registered: nothing is moved out of it.
-    match scan_with(pagemap, (start, end), runs, [PAGE_IS_PFNZERO, PAGE_IS_PFNZERO, kinds, kinds | tell]) {
+    match scan_with(
+        pagemap,
+        (start, end),
+        runs,
+        [PAGE_IS_PFNZERO, PAGE_IS_PFNZERO, kinds, kinds | tell],
+    ) {
         Err(Errno::ENOTTY) => {
             PLAIN_PAGEMAP.store(true, Relaxed);
             read_entries(pagemap, start, end, runs, kinds)
@@ -1568,7 +1770,12 @@ fn scan(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64, tel
 }
 
 /// PAGEMAP_SCAN with these categories: inverted, all of, any of, told.
-fn scan_with(pagemap: Fd, (start, end): (usize, usize), runs: &mut [Run], categories: [u64; 4]) -> Result<(usize, usize)> {
+fn scan_with(
+    pagemap: Fd,
+    (start, end): (usize, usize),
+    runs: &mut [Run],
+    categories: [u64; 4],
+) -> Result<(usize, usize)> {
     let mut args = [0u64; 12];
     args[0] = 96;
     args[2] = start as u64;
@@ -1591,14 +1798,22 @@ fn walk_end(runs: &[Run], full: bool, said: usize, end: usize) -> usize {
 static PLAIN_PAGEMAP: AtomicBool = AtomicBool::new(false);
 
 /// As [`scan`], entry by entry: slower, and the shared zero page looks like any other.
-fn read_entries(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> Result<(usize, usize)> {
+fn read_entries(
+    pagemap: Fd,
+    start: usize,
+    end: usize,
+    runs: &mut [Run],
+    kinds: u64,
+) -> Result<(usize, usize)> {
     const FILE_OR_SHARED: u64 = 1 << 61;
     let mut entries = [0u64; 512];
     let (mut count, mut address) = (0, start);
     while address < end {
         let wanted = ((end - address) / PAGE).min(entries.len());
         // SAFETY: plain integers, as bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), wanted * 8) };
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), wanted * 8)
+        };
         let read = read_at(pagemap, bytes, (address / PAGE * 8) as u64)? / 8;
         if read == 0 {
             break;
@@ -1615,12 +1830,15 @@ fn read_entries(pagemap: Fd, start: usize, end: usize, runs: &mut [Run], kinds: 
             if entry & FILE_OR_SHARED != 0 || categories == 0 {
                 continue;
             }
-            if let Some(run) = runs[..count].last_mut().filter(|run| run.end == at && run.categories == categories) {
+            if let Some(run) =
+                runs[..count].last_mut().filter(|run| run.end == at && run.categories == categories)
+            {
                 run.end += PAGE as u64;
                 continue;
             }
             let Some(run) = runs.get_mut(count) else { return Ok((count, at as usize)) };
-            *run = Run { start: at, end: at + PAGE as u64, categories: categories | PAGE_IS_WRITTEN };
+            *run =
+                Run { start: at, end: at + PAGE as u64, categories: categories | PAGE_IS_WRITTEN };
             count += 1;
         }
     }
@@ -1659,7 +1877,8 @@ pub fn is_present(pagemap: Fd, address: usize) -> bool {
 pub fn has_swap() -> bool {
     let mut told = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
     // SAFETY: the kernel fills in a struct sysinfo, for which all zeros are valid too.
-    let (asked, told) = unsafe { (syscall!(Sysno::sysinfo, told.as_mut_ptr()), told.assume_init()) };
+    let (asked, told) =
+        unsafe { (syscall!(Sysno::sysinfo, told.as_mut_ptr()), told.assume_init()) };
     asked.is_err() || told.totalswap > 0
 }
 
@@ -1678,7 +1897,8 @@ pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
 pub fn swapped_bytes(status: Fd) -> Option<u64> {
     let mut text = [0u8; 2048];
     let len = read_at(status, &mut text, 0).ok()?;
-    let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
+    let line =
+        text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
     let digits = line.iter().filter(|byte| byte.is_ascii_digit());
     Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
 }
@@ -1695,9 +1915,9 @@ pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
 pub fn anonymous_bytes(statm: Fd) -> Result<u64> {
     let mut text = [0u8; 128];
     let len = read_at(statm, &mut text, 0)?;
-    let mut fields = text[..len]
-        .split(|b| *b == b' ')
-        .map(|field| field.iter().filter(|b| b.is_ascii_digit()).fold(0u64, |n, b| n * 10 + u64::from(b - b'0')));
+    let mut fields = text[..len].split(|b| *b == b' ').map(|field| {
+        field.iter().filter(|b| b.is_ascii_digit()).fold(0u64, |n, b| n * 10 + u64::from(b - b'0'))
+    });
     let resident = fields.nth(1).unwrap_or(0);
     let shared = fields.next().unwrap_or(0);
     Ok(resident.saturating_sub(shared) * PAGE as u64)
@@ -1712,7 +1932,13 @@ mod tests {
         // SAFETY: concerns this thread only; the kernel writes no more than the size it is told.
         let attributes = || unsafe {
             let mut attributes: libc::sched_attr = std::mem::zeroed();
-            let asked = syscall!(Sysno::sched_getattr, 0, &raw mut attributes, size_of::<libc::sched_attr>(), 0);
+            let asked = syscall!(
+                Sysno::sched_getattr,
+                0,
+                &raw mut attributes,
+                size_of::<libc::sched_attr>(),
+                0
+            );
             asked.expect("the kernel tells how a thread is scheduled");
             attributes
         };
@@ -1724,9 +1950,16 @@ mod tests {
         assert!(set_thread_nice(before.sched_nice + 1));
         set_thread_background();
         let after = attributes();
-        assert_eq!((after.sched_policy, after.sched_nice), (libc::SCHED_BATCH as u32, before.sched_nice + 1));
+        assert_eq!(
+            (after.sched_policy, after.sched_nice),
+            (libc::SCHED_BATCH as u32, before.sched_nice + 1)
+        );
         // Before Linux 6.12 the kernel says nothing of turns.
-        assert!(after.sched_runtime == TURN_NS || before.sched_runtime == 0, "{}", after.sched_runtime);
+        assert!(
+            after.sched_runtime == TURN_NS || before.sched_runtime == 0,
+            "{}",
+            after.sched_runtime
+        );
     }
 
     #[test]

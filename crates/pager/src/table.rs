@@ -181,8 +181,14 @@ impl Table {
         let capacity = capacity.next_multiple_of(GROWTH);
         Ok(Table {
             directory: [const { AtomicUsize::new(0) }; LEAVES],
-            records: Span::new(size_of::<Region>() * capacity as usize, size_of::<Region>() * RESERVED)?,
-            words: Span::new(size_of::<[PageWord; REGION_PAGES]>() * capacity as usize, size_of::<[PageWord; REGION_PAGES]>() * RESERVED)?,
+            records: Span::new(
+                size_of::<Region>() * capacity as usize,
+                size_of::<Region>() * RESERVED,
+            )?,
+            words: Span::new(
+                size_of::<[PageWord; REGION_PAGES]>() * capacity as usize,
+                size_of::<[PageWord; REGION_PAGES]>() * RESERVED,
+            )?,
             leaves: Span::new(LEAF_BYTES * LEAVES, 0)?,
             capacity,
             grown: Lock::new(0),
@@ -209,13 +215,19 @@ impl Table {
 
     /// Makes the next records and words accessible. Under `grown`.
     fn grow(&self, from: u32) -> Result<(), sys::Errno> {
-        let part = |span: &Span, size: usize| (span.start + size * from as usize, size * GROWTH as usize);
-        let (records, words) = (part(&self.records, size_of::<Region>()), part(&self.words, size_of::<[PageWord; REGION_PAGES]>()));
+        let part =
+            |span: &Span, size: usize| (span.start + size * from as usize, size * GROWTH as usize);
+        let (records, words) = (
+            part(&self.records, size_of::<Region>()),
+            part(&self.words, size_of::<[PageWord; REGION_PAGES]>()),
+        );
         // SAFETY: inside our own ranges, whose lengths are multiples of the growth. Where the
         // second is refused, nobody knows of the first.
         unsafe {
             self.records.open(records.0, records.1)?;
-            self.words.open(words.0, words.1).inspect_err(|_| self.records.shut(records.0, records.1))
+            self.words
+                .open(words.0, words.1)
+                .inspect_err(|_| self.records.shut(records.0, records.1))
         }
     }
 
@@ -257,7 +269,8 @@ impl Table {
         }
         let slot = self.slot(address)?;
         if slot.load(Acquire) == 0 {
-            if *grown == self.capacity || grown.is_multiple_of(GROWTH) && self.grow(*grown).is_err() {
+            if *grown == self.capacity || grown.is_multiple_of(GROWTH) && self.grow(*grown).is_err()
+            {
                 self.refused.store(true, Relaxed);
                 return None;
             }
@@ -313,8 +326,10 @@ impl Table {
         // Leaf by leaf: most of a huge reservation has none.
         let leaves = start >> LEAF_SHIFT..end.div_ceil(1 << LEAF_SHIFT).min(LEAVES);
         let leaves = leaves.filter(|leaf| self.directory[*leaf].load(Acquire) != 0);
-        let blocks =
-            leaves.flat_map(move |leaf| start.max(leaf << LEAF_SHIFT) >> REGION_SHIFT..end.min((leaf + 1) << LEAF_SHIFT).div_ceil(REGION));
+        let blocks = leaves.flat_map(move |leaf| {
+            start.max(leaf << LEAF_SHIFT) >> REGION_SHIFT
+                ..end.min((leaf + 1) << LEAF_SHIFT).div_ceil(REGION)
+        });
         blocks.filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
@@ -371,13 +386,21 @@ impl Table {
             return false;
         }
         let ranges = self.changing.ranges.lock();
-        entries.iter().map(|entry| entry.region.address()).any(|base| ranges.iter().any(|range| overlap(*range, (base, base + REGION))))
+        entries
+            .iter()
+            .map(|entry| entry.region.address())
+            .any(|base| ranges.iter().any(|range| overlap(*range, (base, base + REGION))))
     }
 
     /// Everything that may cost memory, as address ranges.
     pub fn footprint(&self) -> Vec<(usize, usize)> {
         let len = self.len().next_multiple_of(GROWTH) as usize;
-        let leaves = self.directory.iter().map(|leaf| leaf.load(Acquire)).filter(|leaf| *leaf != 0).map(|leaf| (leaf, leaf + LEAF_BYTES));
+        let leaves = self
+            .directory
+            .iter()
+            .map(|leaf| leaf.load(Acquire))
+            .filter(|leaf| *leaf != 0)
+            .map(|leaf| (leaf, leaf + LEAF_BYTES));
         leaves
             .chain([
                 (self.records.start, self.records.start + size_of::<Region>() * len),
@@ -435,9 +458,14 @@ mod tests {
                         let (start, end) = ((1 + from) * REGION, (1 + from + 8) * REGION);
                         let _change = table.change(start, end);
                         let entries: Vec<_> = table.overlapping(start, end).collect();
-                        let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
+                        let _locks: Vec<_> =
+                            entries.iter().map(|entry| entry.region.lock.lock()).collect();
                         for (region, owner) in owners.iter().enumerate().skip(from).take(8) {
-                            assert_eq!(owner.swap(who, SeqCst), 0, "two are at work in region {region}");
+                            assert_eq!(
+                                owner.swap(who, SeqCst),
+                                0,
+                                "two are at work in region {region}"
+                            );
                         }
                         std::thread::yield_now();
                         for owner in &owners[from..from + 8] {
@@ -469,7 +497,10 @@ mod tests {
         }
         assert!(table.get_or_create(7 * REGION).is_none(), "full");
         assert!(table.get_or_create(1 << 47).is_none(), "beyond user space");
-        assert_eq!(table.overlapping(5 * REGION, 9 * REGION).map(|e| e.number).collect::<Vec<_>>(), [0]);
+        assert_eq!(
+            table.overlapping(5 * REGION, 9 * REGION).map(|e| e.number).collect::<Vec<_>>(),
+            [0]
+        );
         assert_eq!(size_of::<Region>(), 128);
     }
 }

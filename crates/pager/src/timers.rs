@@ -67,7 +67,9 @@ impl Pager {
         (self.host.enter_internal)();
         let signals = sys::block_signals();
         // SAFETY: the pager lives for ever, and is shared by threads.
-        let made = unsafe { sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast()) };
+        let made = unsafe {
+            sys::detached_thread(timers_main, std::ptr::from_ref(self).cast_mut().cast())
+        };
         if !made {
             over.store(true, Relaxed);
             running.store(false, Release);
@@ -84,7 +86,10 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     sys::name_thread(c"terrace-timer");
     let mut timers = Timers::default();
     // The last thread but this one would have ended the process.
-    while !timers.given_up && !pager.is_retired() && sys::thread_state(sys::program_id()) != Some('Z') {
+    while !timers.given_up
+        && !pager.is_retired()
+        && sys::thread_state(sys::program_id()) != Some('Z')
+    {
         let now_ns = sys::now_ns();
         if pager.wanted_period_ns(now_ns) > 0 {
             timers.tick(pager, now_ns);
@@ -144,12 +149,15 @@ impl Timers {
             stays
         });
         for thread in threads {
-            let new = !self.timers.contains_key(&thread) && !self.blocked.contains(&thread) && thread != sys::thread_id();
+            let new = !self.timers.contains_key(&thread)
+                && !self.blocked.contains(&thread)
+                && thread != sys::thread_id();
             if !new || self.timers.len() >= THREADS_MAX {
                 continue;
             }
             if sys::takes_timers(thread) {
-                self.timers.extend(sys::Timer::of_thread(thread, period_ns).map(|timer| (thread, timer)));
+                self.timers
+                    .extend(sys::Timer::of_thread(thread, period_ns).map(|timer| (thread, timer)));
             } else {
                 self.blocked.push(thread);
             }
@@ -163,7 +171,10 @@ impl Timers {
             return self.give_up(pager, "there is no memory for samples");
         }
         if sys::is_filtered() && sys::survives(make_all_calls) != Ok(true) {
-            return self.give_up(pager, "a seccomp filter does not allow timer_create, timer_settime and timer_delete");
+            return self.give_up(
+                pager,
+                "a seccomp filter does not allow timer_create, timer_settime and timer_delete",
+            );
         }
         RING.store(std::ptr::from_ref(ring).cast_mut(), Release);
         self.installed = sys::handle_timers(note);
@@ -175,7 +186,12 @@ impl Timers {
     fn give_up(&mut self, pager: &Pager, why: &str) {
         self.stop();
         self.given_up = true;
-        pager.say_once(&pager.said.timers, &format!("{why}, so it is not sampled by the timer: what is hot is learned from faults alone"));
+        pager.say_once(
+            &pager.said.timers,
+            &format!(
+                "{why}, so it is not sampled by the timer: what is hot is learned from faults alone"
+            ),
+        );
     }
 
     /// Ends all timers.

@@ -174,7 +174,13 @@ mod tests {
         trace.fault(PAGE, &mut laps);
         assert_eq!(trace.0.as_ref().map(|kept| kept.fault[0].count()), Some(0));
         laps.begin(sys::now_ns());
-        for step in [FaultStep::Room, FaultStep::Claim, FaultStep::Decode, FaultStep::Copy, FaultStep::After] {
+        for step in [
+            FaultStep::Room,
+            FaultStep::Claim,
+            FaultStep::Decode,
+            FaultStep::Copy,
+            FaultStep::After,
+        ] {
             laps.lap(step);
         }
         trace.fault(PAGE, &mut laps);

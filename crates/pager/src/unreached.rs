@@ -67,7 +67,8 @@ pub fn note(path: &str, entry: &Entry) {
     if sys::file_size_limit() < (ENTRY_BYTES * MOST_ENTRIES) as u64 {
         return;
     }
-    const HOW: i32 = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    const HOW: i32 =
+        libc::O_RDWR | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let Ok(fd) = sys::open(path, HOW, 0o600) else { return };
     if !is_noted(fd, entry) {
         let _ = sys::write_all(fd, &entry.0);
@@ -99,9 +100,14 @@ mod tests {
     fn what_is_noted_is_read() {
         let entry = Entry::new(b"./asan", "AddressSanitizer", 7);
         let read = Unreached::read(&entry.0);
-        assert_eq!(read, Unreached { program: "./asan".into(), cause: "AddressSanitizer".into(), process: 7 });
+        assert_eq!(
+            read,
+            Unreached { program: "./asan".into(), cause: "AddressSanitizer".into(), process: 7 }
+        );
         let long = [b"x".repeat(200).as_slice(), b"/end"].concat();
-        assert!(Unreached::read(&Entry::new(&long, &"y".repeat(99), 0).0).program.ends_with("x/end"));
+        assert!(
+            Unreached::read(&Entry::new(&long, &"y".repeat(99), 0).0).program.ends_with("x/end")
+        );
         assert_eq!(Unreached::read(&Entry::new(b"\x1b[2J", "static", 0).0).program, "\u{fffd}[2J");
         assert_eq!(Unreached::read(&[0xff; ENTRY_BYTES]).program.chars().next(), Some('\u{fffd}'));
     }

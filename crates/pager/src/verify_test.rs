@@ -26,10 +26,20 @@ impl Codec for Mistaken {
     fn name(&self) -> &str {
         "mistaken"
     }
-    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]> {
+    fn compress<'s>(
+        &self,
+        page: &Page,
+        scratch: &'s mut Scratch,
+        limit: usize,
+    ) -> Option<&'s [u8]> {
         codec_for(CodecKind::Lz4).compress(page, scratch, limit)
     }
-    fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError> {
+    fn decompress(
+        &self,
+        bytes: &[u8],
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), CodecError> {
         codec_for(CodecKind::Lz4).decompress(bytes, page, scratch)?;
         if page.starts_with(&UNLUCKY.to_ne_bytes()) { self.0(page) } else { Ok(()) }
     }
@@ -41,8 +51,13 @@ fn spoil(page: &mut Page) -> Result<(), CodecError> {
 }
 
 /// A pager with these tiers, `lz4` with such a codec. Its mover is idle: the budget is never reached.
-pub(crate) fn pager(tiers: &str, verify: bool, codec: fn(&mut Page) -> Result<(), CodecError>) -> Option<&'static Pager> {
-    let settings = Settings { dram: Dram::Bytes(1 << 40), tiers: tiers.into(), verify, ..Settings::default() };
+pub(crate) fn pager(
+    tiers: &str,
+    verify: bool,
+    codec: fn(&mut Page) -> Result<(), CodecError>,
+) -> Option<&'static Pager> {
+    let settings =
+        Settings { dram: Dram::Bytes(1 << 40), tiers: tiers.into(), verify, ..Settings::default() };
     let pager = Pager::create_with(settings, HOST, |spec, medium| {
         let tier = Tier::new(spec, medium);
         if tier.spec.name == "lz4" { tier.with_codec(Box::new(Mistaken(codec))) } else { tier }
@@ -62,10 +77,14 @@ fn page_words(first: u64) -> [u64; PAGE / 8] {
 }
 
 /// Pages of a region that hold `first` and the rest of [`page_words`], page by page.
-pub(crate) fn filled(pager: &Pager, first: impl Fn(usize) -> u64) -> (usize, Vec<*mut [u64; PAGE / 8]>) {
+pub(crate) fn filled(
+    pager: &Pager,
+    first: impl Fn(usize) -> u64,
+) -> (usize, Vec<*mut [u64; PAGE / 8]>) {
     let base = sys::reserve(2 * REGION).unwrap().next_multiple_of(REGION);
     pager.manage(base, REGION, true);
-    let pages: Vec<_> = (0..REGION / PAGE).map(|page| (base + page * PAGE) as *mut [u64; PAGE / 8]).collect();
+    let pages: Vec<_> =
+        (0..REGION / PAGE).map(|page| (base + page * PAGE) as *mut [u64; PAGE / 8]).collect();
     for (number, page) in pages.iter().enumerate() {
         // SAFETY: a page of the test's own mapping.
         unsafe { page.write_volatile(page_words(first(number))) };
@@ -79,7 +98,9 @@ fn a_page_that_does_not_read_back_stays_and_was_the_last() {
     let first = |page: usize| if page == 70 { UNLUCKY } else { page as u64 };
     let (base, pages) = filled(pager, first);
     let entry = pager.table.get_or_create(base).unwrap();
-    let evicted = |from: usize, to: usize| (from..to).filter(|page| entry.word(base + page * PAGE).load().is(State::Evicted)).count();
+    let evicted = |from: usize, to: usize| {
+        (from..to).filter(|page| entry.word(base + page * PAGE).load().is(State::Evicted)).count()
+    };
     let mut evictor = Evictor::new(pager);
     assert_eq!(evictor.evict(pager, entry, WISH).evicted, 64);
     assert!(!pager.is_frozen(), "pages that read back are no reason to stop");
@@ -103,10 +124,15 @@ const OWN_PROCESS: &str = "TERRACE_TEST_OWN_PROCESS";
 fn ends_a_process(test: &str, told: &str, words: &str) {
     let itself = std::env::current_exe().unwrap();
     let arguments = ["--exact", &format!("verify_test::{test}"), "--nocapture"];
-    let output = std::process::Command::new(itself).args(arguments).env(OWN_PROCESS, told).output().unwrap();
+    let output =
+        std::process::Command::new(itself).args(arguments).env(OWN_PROCESS, told).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{told}: {said}");
-    assert!(said.contains(words) && said.contains("Ending the program rather than giving it wrong data"), "{told}: {said}");
+    assert!(
+        said.contains(words)
+            && said.contains("Ending the program rather than giving it wrong data"),
+        "{told}: {said}"
+    );
 }
 
 /// Page 40 comes out of its store as another page.
@@ -122,13 +148,21 @@ fn what_is_found_while_recompressing_is_the_end_only_for_who_reads_it() {
 
     evictor.densify(pager, entry);
     assert!(pager.is_frozen(), "the page's checksum is not that of what came out");
-    assert_eq!(evictor.evict(pager, entry, Wish { from: 64, ..WISH }).evicted, 0, "nothing is evicted after that");
+    assert_eq!(
+        evictor.evict(pager, entry, Wish { from: 64, ..WISH }).evicted,
+        0,
+        "nothing is evicted after that"
+    );
     for (number, page) in pages.iter().enumerate().filter(|(number, _)| *number != 40) {
         // SAFETY: a page of the test's own mapping.
         assert_eq!(unsafe { page.read_volatile() }, page_words(first(number)), "page {number}");
     }
     if std::env::var_os(OWN_PROCESS).is_none() {
-        return ends_a_process("what_is_found_while_recompressing_is_the_end_only_for_who_reads_it", "", "its checksum is");
+        return ends_a_process(
+            "what_is_found_while_recompressing_is_the_end_only_for_who_reads_it",
+            "",
+            "its checksum is",
+        );
     }
     // SAFETY: as above.
     unsafe { pages[40].read_volatile() };
@@ -140,7 +174,11 @@ fn a_damaged_page_word_ends_the_process_that_touches_the_page() {
     let Ok(bit) = std::env::var(OWN_PROCESS) else {
         for bit in ["0", "1", "2", "12", "24", "35", "63"] {
             let words = "cannot be restored: its page word is damaged";
-            ends_a_process("a_damaged_page_word_ends_the_process_that_touches_the_page", bit, words);
+            ends_a_process(
+                "a_damaged_page_word_ends_the_process_that_touches_the_page",
+                bit,
+                words,
+            );
         }
         return;
     };

@@ -65,7 +65,14 @@ pub struct Snapshot(pub u64);
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} returns={} tick={} payload={:#x}", self.state(), self.returns(), self.tick(), self.payload())
+        write!(
+            f,
+            "{:?} returns={} tick={} payload={:#x}",
+            self.state(),
+            self.returns(),
+            self.tick(),
+            self.payload()
+        )
     }
 }
 
@@ -90,7 +97,10 @@ impl Snapshot {
     pub fn new(state: State, returns: u32, tick: u16, payload: u64) -> Self {
         debug_assert!(returns < 8 && payload <= PAYLOAD_MAX);
         Snapshot(
-            state as u64 | u64::from(returns) << RETURNS_SHIFT | u64::from(tick) << TICK_SHIFT | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
+            state as u64
+                | u64::from(returns) << RETURNS_SHIFT
+                | u64::from(tick) << TICK_SHIFT
+                | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
         )
     }
 
@@ -138,7 +148,9 @@ impl Snapshot {
 
     /// The same history in another state.
     pub fn with(self, state: State, payload: u64) -> Self {
-        Snapshot(Snapshot::new(state, self.count(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE)
+        Snapshot(
+            Snapshot::new(state, self.count(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE,
+        )
     }
 
     /// A resident page that did not compress at `tick`, once more if it is marked so already.
@@ -150,26 +162,38 @@ impl Snapshot {
     /// A page that came back at `tick`.
     pub fn back(page: Return, tick: u16) -> Self {
         let level = u64::from(page.returns) << LEVEL_SHIFT;
-        Snapshot::new(State::Resident, page.returns, tick, level | if page.probation { PROBATION } else { 0 })
+        Snapshot::new(
+            State::Resident,
+            page.returns,
+            tick,
+            level | if page.probation { PROBATION } else { 0 },
+        )
     }
 
     /// The returns that a resident page had when it came back: what is left of them here is its countdown.
     fn level(self) -> u32 {
         match self.state() {
-            Some(State::Resident) if !self.is_incompressible() => (self.payload() >> LEVEL_SHIFT & 7) as u32,
+            Some(State::Resident) if !self.is_incompressible() => {
+                (self.payload() >> LEVEL_SHIFT & 7) as u32
+            }
             _ => self.count(),
         }
     }
 
     /// The same page as it leaves, with the returns that it had: claimed.
     pub fn moving(self) -> Self {
-        Snapshot(Snapshot::new(State::Moving, self.level(), self.tick(), 0).0 | self.0 & INCOMPRESSIBLE)
+        Snapshot(
+            Snapshot::new(State::Moving, self.level(), self.tick(), 0).0 | self.0 & INCOMPRESSIBLE,
+        )
     }
 
     /// The same, not watched, with another count of returns.
     pub fn with_returns(self, returns: u32) -> Self {
         debug_assert!(returns < 8 && self.is(State::Resident));
-        Snapshot(self.0 & !(7 << RETURNS_SHIFT | WATCHED << PAYLOAD_SHIFT) | u64::from(returns) << RETURNS_SHIFT)
+        Snapshot(
+            self.0 & !(7 << RETURNS_SHIFT | WATCHED << PAYLOAD_SHIFT)
+                | u64::from(returns) << RETURNS_SHIFT,
+        )
     }
 
     /// The same without returns, and watched.
@@ -205,7 +229,8 @@ impl Snapshot {
 
     /// Where its stored bytes are, of an evicted page and of the copy of a present one.
     pub fn stored(self) -> Option<Location> {
-        (self.is(State::Evicted) || self.is(State::Kept)).then(|| Location::from_bits(self.payload()))
+        (self.is(State::Evicted) || self.is(State::Kept))
+            .then(|| Location::from_bits(self.payload()))
     }
 
     /// The same, stored elsewhere.
@@ -221,7 +246,12 @@ impl Snapshot {
 
     /// The same history, paged out at `tick` into the kernel's swap.
     pub fn swapped_at(self, tick: u16) -> Self {
-        Snapshot::new(State::Resident, if self.is_incompressible() { 0 } else { self.level() }, tick, SWAPPED)
+        Snapshot::new(
+            State::Resident,
+            if self.is_incompressible() { 0 } else { self.level() },
+            tick,
+            SWAPPED,
+        )
     }
 
     /// Whether we paged it out and have not seen it since.
@@ -242,7 +272,11 @@ impl Snapshot {
 
     /// The same page after it has faulted.
     pub fn faulted(self) -> Self {
-        if self.is(State::Resident) { Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT)) } else { self }
+        if self.is(State::Resident) {
+            Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT))
+        } else {
+            self
+        }
     }
 
     /// Whether the page did not compress when it was last tried.
@@ -339,7 +373,10 @@ mod tests {
     #[test]
     fn parts_survive_packing() {
         let word = Snapshot::new(State::Evicted, 5, 0xBEEF, PAYLOAD_MAX - 7);
-        assert_eq!((word.state(), word.returns(), word.tick(), word.payload()), (Some(State::Evicted), 5, 0xBEEF, PAYLOAD_MAX - 7));
+        assert_eq!(
+            (word.state(), word.returns(), word.tick(), word.payload()),
+            (Some(State::Evicted), 5, 0xBEEF, PAYLOAD_MAX - 7)
+        );
         assert_eq!(Snapshot(0).state(), Some(State::Resident));
         assert_eq!(size_of::<PageWord>(), 8);
     }
@@ -363,9 +400,15 @@ mod tests {
         page = page.watched();
         assert_eq!((page.returns(), page.moving().returns(), page.moving().payload()), (0, 3, 0));
         let on_probation = Snapshot::back(Return { returns: 2, probation: true }, 9);
-        assert_eq!((on_probation.moving().returns(), on_probation.off_probation().moving().returns()), (2, 2));
+        assert_eq!(
+            (on_probation.moving().returns(), on_probation.off_probation().moving().returns()),
+            (2, 2)
+        );
         assert!(!on_probation.off_probation().is_on_probation());
-        assert_eq!(on_probation.with(State::Kept, 77).off_probation(), on_probation.off_probation());
+        assert_eq!(
+            on_probation.with(State::Kept, 77).off_probation(),
+            on_probation.off_probation()
+        );
     }
 
     /// A page that never left has no age, whatever its word remembers of the hand's passing: it would seem young for seconds whenever the ticks wrap,
@@ -374,7 +417,9 @@ mod tests {
     fn what_never_left_is_never_young() {
         let known = Snapshot(0).with_returns(3);
         for now_ms in (0..1u64 << 16).map(|tick| tick << TICK_MS_SHIFT) {
-            for word in [Snapshot(0), Snapshot(0).watched(), known, known.moving(), known.off_probation()] {
+            for word in
+                [Snapshot(0), Snapshot(0).watched(), known, known.moving(), known.off_probation()]
+            {
                 assert_eq!(word.age_ms(now_ms), u64::MAX, "{word:?} at {now_ms} ms");
             }
             let back = Snapshot::back(Return { returns: 1, probation: false }, tick_of(now_ms));
@@ -418,7 +463,11 @@ mod tests {
     fn only_the_drawn_transitions_are_legal() {
         use State::*;
         let all = [Resident, Moving, Staged, Evicted, Restoring, Kept];
-        let count = all.iter().flat_map(|a| all.iter().map(move |b| (*a, *b))).filter(|(a, b)| legal(Some(*a), Some(*b))).count();
+        let count = all
+            .iter()
+            .flat_map(|a| all.iter().map(move |b| (*a, *b)))
+            .filter(|(a, b)| legal(Some(*a), Some(*b)))
+            .count();
         assert_eq!(count, 18);
         assert!(!legal(Some(Kept), Some(Evicted)), "it may have been written since");
         assert!(!legal(Some(Resident), Some(Evicted)), "contents would appear from nowhere");

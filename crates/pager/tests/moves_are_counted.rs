@@ -17,7 +17,11 @@ fn write_until(stop: &AtomicBool, base: usize, writer: usize) {
         page = (page * 5 + 3) % PAGES;
         // SAFETY: the pages are mapped for the whole test; only this writer uses the word.
         let word = unsafe { &*((base + page * PAGE + writer * 64) as *const AtomicU64) };
-        assert_eq!(word.load(Relaxed), written[page], "writer {writer} lost an update of page {page}");
+        assert_eq!(
+            word.load(Relaxed),
+            written[page],
+            "writer {writer} lost an update of page {page}"
+        );
         written[page] += 1;
         word.store(written[page], Relaxed);
     }
@@ -30,7 +34,9 @@ fn fork_until(stop: &AtomicBool) {
         unsafe {
             match libc::fork() {
                 0 => libc::_exit(0),
-                child => assert!(child > 0 && libc::waitpid(child, std::ptr::null_mut(), 0) == child),
+                child => {
+                    assert!(child > 0 && libc::waitpid(child, std::ptr::null_mut(), 0) == child)
+                }
             }
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -58,12 +64,16 @@ fn moves_are_counted() {
         sys::uffd_api(fd, sys::FEATURE_MOVE).ok().map(|_| fd)
     };
     let (Some(home), Some(away)) = (open(), open()) else {
-        let strict = std::env::var_os("CI").is_some() || std::env::var_os("TERRACE_NO_SKIP").is_some();
+        let strict =
+            std::env::var_os("CI").is_some() || std::env::var_os("TERRACE_NO_SKIP").is_some();
         assert!(!strict, "no userfaultfd on a machine that must have it");
-        return eprintln!("skipped: no right to userfaultfd, or a kernel before 6.8 (terrace doctor tells which)");
+        return eprintln!(
+            "skipped: no right to userfaultfd, or a kernel before 6.8 (terrace doctor tells which)"
+        );
     };
     let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0).unwrap();
-    let (base, staging) = (sys::reserve(PAGES * PAGE).unwrap(), sys::reserve(PAGES * PAGE).unwrap());
+    let (base, staging) =
+        (sys::reserve(PAGES * PAGE).unwrap(), sys::reserve(PAGES * PAGE).unwrap());
     for page in 0..PAGES {
         // SAFETY: our own reservation; written once so that no page is missing when the writers begin.
         unsafe { ((base + page * PAGE) as *mut u8).write(0) };
@@ -84,22 +94,36 @@ fn moves_are_counted() {
             let first = rounds as usize * 11 % PAGES * PAGE;
             let len = PAGES * PAGE - first;
             // SAFETY: both areas are this test's; what is away comes back below, and only then does a writer see its page.
-            let (out, stopped) = unsafe { sys::uffd_move(away, pagemap, staging, base + first, len) };
+            let (out, stopped) =
+                unsafe { sys::uffd_move(away, pagemap, staging, base + first, len) };
             for page in (0..len).step_by(PAGE) {
-                let (here, there) = (sys::is_mapped(pagemap, base + first + page), sys::is_mapped(pagemap, staging + page));
+                let (here, there) = (
+                    sys::is_mapped(pagemap, base + first + page),
+                    sys::is_mapped(pagemap, staging + page),
+                );
                 if (here, there) != (page >= out, page < out) {
-                    wrong(&format!("page {page:#x} of {out:#x} moved bytes is here: {here}, there: {there} ({stopped:?})"));
+                    wrong(&format!(
+                        "page {page:#x} of {out:#x} moved bytes is here: {here}, there: {there} ({stopped:?})"
+                    ));
                 }
             }
             let mut back = 0;
             while back < out {
                 // SAFETY: as above; moving wakes who waits for the pages. One that a fork made copy-on-write moves after it was written.
                 unsafe {
-                    let (bytes, stopped) = sys::uffd_move(home, pagemap, base + first + back, staging + back, out - back);
+                    let (bytes, stopped) = sys::uffd_move(
+                        home,
+                        pagemap,
+                        base + first + back,
+                        staging + back,
+                        out - back,
+                    );
                     back += bytes;
                     match stopped {
                         None => {}
-                        Some(Errno::EBUSY) => sys::advise(staging + back, PAGE, libc::MADV_POPULATE_WRITE).unwrap(),
+                        Some(Errno::EBUSY) => {
+                            sys::advise(staging + back, PAGE, libc::MADV_POPULATE_WRITE).unwrap()
+                        }
                         Some(errno) => wrong(&format!("a page does not come back: {errno}")),
                     }
                 }

@@ -5,7 +5,8 @@ use terrace_pager::sys::{self, PAGE, Run};
 
 #[test]
 fn in_pieces_of_any_size() {
-    let pagemap = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0).expect("a process may read its own");
+    let pagemap =
+        sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0).expect("a process may read its own");
     for present in [1, 500, 511, 512, 513, 600, 1023, 1024, 1025, 1100, 1600, 2100] {
         let bytes = 2 * present * PAGE;
         let start = sys::reserve(bytes).expect("there is address space");
@@ -19,9 +20,17 @@ fn in_pieces_of_any_size() {
             let mut runs = vec![Run::default(); room];
             let (mut found, mut from) = (Vec::new(), start);
             while from < start + bytes {
-                let (count, walked) = sys::scan_present(pagemap, from, start + bytes, &mut runs).expect("the range is mapped");
-                assert!(walked > from, "a walk of {present} pages with room for {room} gets no further");
-                found.extend(runs[..count].iter().flat_map(|run| (run.start as usize..run.end as usize).step_by(PAGE)));
+                let (count, walked) = sys::scan_present(pagemap, from, start + bytes, &mut runs)
+                    .expect("the range is mapped");
+                assert!(
+                    walked > from,
+                    "a walk of {present} pages with room for {room} gets no further"
+                );
+                found.extend(
+                    runs[..count]
+                        .iter()
+                        .flat_map(|run| (run.start as usize..run.end as usize).step_by(PAGE)),
+                );
                 from = walked;
             }
             assert!(found == wanted, "{} of {present} pages with room for {room}", found.len());

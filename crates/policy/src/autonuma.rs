@@ -33,7 +33,8 @@ pub struct Config {
 }
 
 /// The policy named `autonuma`.
-pub const CONFIG: Config = Config { kernel: kernel::Config { scan_fast: true, ..kernel::CONFIG }, high: kernel::HIGH };
+pub const CONFIG: Config =
+    Config { kernel: kernel::Config { scan_fast: true, ..kernel::CONFIG }, high: kernel::HIGH };
 
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
@@ -43,7 +44,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.kernel.scan_bytes = value,
     },
     Setting {
-        knob: Knob { name: "scan-period", about: "time from one scan to the next", kind: Kind::Time },
+        knob: Knob {
+            name: "scan-period",
+            about: "time from one scan to the next",
+            kind: Kind::Time,
+        },
         get: |config| config.kernel.scan_ns as f64,
         set: |config, value| config.kernel.scan_ns = value as u64,
     },
@@ -53,7 +58,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.kernel.scan_fast = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "high", about: "the share of the fast tier that promotion leaves free", kind: Kind::Share },
+        knob: Knob {
+            name: "high",
+            about: "the share of the fast tier that promotion leaves free",
+            kind: Kind::Share,
+        },
         get: |config| config.high,
         set: |config, value| config.high = value,
     },
@@ -102,7 +111,8 @@ impl PlacementPolicy for AutoNuma {
 
     fn hinted(&mut self, unit: UnitId, _write: bool) -> bool {
         self.kernel.hinted(unit);
-        self.kernel.place(unit) == Some(Place::Slow) && self.kernel.has_room(unit, part(self.kernel.capacity(), self.config.high))
+        self.kernel.place(unit) == Some(Place::Slow)
+            && self.kernel.has_room(unit, part(self.kernel.capacity(), self.config.high))
     }
 
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
@@ -157,17 +167,29 @@ pub const TIERING_SETTINGS: &[Setting<TieringConfig>] = &[
         set: |config, value| config.kernel.scan_bytes = value,
     },
     Setting {
-        knob: Knob { name: "scan-period", about: "time from one scan to the next", kind: Kind::Time },
+        knob: Knob {
+            name: "scan-period",
+            about: "time from one scan to the next",
+            kind: Kind::Time,
+        },
         get: |config| config.kernel.scan_ns as f64,
         set: |config, value| config.kernel.scan_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "hot", about: "a page is hot that faults sooner after it was armed, at first", kind: Kind::Time },
+        knob: Knob {
+            name: "hot",
+            about: "a page is hot that faults sooner after it was armed, at first",
+            kind: Kind::Time,
+        },
         get: |config| config.hot_ns as f64,
         set: |config, value| config.hot_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "adapt", about: "time between adaptations of that threshold", kind: Kind::Time },
+        knob: Knob {
+            name: "adapt",
+            about: "time between adaptations of that threshold",
+            kind: Kind::Time,
+        },
         get: |config| config.adapt_ns as f64,
         set: |config, value| config.adapt_ns = value as u64,
     },
@@ -177,22 +199,38 @@ pub const TIERING_SETTINGS: &[Setting<TieringConfig>] = &[
         set: |config, value| config.bytes_per_s = value,
     },
     Setting {
-        knob: Knob { name: "rate-period", about: "the time in which that limit is kept", kind: Kind::Time },
+        knob: Knob {
+            name: "rate-period",
+            about: "the time in which that limit is kept",
+            kind: Kind::Time,
+        },
         get: |config| config.second_ns as f64,
         set: |config, value| config.second_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "enough", about: "all that faults comes up while so much is free", kind: Kind::Bytes },
+        knob: Knob {
+            name: "enough",
+            about: "all that faults comes up while so much is free",
+            kind: Kind::Bytes,
+        },
         get: |config| config.enough_bytes,
         set: |config, value| config.enough_bytes = value,
     },
     Setting {
-        knob: Knob { name: "waits", about: "a promotion without room waits for it", kind: Kind::Switch },
+        knob: Knob {
+            name: "waits",
+            about: "a promotion without room waits for it",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.kernel.waits)),
         set: |config, value| config.kernel.waits = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "watermarks", about: "their distance, as a share of the fast tier", kind: Kind::Share },
+        knob: Knob {
+            name: "watermarks",
+            about: "their distance, as a share of the fast tier",
+            kind: Kind::Share,
+        },
         get: |config| config.watermarks,
         set: |config, value| config.watermarks = value,
     },
@@ -256,7 +294,8 @@ impl Tiering {
             return;
         }
         self.adapted_ns = now;
-        let (hot, wanted) = ((self.hot - self.hot_before_adapting) as f64, self.limit(self.config.adapt_ns));
+        let (hot, wanted) =
+            ((self.hot - self.hot_before_adapting) as f64, self.limit(self.config.adapt_ns));
         self.hot_before_adapting = self.hot;
         let (most, step) = (2 * self.config.hot_ns, 2 * self.config.hot_ns / STEPS);
         if hot > wanted * 1.1 {
@@ -315,14 +354,17 @@ impl PlacementPolicy for Tiering {
         if self.kernel.place(unit) != Some(Place::Slow) {
             return false;
         }
-        let enough = (self.config.enough_bytes / self.config.kernel.unit_bytes).max(f64::from(self.kernel.capacity() / 16));
+        let enough = (self.config.enough_bytes / self.config.kernel.unit_bytes)
+            .max(f64::from(self.kernel.capacity() / 16));
         if f64::from(self.kernel.free()) > enough + f64::from(self.watermark(3.0)) {
             // What is hot has changed.
             self.threshold_ns = self.config.hot_ns;
         } else {
             self.adapt();
             let took_us = self.now_us().wrapping_sub(self.armed_us[unit as usize]);
-            if u64::from(took_us) * 1000 >= self.threshold_ns || !self.within_limit(self.kernel.size(unit)) {
+            if u64::from(took_us) * 1000 >= self.threshold_ns
+                || !self.within_limit(self.kernel.size(unit))
+            {
                 return false;
             }
         }
@@ -378,7 +420,9 @@ mod tests {
     #[test]
     fn the_papers_version_promotes_at_the_first_fault_while_there_is_room_and_never_demotes() {
         let mut autonuma = AutoNuma::new(CONFIG);
-        (0..120).for_each(|unit| autonuma.arrived(unit, if unit < 98 { Place::Fast } else { Place::Slow }, 1));
+        (0..120).for_each(|unit| {
+            autonuma.arrived(unit, if unit < 98 { Place::Fast } else { Place::Slow }, 1)
+        });
         assert_eq!(decide(&mut autonuma, 98), []);
         assert!(!autonuma.hinted(3, false));
         assert!(autonuma.hinted(100, false));
@@ -391,9 +435,12 @@ mod tests {
     /// A unit is 1 GB, so that more than 6 of 100 are enough free: a sixteenth.
     fn tiering(config: TieringConfig, fast: u32) -> Tiering {
         let gigabyte = (1u64 << 30) as f64;
-        let kernel = kernel::Config { unit_bytes: gigabyte, scan_bytes: 60.0 * gigabyte, ..config.kernel };
+        let kernel =
+            kernel::Config { unit_bytes: gigabyte, scan_bytes: 60.0 * gigabyte, ..config.kernel };
         let mut tiering = Tiering::new(TieringConfig { kernel, ..config });
-        (0..200).for_each(|unit| tiering.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1));
+        (0..200).for_each(|unit| {
+            tiering.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1)
+        });
         tiering
     }
 
@@ -430,7 +477,10 @@ mod tests {
     #[test]
     fn a_promotion_without_room_wakes_reclaim() {
         for (waits, made) in [(true, vec![0, 1, 100]), (false, vec![0])] {
-            let mut tiering = tiering(TieringConfig { kernel: kernel::Config { waits, ..kernel::CONFIG }, ..TIERING }, 99);
+            let mut tiering = tiering(
+                TieringConfig { kernel: kernel::Config { waits, ..kernel::CONFIG }, ..TIERING },
+                99,
+            );
             assert_eq!(decide(&mut tiering, 99), []);
             arm(&mut tiering, SECOND);
             // The high watermark is one. Up to the promotion watermark, or one more than the high one, room is made.
@@ -456,7 +506,10 @@ mod tests {
             tiering.hinted(unit, false)
         };
         // The first hot one in more than a second begins a new one and does not count.
-        assert_eq!([comes(96, 1600), comes(97, 1700), comes(98, 1800), comes(99, 1900)], [true, true, true, false]);
+        assert_eq!(
+            [comes(96, 1600), comes(97, 1700), comes(98, 1800), comes(99, 1900)],
+            [true, true, true, false]
+        );
         // A second later.
         assert!(!comes(100, 2400));
     }

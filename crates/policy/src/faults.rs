@@ -26,7 +26,13 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { hot_share: 0.125, hot_beyond_mean: 2.0, rest_base_ms: 1_000, rest_doublings_max: 6, half_life_ms: 4_000.0 }
+        Config {
+            hot_share: 0.125,
+            hot_beyond_mean: 2.0,
+            rest_base_ms: 1_000,
+            rest_doublings_max: 6,
+            half_life_ms: 4_000.0,
+        }
     }
 }
 
@@ -142,7 +148,13 @@ impl VictimPolicy for Faults {
         }
     }
 
-    fn rank(&mut self, now_ms: u64, pressure: Pressure, regions: &[RegionView], order: &mut Vec<Choice>) {
+    fn rank(
+        &mut self,
+        now_ms: u64,
+        pressure: Pressure,
+        regions: &[RegionView],
+        order: &mut Vec<Choice>,
+    ) {
         let mut ranked = std::mem::take(&mut self.scratch);
         ranked.clear();
         let mut all = Record::default();
@@ -152,9 +164,11 @@ impl VictimPolicy for Faults {
             let record = self.records[view.region as usize];
             all.returns += record.returns;
             all.exits += record.exits;
-            let rest_left_ms = i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
+            let rest_left_ms =
+                i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
             // Pressure halves rests by cutting off their ends: a region rests while more than the relieved part is left.
-            let relieved_ms = if pressure == 0 { 0 } else { rest_longest_ms - (rest_longest_ms >> pressure) };
+            let relieved_ms =
+                if pressure == 0 { 0 } else { rest_longest_ms - (rest_longest_ms >> pressure) };
             if rest_left_ms > relieved_ms as i64 {
                 continue;
             }
@@ -177,7 +191,14 @@ mod tests {
     use super::*;
 
     fn views(n: u32) -> Vec<RegionView> {
-        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0, expected: None }).collect()
+        (0..n)
+            .map(|region| RegionView {
+                region,
+                resident_pages: 512,
+                evicted_pages: 0,
+                expected: None,
+            })
+            .collect()
     }
 
     fn ranked(policy: &mut Faults, now_ms: u64, pressure: Pressure, n: u32) -> Vec<Choice> {
@@ -273,7 +294,12 @@ mod tests {
     fn regions_without_resident_pages_are_no_victims() {
         let mut policy = Faults::default();
         let mut order = vec![Choice { region: 9, action: Action::Evict }];
-        policy.rank(0, 12, &[RegionView { region: 0, resident_pages: 0, evicted_pages: 512, expected: None }], &mut order);
+        policy.rank(
+            0,
+            12,
+            &[RegionView { region: 0, resident_pages: 0, evicted_pages: 512, expected: None }],
+            &mut order,
+        );
         assert!(order.is_empty());
     }
 }

@@ -46,17 +46,29 @@ const RANKED: usize = 16;
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
-        knob: Knob { name: "horizon", about: "a move must pay before each unit was met so often", kind: Kind::Count },
+        knob: Knob {
+            name: "horizon",
+            about: "a move must pay before each unit was met so often",
+            kind: Kind::Count,
+        },
         get: |config| config.horizon,
         set: |config, value| config.horizon = value,
     },
     Setting {
-        knob: Knob { name: "sigmas", about: "standard deviations by which two units must differ", kind: Kind::Count },
+        knob: Knob {
+            name: "sigmas",
+            about: "standard deviations by which two units must differ",
+            kind: Kind::Count,
+        },
         get: |config| config.sigmas,
         set: |config, value| config.sigmas = value,
     },
     Setting {
-        knob: Knob { name: "move", about: "what a move takes, in the time that a sample stands for", kind: Kind::Count },
+        knob: Knob {
+            name: "move",
+            about: "what a move takes, in the time that a sample stands for",
+            kind: Kind::Count,
+        },
         get: |config| config.move_samples,
         set: |config, value| config.move_samples = value,
     },
@@ -140,7 +152,8 @@ impl Gated {
         // What has not been watched for long may not last for long.
         let horizon = self.config.horizon.min(f64::from(self.model.elapsed()) * BELIEVED);
         let cost = (up.size + down.size) * self.config.move_samples;
-        (more > self.config.sigmas * noise).then_some(more / f64::from(self.model.mean_size()) * horizon * self.gain / cost)
+        (more > self.config.sigmas * noise)
+            .then_some(more / f64::from(self.model.mean_size()) * horizon * self.gain / cost)
     }
 
     fn together(&self, units: &[(f32, UnitId)]) -> Together {
@@ -288,7 +301,8 @@ impl PlacementPolicy for Gated {
         }
         let mut room = room;
         while excess > 0 {
-            let Some((_, unit)) = next(&mut self.fast, &self.places, Place::Fast).filter(|(_, unit)| self.size(*unit) <= room.moves_max)
+            let Some((_, unit)) = next(&mut self.fast, &self.places, Place::Fast)
+                .filter(|(_, unit)| self.size(*unit) <= room.moves_max)
             else {
                 break;
             };
@@ -303,9 +317,17 @@ impl PlacementPolicy for Gated {
         while self.propose(room, &mut exchange) {
             if let Some(pays) = self.pays(&exchange.up, &exchange.down).filter(|pays| *pays > 1.0) {
                 let reason = Reason::SwappedFor { unit: exchange.up[0].1 };
-                moves.extend(exchange.down.iter().map(|(_, unit)| Move { unit: *unit, to: Place::Slow, reason }));
+                moves.extend(exchange.down.iter().map(|(_, unit)| Move {
+                    unit: *unit,
+                    to: Place::Slow,
+                    reason,
+                }));
                 let reason = Reason::Pays { hundredths: (pays * 100.0) as u32 };
-                moves.extend(exchange.up.iter().map(|(_, unit)| Move { unit: *unit, to: Place::Fast, reason }));
+                moves.extend(exchange.up.iter().map(|(_, unit)| Move {
+                    unit: *unit,
+                    to: Place::Fast,
+                    reason,
+                }));
                 room.used = room.used + exchange.up_size - exchange.down_size;
                 room.moves_max -= exchange.up_size + exchange.down_size;
             } else if !self.pass_over(&mut exchange) {
@@ -345,7 +367,9 @@ mod tests {
         fn new(slowness: f64) -> Load {
             let mut policy = Gated::new(slowness);
             let fast: Vec<bool> = (0..UNITS).map(|unit| unit < UNITS / 2).collect();
-            (0..UNITS).for_each(|unit| policy.arrived(unit, if fast[unit as usize] { Place::Fast } else { Place::Slow }, 1));
+            (0..UNITS).for_each(|unit| {
+                policy.arrived(unit, if fast[unit as usize] { Place::Fast } else { Place::Slow }, 1)
+            });
             Load { policy, fast, random: 88_172_645_463_325_252, moves: 0 }
         }
 
@@ -359,11 +383,16 @@ mod tests {
         fn run(&mut self, samples: u32, hot: std::ops::Range<u32>) {
             let mut moves = Vec::new();
             for n in 0..samples {
-                let unit = if self.next(10) == 0 { self.next(UNITS) } else { hot.start + self.next(hot.end - hot.start) };
+                let unit = if self.next(10) == 0 {
+                    self.next(UNITS)
+                } else {
+                    hot.start + self.next(hot.end - hot.start)
+                };
                 self.policy.sampled(unit, 1);
                 if n % 100 == 0 {
                     let used = self.fast.iter().filter(|fast| **fast).count() as u32;
-                    self.policy.decide(Room { capacity: UNITS / 2, used, moves_max: 16 }, &mut moves);
+                    self.policy
+                        .decide(Room { capacity: UNITS / 2, used, moves_max: 16 }, &mut moves);
                     for step in &moves {
                         self.fast[step.unit as usize] = step.to == Place::Fast;
                         self.policy.moved(step.unit, step.to);
@@ -375,7 +404,8 @@ mod tests {
 
         /// The share of a range that is in the fast tier.
         fn share(&self, range: std::ops::Range<u32>) -> f64 {
-            range.clone().filter(|unit| self.fast[*unit as usize]).count() as f64 / range.len() as f64
+            range.clone().filter(|unit| self.fast[*unit as usize]).count() as f64
+                / range.len() as f64
         }
     }
 
@@ -419,7 +449,11 @@ mod tests {
         load.run(20 * UNITS, 0..40);
         let mut moves = Vec::new();
         load.policy.decide(Room { capacity: 60, used: 100, moves_max: 1000 }, &mut moves);
-        let out: Vec<UnitId> = moves.iter().filter(|step| step.reason == Reason::Coldest).map(|step| step.unit).collect();
+        let out: Vec<UnitId> = moves
+            .iter()
+            .filter(|step| step.reason == Reason::Coldest)
+            .map(|step| step.unit)
+            .collect();
         assert_eq!(out.len(), 40);
         assert!(out.iter().all(|unit| *unit >= 40), "{out:?}");
     }
@@ -432,11 +466,21 @@ mod tests {
         let mut load = Load::new(2.0);
         load.policy = Gated::new(2.0);
         load.fast = (0..206).map(|unit| (70..200).contains(&unit) || unit >= 204).collect();
-        (0..206).for_each(|unit| load.policy.arrived(unit, if load.fast[unit as usize] { Place::Fast } else { Place::Slow }, size(unit)));
+        (0..206).for_each(|unit| {
+            load.policy.arrived(
+                unit,
+                if load.fast[unit as usize] { Place::Fast } else { Place::Slow },
+                size(unit),
+            )
+        });
         let (capacity, mut moves) = (292, Vec::new());
         for _ in 0..1500 {
             for _ in 0..100 {
-                let page = if load.next(10) < 8 { load.next(40 + 128) } else { load.next(200 + 6 * 64) + 168 };
+                let page = if load.next(10) < 8 {
+                    load.next(40 + 128)
+                } else {
+                    load.next(200 + 6 * 64) + 168
+                };
                 // Hot pages, hot huge ones; then all.
                 let unit = match page {
                     0..40 => page,
@@ -451,13 +495,20 @@ mod tests {
             let mut now = used;
             for step in &moves {
                 load.fast[step.unit as usize] = step.to == Place::Fast;
-                now = if step.to == Place::Fast { now + size(step.unit) } else { now - size(step.unit) };
+                now = if step.to == Place::Fast {
+                    now + size(step.unit)
+                } else {
+                    now - size(step.unit)
+                };
                 assert!(now <= capacity, "{moves:?}");
                 load.policy.moved(step.unit, step.to);
             }
             load.moves += moves.iter().map(|step| size(step.unit)).sum::<u32>();
         }
-        let there = (0..206).filter(|unit| is_hot(*unit) && load.fast[*unit as usize]).map(size).sum::<u32>();
+        let there = (0..206)
+            .filter(|unit| is_hot(*unit) && load.fast[*unit as usize])
+            .map(size)
+            .sum::<u32>();
         assert!(there >= 160, "{there} of 168");
         // Once what is hot is there, others come and go, which are alike: a move of a base unit takes as long as a sample.
         assert!(load.moves < 150_000 / 50, "{}", load.moves);

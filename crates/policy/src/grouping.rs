@@ -58,9 +58,17 @@ mod tests {
     #[test]
     fn hot_and_cold_part_and_like_ones_meet() {
         // A hot one and a cold one that met by chance, and two that are about as hot as the mean.
-        let sites = [site(1 << 20, 900.0, 5), site(64 << 20, 2.0, 5), site(10 << 20, 60.0, 31), site(14 << 20, 100.0, 2)];
+        let sites = [
+            site(1 << 20, 900.0, 5),
+            site(64 << 20, 2.0, 5),
+            site(10 << 20, 60.0, 31),
+            site(14 << 20, 100.0, 2),
+        ];
         let chosen = zones(&sites, 32);
-        assert!(chosen[0] < chosen[2] && chosen[2] < chosen[1] && chosen[2] == chosen[3], "{chosen:?}");
+        assert!(
+            chosen[0] < chosen[2] && chosen[2] < chosen[1] && chosen[2] == chosen[3],
+            "{chosen:?}"
+        );
     }
 
     #[test]

@@ -60,17 +60,29 @@ pub const SLOW_COOLING: Config = Config { name: "hemem-1024", cooling: 1024, ..C
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
-        knob: Knob { name: "hot-reads", about: "sampled reads that make a page hot", kind: Kind::Count },
+        knob: Knob {
+            name: "hot-reads",
+            about: "sampled reads that make a page hot",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.hot_reads),
         set: |config, value| config.hot_reads = value as u32,
     },
     Setting {
-        knob: Knob { name: "hot-writes", about: "sampled writes that make a page hot", kind: Kind::Count },
+        knob: Knob {
+            name: "hot-writes",
+            about: "sampled writes that make a page hot",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.hot_writes),
         set: |config, value| config.hot_writes = value as u32,
     },
     Setting {
-        knob: Knob { name: "cooling", about: "all pages cool when one is met more often", kind: Kind::Count },
+        knob: Knob {
+            name: "cooling",
+            about: "all pages cool when one is met more often",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.cooling),
         set: |config, value| config.cooling = value as u32,
     },
@@ -80,7 +92,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.bytes_per_s = value,
     },
     Setting {
-        knob: Knob { name: "late-shift", about: "judge by counts that are still to be halved, as earlier versions", kind: Kind::Switch },
+        knob: Knob {
+            name: "late-shift",
+            about: "judge by counts that are still to be halved, as earlier versions",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.late_shift)),
         set: |config, value| config.late_shift = value != 0.0,
     },
@@ -102,7 +118,11 @@ struct Counts {
 impl Counts {
     fn at(self, clock: u32) -> Counts {
         let age = clock.wrapping_sub(self.clock);
-        Counts { reads: self.reads.checked_shr(age).unwrap_or(0), writes: self.writes.checked_shr(age).unwrap_or(0), clock }
+        Counts {
+            reads: self.reads.checked_shr(age).unwrap_or(0),
+            writes: self.writes.checked_shr(age).unwrap_or(0),
+            clock,
+        }
     }
 }
 
@@ -147,7 +167,8 @@ impl HeMem {
     }
 
     fn is_hot(&self, counts: Counts) -> bool {
-        u32::from(counts.reads) >= self.config.hot_reads || u32::from(counts.writes) >= self.config.hot_writes
+        u32::from(counts.reads) >= self.config.hot_reads
+            || u32::from(counts.writes) >= self.config.hot_writes
     }
 
     fn met(&mut self, unit: UnitId, weight: u32, write: bool) {
@@ -175,7 +196,9 @@ impl HeMem {
     /// Goes on through the hot pages of a tier, from the one that has been hot longest.
     fn cool(&mut self, tier: usize) {
         let (hot, cold) = [(FAST_HOT, FAST_COLD), (SLOW_HOT, SLOW_COLD)][tier];
-        let mut next = self.cursor[tier].filter(|unit| self.lists.list_of(*unit) == Some(hot)).or(self.lists.first(hot));
+        let mut next = self.cursor[tier]
+            .filter(|unit| self.lists.list_of(*unit) == Some(hot))
+            .or(self.lists.first(hot));
         for _ in 0..self.config.cooling_pages {
             let Some(unit) = next else { break };
             next = self.lists.after(unit);
@@ -222,7 +245,8 @@ impl PlacementPolicy for HeMem {
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
         moves.clear();
         let a_second = self.config.bytes_per_s / self.config.unit_bytes;
-        self.allowance = (self.allowance + (self.now_ns - self.decided_ns) as f64 / 1e9 * a_second).min(a_second.max(1.0));
+        self.allowance = (self.allowance + (self.now_ns - self.decided_ns) as f64 / 1e9 * a_second)
+            .min(a_second.max(1.0));
         self.decided_ns = self.now_ns;
         // What may still be moved.
         let mut left = room.moves_max;
@@ -242,7 +266,11 @@ impl PlacementPolicy for HeMem {
             while let Some(other) = after.filter(|_| free + made < size) {
                 after = self.lists.after(other);
                 made += self.sizes.of(other);
-                moves.push(Move { unit: other, to: Place::Slow, reason: Reason::SwappedFor { unit } });
+                moves.push(Move {
+                    unit: other,
+                    to: Place::Slow,
+                    reason: Reason::SwappedFor { unit },
+                });
             }
             if free + made < size {
                 // All that is there else is hot: it waits behind the others.
@@ -256,8 +284,16 @@ impl PlacementPolicy for HeMem {
             }
             (coldest, free, left) = (after, free + made - size, left - made - size);
             let reads = u32::from(counts.reads) >= self.config.hot_reads;
-            let (count, threshold) = if reads { (counts.reads, self.config.hot_reads) } else { (counts.writes, self.config.hot_writes) };
-            moves.push(Move { unit, to: Place::Fast, reason: Reason::Counted { count: u32::from(count), threshold } });
+            let (count, threshold) = if reads {
+                (counts.reads, self.config.hot_reads)
+            } else {
+                (counts.writes, self.config.hot_writes)
+            };
+            moves.push(Move {
+                unit,
+                to: Place::Fast,
+                reason: Reason::Counted { count: u32::from(count), threshold },
+            });
             self.allowance -= f64::from(size);
         }
         for tier in [0, 1] {
@@ -280,7 +316,10 @@ impl PlacementPolicy for HeMem {
     }
 
     fn heat(&self, unit: UnitId) -> f32 {
-        let counts = self.lists.list_of(unit).map_or(Counts::default(), |_| self.counts[unit as usize].at(self.clock));
+        let counts = self
+            .lists
+            .list_of(unit)
+            .map_or(Counts::default(), |_| self.counts[unit as usize].at(self.clock));
         f32::from(counts.reads) + f32::from(counts.writes)
     }
 }
@@ -292,7 +331,9 @@ mod tests {
     /// Units 0 and 1 in the fast tier, 2 to 5 in the slow one.
     fn six(config: Config) -> HeMem {
         let mut hemem = HeMem::new(config);
-        (0..6).for_each(|unit| hemem.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1));
+        (0..6).for_each(|unit| {
+            hemem.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1)
+        });
         hemem
     }
 
@@ -315,7 +356,10 @@ mod tests {
         read(&mut hemem, 2, 1);
         (0..4).for_each(|_| hemem.sampled_write(3, 1));
         // In the order in which they became hot; 0 came before 1.
-        assert_eq!(decide(&mut hemem, 2, 10), [(0, Place::Slow), (2, Place::Fast), (1, Place::Slow), (3, Place::Fast)]);
+        assert_eq!(
+            decide(&mut hemem, 2, 10),
+            [(0, Place::Slow), (2, Place::Fast), (1, Place::Slow), (3, Place::Fast)]
+        );
         // All that is in the fast tier is hot now: nothing moves.
         read(&mut hemem, 4, 8);
         assert_eq!(decide(&mut hemem, 2, 10), []);
@@ -347,7 +391,10 @@ mod tests {
         // One is free: three go.
         let mut hemem = five();
         assert_eq!(decide(&mut hemem, 6), []);
-        assert_eq!(decide(&mut hemem, 7), [(0, Place::Slow), (1, Place::Slow), (2, Place::Slow), (4, Place::Fast)]);
+        assert_eq!(
+            decide(&mut hemem, 7),
+            [(0, Place::Slow), (1, Place::Slow), (2, Place::Slow), (4, Place::Fast)]
+        );
         // 2 of 6 are left in this second.
         assert_eq!(hemem.allowance, 2.0);
         // Two are hot, so that too few would go.
@@ -384,7 +431,9 @@ mod tests {
         let mut hemem = six(Config { cooling_pages: 1, ..CONFIG });
         (2..5).for_each(|unit| read(&mut hemem, unit, 8));
         read(&mut hemem, 0, 19);
-        let hot = |hemem: &HeMem| (2..5).filter(|unit| hemem.lists.list_of(*unit) == Some(SLOW_HOT)).count();
+        let hot = |hemem: &HeMem| {
+            (2..5).filter(|unit| hemem.lists.list_of(*unit) == Some(SLOW_HOT)).count()
+        };
         for left in [2, 1, 0] {
             decide(&mut hemem, 2, 0);
             assert_eq!(hot(&hemem), left);

@@ -82,52 +82,94 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.cooling_samples = value as u64,
     },
     Setting {
-        knob: Knob { name: "adapt", about: "samples between adaptations of the thresholds", kind: Kind::Samples },
+        knob: Knob {
+            name: "adapt",
+            about: "samples between adaptations of the thresholds",
+            kind: Kind::Samples,
+        },
         get: |config| config.adapt_samples as f64,
         set: |config, value| config.adapt_samples = value as u64,
     },
     Setting {
-        knob: Knob { name: "period", about: "time between moves; the module has 500ms", kind: Kind::Time },
+        knob: Knob {
+            name: "period",
+            about: "time between moves; the module has 500ms",
+            kind: Kind::Time,
+        },
         get: |config| config.period_ns as f64,
         set: |config, value| config.period_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "smooth", about: "counters decay all the time, as Jenga's", kind: Kind::Switch },
+        knob: Knob {
+            name: "smooth",
+            about: "counters decay all the time, as Jenga's",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.decay == Decay::Smooth)),
-        set: |config, value| config.decay = if value != 0.0 { Decay::Smooth } else { Decay::Sawtooth },
+        set: |config, value| {
+            config.decay = if value != 0.0 { Decay::Smooth } else { Decay::Sawtooth }
+        },
     },
     Setting {
-        knob: Knob { name: "one-way", about: "thresholds rise and fall by the module's rule", kind: Kind::Switch },
+        knob: Knob {
+            name: "one-way",
+            about: "thresholds rise and fall by the module's rule",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.one_way_adaptation)),
         set: |config, value| config.one_way_adaptation = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "no-warm", about: "no bin is warm from this share of the fast tier on", kind: Kind::Share },
+        knob: Knob {
+            name: "no-warm",
+            about: "no bin is warm from this share of the fast tier on",
+            kind: Kind::Share,
+        },
         get: |config| config.no_warm_from,
         set: |config, value| config.no_warm_from = value,
     },
     Setting {
-        knob: Knob { name: "promote-free", about: "the share of the fast tier that promotions leave free", kind: Kind::Share },
+        knob: Knob {
+            name: "promote-free",
+            about: "the share of the fast tier that promotions leave free",
+            kind: Kind::Share,
+        },
         get: |config| config.promote_free,
         set: |config, value| config.promote_free = value,
     },
     Setting {
-        knob: Knob { name: "demote-free", about: "less than this is free when that is made although none waits", kind: Kind::Share },
+        knob: Knob {
+            name: "demote-free",
+            about: "less than this is free when that is made although none waits",
+            kind: Kind::Share,
+        },
         get: |config| config.demote_free,
         set: |config, value| config.demote_free = value,
     },
     Setting {
-        knob: Knob { name: "limits", about: "least and greatest sizes of what is kept free", kind: Kind::Switch },
+        knob: Knob {
+            name: "limits",
+            about: "least and greatest sizes of what is kept free",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.limits)),
         set: |config, value| config.limits = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "begins-hot", about: "new pages begin above the hot threshold", kind: Kind::Switch },
+        knob: Knob {
+            name: "begins-hot",
+            about: "new pages begin above the hot threshold",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.begins_hot)),
         set: |config, value| config.begins_hot = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "spared-once", about: "new pages do not decay at first", kind: Kind::Switch },
+        knob: Knob {
+            name: "spared-once",
+            about: "new pages do not decay at first",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.spared_once)),
         set: |config, value| config.spared_once = value != 0.0,
     },
@@ -141,7 +183,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.sample_counts = value as u32,
     },
     Setting {
-        knob: Knob { name: "growth", about: "a period ends when memory has grown by so much; 0: never", kind: Kind::Bytes },
+        knob: Knob {
+            name: "growth",
+            about: "a period ends when memory has grown by so much; 0: never",
+            kind: Kind::Bytes,
+        },
         get: |config| config.cooling_bytes,
         set: |config, value| config.cooling_bytes = value,
     },
@@ -229,7 +275,11 @@ impl Hotness {
     /// Of no units yet.
     pub fn new(config: Config) -> Hotness {
         Hotness {
-            config: Config { cooling_samples: config.cooling_samples.max(1), adapt_samples: config.adapt_samples.max(1), ..config },
+            config: Config {
+                cooling_samples: config.cooling_samples.max(1),
+                adapt_samples: config.adapt_samples.max(1),
+                ..config
+            },
             records: Vec::new(),
             sizes: Sizes::default(),
             bins: [0; BINS],
@@ -328,7 +378,8 @@ impl Hotness {
     /// Whether memory has grown enough to end a period.
     fn has_grown(&mut self) -> bool {
         let grown = f64::from(self.present) - f64::from(self.grown_to);
-        let enough = self.config.cooling_bytes > 0.0 && grown * self.config.unit_bytes >= self.config.cooling_bytes;
+        let enough = self.config.cooling_bytes > 0.0
+            && grown * self.config.unit_bytes >= self.config.cooling_bytes;
         if enough {
             self.grown_to = self.present;
         }
@@ -337,7 +388,10 @@ impl Hotness {
 
     /// Base units to keep free while promotions wait, and while none does.
     fn to_keep_free(&self, capacity: u32) -> (f64, f64) {
-        let (promote, demote) = (f64::from(capacity) * self.config.promote_free, f64::from(capacity) * self.config.demote_free);
+        let (promote, demote) = (
+            f64::from(capacity) * self.config.promote_free,
+            f64::from(capacity) * self.config.demote_free,
+        );
         if !self.config.limits {
             return (promote, demote);
         }
@@ -449,7 +503,11 @@ impl PlacementPolicy for Hotness {
         if index >= self.records.len() {
             self.records.resize(index + 1, Record::default());
         }
-        let begin = if self.config.begins_hot { (1u64 << (self.hot + 1).min(BINS as u8 - 1)) as f32 } else { 0.0 };
+        let begin = if self.config.begins_hot {
+            (1u64 << (self.hot + 1).min(BINS as u8 - 1)) as f32
+        } else {
+            0.0
+        };
         let record = &mut self.records[index];
         // Whether it waits is the queue's to end.
         let waits = record.bits & WAITS;
@@ -465,7 +523,9 @@ impl PlacementPolicy for Hotness {
 
     fn gone(&mut self, unit: UnitId) {
         let size = self.sizes.of(unit);
-        if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
+        if let Some(record) =
+            self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT))
+        {
             record.set(PRESENT, false);
             self.bins[record.bin()] -= size;
             self.present -= size;
@@ -476,7 +536,9 @@ impl PlacementPolicy for Hotness {
     fn sampled(&mut self, unit: UnitId, weight: u32) {
         self.samples += 1;
         let counts = (self.config.sample_counts / self.sizes.of(unit)).max(1);
-        if let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT)) {
+        if let Some(record) =
+            self.records.get_mut(unit as usize).filter(|record| record.is(PRESENT))
+        {
             record.recent = record.recent.saturating_add(weight.saturating_mul(counts));
             self.look_at(unit);
         }
@@ -510,7 +572,10 @@ impl PlacementPolicy for Hotness {
             return;
         }
         // By a grid, so that whoever asks every period is never told to come again for being early by a little.
-        self.due_ns = self.now_ns.checked_div(self.config.period_ns).map_or(0, |periods| (periods + 1) * self.config.period_ns);
+        self.due_ns = self
+            .now_ns
+            .checked_div(self.config.period_ns)
+            .map_or(0, |periods| (periods + 1) * self.config.period_ns);
         let mut used = f64::from(room.used);
         let capacity = f64::from(room.capacity);
         // What may still be moved.
@@ -539,7 +604,10 @@ impl PlacementPolicy for Hotness {
             moves.push(Move {
                 unit,
                 to: Place::Slow,
-                reason: Reason::Cold { bin: self.records[unit as usize].bin() as u8, warm: self.warm },
+                reason: Reason::Cold {
+                    bin: self.records[unit as usize].bin() as u8,
+                    warm: self.warm,
+                },
             });
             self.ask(unit);
             left -= size;
@@ -557,7 +625,11 @@ impl PlacementPolicy for Hotness {
                 self.waits_on(unit, Place::Fast);
                 break;
             }
-            moves.push(Move { unit, to: Place::Fast, reason: Reason::Hot { bin: self.records[unit as usize].bin() as u8, hot: self.hot } });
+            moves.push(Move {
+                unit,
+                to: Place::Fast,
+                reason: Reason::Hot { bin: self.records[unit as usize].bin() as u8, hot: self.hot },
+            });
             self.ask(unit);
             left -= size;
             used += f64::from(size);
@@ -583,7 +655,11 @@ mod tests {
 
     fn recount(hotness: &Hotness) -> [u32; BINS] {
         let mut bins = [0; BINS];
-        hotness.records.iter().filter(|record| record.is(PRESENT)).for_each(|record| bins[record.bin()] += 1);
+        hotness
+            .records
+            .iter()
+            .filter(|record| record.is(PRESENT))
+            .for_each(|record| bins[record.bin()] += 1);
         bins
     }
 
@@ -654,14 +730,20 @@ mod tests {
 
     #[test]
     fn bins_are_powers_of_two() {
-        let bins: Vec<u8> = [0.0, 0.9, 1.0, 2.9, 3.0, 6.9, 7.0, 1e9].into_iter().map(bin_of).collect();
+        let bins: Vec<u8> =
+            [0.0, 0.9, 1.0, 2.9, 3.0, 6.9, 7.0, 1e9].into_iter().map(bin_of).collect();
         assert_eq!(bins, [0, 0, 1, 1, 2, 2, 3, 15]);
     }
 
     /// 8 units with counters 1, 3, 7, … in bins 1 to 8, and so much room.
     fn thresholds(capacity: u32) -> (u8, u8) {
-        let mut hotness =
-            Hotness::new(Config { cooling_samples: u64::MAX, adapt_samples: 8, begins_hot: false, promote_free: 0.0, ..jenga::CONFIG });
+        let mut hotness = Hotness::new(Config {
+            cooling_samples: u64::MAX,
+            adapt_samples: 8,
+            begins_hot: false,
+            promote_free: 0.0,
+            ..jenga::CONFIG
+        });
         hotness.capacity = capacity;
         (0..8).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         // A smooth counter is half of what was counted.
@@ -688,7 +770,12 @@ mod tests {
 
     #[test]
     fn who_waits_for_room_gets_what_is_warm() {
-        let config = Config { cooling_samples: u64::MAX, adapt_samples: 1000, begins_hot: false, ..jenga::CONFIG };
+        let config = Config {
+            cooling_samples: u64::MAX,
+            adapt_samples: 1000,
+            begins_hot: false,
+            ..jenga::CONFIG
+        };
         let mut hotness = Hotness::new(config);
         // Two in the fast tier, one bin below the three that are to come.
         (0..2).for_each(|unit| hotness.arrived(unit, Place::Fast, 1));
@@ -704,7 +791,13 @@ mod tests {
     }
 
     fn bare(cooling_samples: u64, adapt_samples: u64) -> Config {
-        Config { cooling_samples, adapt_samples, begins_hot: false, one_way_adaptation: false, ..memtis::CONFIG }
+        Config {
+            cooling_samples,
+            adapt_samples,
+            begins_hot: false,
+            one_way_adaptation: false,
+            ..memtis::CONFIG
+        }
     }
 
     /// Two units of the slow tier and so many samples, of which each third is of unit 1.
@@ -735,12 +828,16 @@ mod tests {
     fn a_base_page_counts_512_fold() {
         let hotness = sampled(Config { sample_counts: 512, ..bare(100, 100) }, 3);
         // 1024 and 512 are in bins 10 and 9.
-        assert_eq!((hotness.counter(0), hotness.counter(1), hotness.bins()[10], hotness.bins()[9]), (1024.0, 512.0, 1, 1));
+        assert_eq!(
+            (hotness.counter(0), hotness.counter(1), hotness.bins()[10], hotness.bins()[9]),
+            (1024.0, 512.0, 1, 1)
+        );
     }
 
     #[test]
     fn what_is_new_is_spared_the_first_halving() {
-        let mut hotness = Hotness::new(Config { spared_once: true, begins_hot: true, ..bare(2, 100) });
+        let mut hotness =
+            Hotness::new(Config { spared_once: true, begins_hot: true, ..bare(2, 100) });
         hotness.arrived(0, Place::Slow, 1);
         // Above a hot threshold of 1: 2² = 4.
         assert_eq!(hotness.counter(0), 4.0);
@@ -752,7 +849,8 @@ mod tests {
 
     #[test]
     fn growth_ends_a_period() {
-        let mut hotness = sampled(Config { cooling_bytes: 4.0, unit_bytes: 1.0, ..bare(100, 100) }, 6);
+        let mut hotness =
+            sampled(Config { cooling_bytes: 4.0, unit_bytes: 1.0, ..bare(100, 100) }, 6);
         (2..4).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
         // Four units of one byte; it is seen at the next sample, and that once.
         assert_eq!(hotness.counter(0), 4.0);
@@ -798,7 +896,8 @@ mod tests {
 
     #[test]
     fn sizes_of_what_is_kept_free_have_the_modules_limits() {
-        let hotness = Hotness::new(Config { limits: true, unit_bytes: 1048576.0, ..memtis::CONFIG });
+        let hotness =
+            Hotness::new(Config { limits: true, unit_bytes: 1048576.0, ..memtis::CONFIG });
         // In MB: 1 GB is below 100 MB and 50 MB, and the former becomes 50 MB too.
         assert_eq!(hotness.to_keep_free(1000), (50.0, 50.0));
         assert_eq!(hotness.to_keep_free(4000), (120.0, 80.0));

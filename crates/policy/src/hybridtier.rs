@@ -151,7 +151,11 @@ pub fn of_pages(unit_bytes: f64, largest: u32) -> Config {
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
-        knob: Knob { name: "batch", about: "samples that are counted at once", kind: Kind::Samples },
+        knob: Knob {
+            name: "batch",
+            about: "samples that are counted at once",
+            kind: Kind::Samples,
+        },
         get: |config| config.batch as f64,
         set: |config, value| config.batch = value as u64,
     },
@@ -165,12 +169,20 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.frequency_window = value,
     },
     Setting {
-        knob: Knob { name: "momentum-window", about: "samples after which momenta are halved", kind: Kind::Samples },
+        knob: Knob {
+            name: "momentum-window",
+            about: "samples after which momenta are halved",
+            kind: Kind::Samples,
+        },
         get: |config| config.momentum_window as f64,
         set: |config, value| config.momentum_window = value as u64,
     },
     Setting {
-        knob: Knob { name: "hot", about: "the frequency from which a page is hot at first; 0: by the histogram", kind: Kind::Count },
+        knob: Knob {
+            name: "hot",
+            about: "the frequency from which a page is hot at first; 0: by the histogram",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.hot),
         set: |config, value| config.hot = value as u32,
     },
@@ -180,22 +192,38 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.momentum = value as u32,
     },
     Setting {
-        knob: Knob { name: "cold-momentum", about: "less is none, of a page that is not frequent", kind: Kind::Count },
+        knob: Knob {
+            name: "cold-momentum",
+            about: "less is none, of a page that is not frequent",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.cold_momentum),
         set: |config, value| config.cold_momentum = value as u32,
     },
     Setting {
-        knob: Knob { name: "second-momentum", about: "less is none, of a frequent page, which gets a second chance", kind: Kind::Count },
+        knob: Knob {
+            name: "second-momentum",
+            about: "less is none, of a frequent page, which gets a second chance",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.second_momentum),
         set: |config, value| config.second_momentum = value as u32,
     },
     Setting {
-        knob: Knob { name: "second-chance", about: "time until that is looked at", kind: Kind::Time },
+        knob: Knob {
+            name: "second-chance",
+            about: "time until that is looked at",
+            kind: Kind::Time,
+        },
         get: |config| config.second_ns as f64,
         set: |config, value| config.second_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "allocation", about: "demotion begins when so little is free", kind: Kind::Share },
+        knob: Knob {
+            name: "allocation",
+            about: "demotion begins when so little is free",
+            kind: Kind::Share,
+        },
         get: |config| config.allocation,
         set: |config, value| config.allocation = value,
     },
@@ -205,7 +233,11 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.demotion = value,
     },
     Setting {
-        knob: Knob { name: "sleep", about: "after demotions of more than 100 MB/s; 0: never", kind: Kind::Time },
+        knob: Knob {
+            name: "sleep",
+            about: "after demotions of more than 100 MB/s; 0: never",
+            kind: Kind::Time,
+        },
         get: |config| config.sleep_ns as f64,
         set: |config, value| config.sleep_ns = value as u64,
     },
@@ -231,7 +263,12 @@ impl Filters {
         let window = (config.frequency_window * f64::from(capacity)).max(1.0) as u64;
         Filters {
             frequency: Sketch::new(counters, block, most, window),
-            momentum: Sketch::new(counters / config.momentum_part, block, most, config.momentum_window),
+            momentum: Sketch::new(
+                counters / config.momentum_part,
+                block,
+                most,
+                config.momentum_window,
+            ),
             pages: vec![0; usize::from(most) + 1],
         }
     }
@@ -246,7 +283,11 @@ impl Filters {
         let after = usize::from(self.frequency.count(unit));
         if halved {
             for n in 0..self.pages.len() {
-                self.pages[n] = if n < self.pages.len() / 2 { self.pages[2 * n] + self.pages[2 * n + 1] } else { 0 };
+                self.pages[n] = if n < self.pages.len() / 2 {
+                    self.pages[2 * n] + self.pages[2 * n + 1]
+                } else {
+                    0
+                };
             }
         }
         self.pages[after] = self.pages[after].saturating_add(size);
@@ -256,7 +297,8 @@ impl Filters {
     /// The highest frequency from which on pages are more than the fast tier holds.
     fn threshold(&self, capacity: u32) -> u32 {
         let mut pages = 0;
-        for (frequency, with_it) in self.pages.iter().enumerate().skip(LEAST_HOT as usize + 1).rev() {
+        for (frequency, with_it) in self.pages.iter().enumerate().skip(LEAST_HOT as usize + 1).rev()
+        {
             pages += u64::from(*with_it);
             if pages > u64::from(capacity) {
                 return frequency as u32;
@@ -342,10 +384,17 @@ impl HybridTier {
         self.batch.sort_unstable();
         self.candidates.clear();
         for same in self.batch.chunk_by(|a, b| a == b) {
-            let (frequency, momentum) = filters.add(same[0], self.sizes.of(same[0]), same.len() as u32);
+            let (frequency, momentum) =
+                filters.add(same[0], self.sizes.of(same[0]), same.len() as u32);
             let place = self.places.get(same[0] as usize).copied().flatten();
-            if place == Some(Place::Slow) && (frequency >= self.threshold || momentum >= self.config.momentum) {
-                let judged_by = if frequency >= self.threshold { (frequency, self.threshold) } else { (momentum, self.config.momentum) };
+            if place == Some(Place::Slow)
+                && (frequency >= self.threshold || momentum >= self.config.momentum)
+            {
+                let judged_by = if frequency >= self.threshold {
+                    (frequency, self.threshold)
+                } else {
+                    (momentum, self.config.momentum)
+                };
                 self.candidates.push_back((same[0], judged_by.0, judged_by.1));
             }
         }
@@ -354,19 +403,36 @@ impl HybridTier {
         self.batches += 1;
         if self.config.hot == 0 {
             self.threshold = filters.threshold(self.capacity);
-        } else if self.batches % self.config.ceased_batches.max(1) == self.config.ceased_batches.saturating_sub(1) {
-            let ceased = f64::from(std::mem::take(&mut self.promoted)) * self.config.unit_bytes <= self.config.ceased_bytes;
-            let hot: u64 = filters.pages.iter().skip(self.threshold as usize).map(|pages| u64::from(*pages)).sum();
+        } else if self.batches % self.config.ceased_batches.max(1)
+            == self.config.ceased_batches.saturating_sub(1)
+        {
+            let ceased = f64::from(std::mem::take(&mut self.promoted)) * self.config.unit_bytes
+                <= self.config.ceased_bytes;
+            let hot: u64 = filters
+                .pages
+                .iter()
+                .skip(self.threshold as usize)
+                .map(|pages| u64::from(*pages))
+                .sum();
             let room = (hot as f64) < f64::from(self.capacity) * FULL_OF_HOT;
-            if ceased && room && self.batches > self.config.ceased_not_before && self.threshold > self.config.hot_least {
-                self.threshold = self.threshold.saturating_sub(self.config.hot_step).max(self.config.hot_least);
+            if ceased
+                && room
+                && self.batches > self.config.ceased_not_before
+                && self.threshold > self.config.hot_least
+            {
+                self.threshold =
+                    self.threshold.saturating_sub(self.config.hot_step).max(self.config.hot_least);
             }
         }
     }
 
     fn begin_round(&mut self) -> Round {
         let mut failed = Vec::new();
-        if let Some(filters) = self.filters.as_ref().filter(|_| self.now_ns - self.second_looked_ns > self.config.second_ns) {
+        if let Some(filters) = self
+            .filters
+            .as_ref()
+            .filter(|_| self.now_ns - self.second_looked_ns > self.config.second_ns)
+        {
             self.second_looked_ns = self.now_ns;
             self.second_units = 0;
             for (unit, before) in self.second_chances.drain(..) {
@@ -384,9 +450,17 @@ impl HybridTier {
     }
 
     /// Goes on with a round, as far as `budget` base units may be moved. True when it is over.
-    fn go_on(&mut self, round: &mut Round, free: u32, mut budget: u32, moves: &mut Vec<Move>) -> bool {
+    fn go_on(
+        &mut self,
+        round: &mut Round,
+        free: u32,
+        mut budget: u32,
+        moves: &mut Vec<Move>,
+    ) -> bool {
         let Some(filters) = &mut self.filters else { return true };
-        while let Some(unit) = round.failed.front().copied().filter(|unit| self.sizes.of(*unit) <= budget) {
+        while let Some(unit) =
+            round.failed.front().copied().filter(|unit| self.sizes.of(*unit) <= budget)
+        {
             round.failed.pop_front();
             if self.places.get(unit as usize).copied().flatten() == Some(Place::Fast) {
                 budget -= self.sizes.of(unit);
@@ -410,18 +484,26 @@ impl HybridTier {
             if self.places[unit as usize] != Some(Place::Fast) {
                 continue;
             }
-            let (frequency, momentum) = (u32::from(filters.frequency.count(unit)), u32::from(filters.momentum.count(unit)));
+            let (frequency, momentum) =
+                (u32::from(filters.frequency.count(unit)), u32::from(filters.momentum.count(unit)));
             let size = self.sizes.of(unit);
             if frequency < self.threshold && momentum < self.config.cold_momentum {
                 if size > budget {
                     self.scan_at = unit;
                     break;
                 }
-                moves.push(Move { unit, to: Place::Slow, reason: Reason::Counted { count: frequency, threshold: self.threshold } });
+                moves.push(Move {
+                    unit,
+                    to: Place::Slow,
+                    reason: Reason::Counted { count: frequency, threshold: self.threshold },
+                });
                 budget -= size;
                 left = left.saturating_sub(size);
                 round.demoted += size;
-            } else if frequency >= self.threshold && momentum < self.config.second_momentum && self.second_units < second_units {
+            } else if frequency >= self.threshold
+                && momentum < self.config.second_momentum
+                && self.second_units < second_units
+            {
                 if frequency as usize == filters.pages.len() - 1 {
                     filters.frequency.take_one(unit);
                 }
@@ -434,7 +516,8 @@ impl HybridTier {
     }
 
     fn end_round(&mut self, round: &Round) {
-        let elapsed = (self.now_ns - self.round_ended_ns).max(1) as f64 / self.config.second_of_rates_ns.max(1) as f64;
+        let elapsed = (self.now_ns - self.round_ended_ns).max(1) as f64
+            / self.config.second_of_rates_ns.max(1) as f64;
         let bytes_per_s = f64::from(round.demoted) * self.config.unit_bytes / elapsed;
         if bytes_per_s > THROTTLE_FROM {
             self.throttled = true;
@@ -484,7 +567,9 @@ impl PlacementPolicy for HybridTier {
 
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
         moves.clear();
-        if self.filters.is_none() || room.capacity.abs_diff(self.capacity) > self.capacity / CAPACITY_SHARE {
+        if self.filters.is_none()
+            || room.capacity.abs_diff(self.capacity) > self.capacity / CAPACITY_SHARE
+        {
             self.filters = Some(Filters::new(&self.config, room.capacity));
         }
         self.capacity = room.capacity;
@@ -502,7 +587,11 @@ impl PlacementPolicy for HybridTier {
                     self.candidates.push_front((unit, count, threshold));
                     break;
                 }
-                moves.push(Move { unit, to: Place::Fast, reason: Reason::Counted { count, threshold } });
+                moves.push(Move {
+                    unit,
+                    to: Place::Fast,
+                    reason: Reason::Counted { count, threshold },
+                });
                 free -= size;
                 budget -= size;
             }
@@ -511,7 +600,9 @@ impl PlacementPolicy for HybridTier {
             return;
         }
         self.candidates.clear();
-        if std::mem::take(&mut self.counted) && self.round.is_none() && f64::from(free) <= f64::from(room.capacity) * self.config.allocation
+        if std::mem::take(&mut self.counted)
+            && self.round.is_none()
+            && f64::from(free) <= f64::from(room.capacity) * self.config.allocation
         {
             self.round = Some(self.begin_round());
         }
@@ -547,7 +638,9 @@ mod tests {
     /// 20 units in a fast tier of 20 and 20 in the slow one; batches of 10 samples. One free of 20 is 5 %, and none is less than 1.25 %.
     fn hybridtier(config: Config) -> HybridTier {
         let mut policy = HybridTier::new(Config { batch: 10, sleep_ns: 0, ..config });
-        (0..40).for_each(|unit| policy.arrived(unit, if unit < 20 { Place::Fast } else { Place::Slow }, 1));
+        (0..40).for_each(|unit| {
+            policy.arrived(unit, if unit < 20 { Place::Fast } else { Place::Slow }, 1)
+        });
         policy
     }
 
@@ -661,7 +754,10 @@ mod tests {
             policy.threshold
         };
         // It is looked at after 2, 5, 8 and 11 batches, and not lowered before there were more than 4; not below 3.
-        assert_eq!((0..12).map(|_| after_batch()).collect::<Vec<_>>(), [6, 6, 6, 6, 4, 4, 4, 3, 3, 3, 3, 3]);
+        assert_eq!(
+            (0..12).map(|_| after_batch()).collect::<Vec<_>>(),
+            [6, 6, 6, 6, 4, 4, 4, 3, 3, 3, 3, 3]
+        );
         // With two promotions of a page each they have not ceased.
         let mut policy = hybridtier(config);
         decide(&mut policy);
@@ -690,7 +786,8 @@ mod tests {
 
     #[test]
     fn too_much_demotion_is_followed_by_sleep() {
-        let config = Config { hot: 15, unit_bytes: 101.0 * 1048576.0, sleep_ns: 1_000_000_000, ..BASE };
+        let config =
+            Config { hot: 15, unit_bytes: 101.0 * 1048576.0, sleep_ns: 1_000_000_000, ..BASE };
         let mut policy = hybridtier(config);
         policy.config.sleep_ns = 1_000_000_000;
         decide(&mut policy);

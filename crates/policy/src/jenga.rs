@@ -15,8 +15,13 @@ pub const COOLING_SAMPLES: u64 = 120_000;
 
 /// The policy named `jenga`: what the paper says, and where it is silent Memtis's values (adaptation each 100,000 samples, the warm bin, the watermarks,
 /// where a new unit begins).
-pub const CONFIG: Config =
-    Config { name: "jenga", decay: Decay::Smooth, cooling_samples: COOLING_SAMPLES, one_way_adaptation: false, ..crate::memtis::CONFIG };
+pub const CONFIG: Config = Config {
+    name: "jenga",
+    decay: Decay::Smooth,
+    cooling_samples: COOLING_SAMPLES,
+    one_way_adaptation: false,
+    ..crate::memtis::CONFIG
+};
 
 #[cfg(test)]
 mod tests {
@@ -27,7 +32,12 @@ mod tests {
     const PERIOD: u64 = 1000;
 
     fn small() -> Hotness {
-        Hotness::new(Config { cooling_samples: PERIOD, adapt_samples: u64::MAX, begins_hot: false, ..CONFIG })
+        Hotness::new(Config {
+            cooling_samples: PERIOD,
+            adapt_samples: u64::MAX,
+            begins_hot: false,
+            ..CONFIG
+        })
     }
 
     /// AC by its definition (§5.1): what was counted until now, halved at the end of each period.

@@ -357,7 +357,8 @@ impl Kernel {
 
     fn inactive_is_low(&self) -> bool {
         let (inactive, active) = (self.listed[INACTIVE_LIST], self.listed[ACTIVE_LIST]);
-        let gigabytes = (f64::from(inactive + active) * self.config.unit_bytes / (1u64 << 30) as f64).floor();
+        let gigabytes =
+            (f64::from(inactive + active) * self.config.unit_bytes / (1u64 << 30) as f64).floor();
         let ratio = (10.0 * gigabytes).sqrt().floor().max(1.0);
         f64::from(inactive) * ratio < f64::from(active)
     }
@@ -392,7 +393,9 @@ impl Kernel {
         let wanted = (room.used + target + coming).saturating_sub(room.capacity);
         let made = self.reclaim(wanted, room.moves_max, moves);
         // Where nothing more could be reclaimed, what is kept free stays free.
-        let (come, _) = self.first_waiting(coming.min((free + made).saturating_sub(target)).min(room.moves_max - made));
+        let (come, _) = self.first_waiting(
+            coming.min((free + made).saturating_sub(target)).min(room.moves_max - made),
+        );
         for _ in 0..come {
             let Some(unit) = self.waiting.pop_front() else { break };
             self.set(unit, WAITS, false);
@@ -440,7 +443,8 @@ impl Kernel {
     /// 2 for active, 1 for met once, and half a step more in the fast tier.
     pub fn heat(&self, unit: UnitId) -> f32 {
         let marks = self.marks(unit);
-        let use_of_late = if marks & ACTIVE != 0 { 2.0 } else { f32::from(u8::from(marks & REFERENCED != 0)) };
+        let use_of_late =
+            if marks & ACTIVE != 0 { 2.0 } else { f32::from(u8::from(marks & REFERENCED != 0)) };
         use_of_late + if marks & FAST != 0 { 0.5 } else { 0.0 }
     }
 }
@@ -454,7 +458,9 @@ mod tests {
     /// So many units, of which the first are in the fast tier; a scan arms 4.
     fn kernel(units: u32, fast: u32) -> Kernel {
         let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, ..CONFIG });
-        (0..units).for_each(|unit| kernel.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1));
+        (0..units).for_each(|unit| {
+            kernel.arrived(unit, if unit < fast { Place::Fast } else { Place::Slow }, 1)
+        });
         kernel
     }
 
@@ -496,8 +502,11 @@ mod tests {
 
     #[test]
     fn the_fast_tier_is_scanned_where_it_is_asked_for() {
-        let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, scan_fast: true, ..CONFIG });
-        (0..8).for_each(|unit| kernel.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1));
+        let mut kernel =
+            Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, scan_fast: true, ..CONFIG });
+        (0..8).for_each(|unit| {
+            kernel.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1)
+        });
         assert_eq!(armed(&mut kernel, SECOND), [0, 1, 2, 3]);
     }
 
@@ -556,7 +565,11 @@ mod tests {
             let mut moves = Vec::new();
             kernel.decide(Room { capacity: 32, used: 32, moves_max: 10 });
             kernel.reclaim(1, 10, &mut moves);
-            (moves.first().map(|step| step.unit), kernel.lists.len(INACTIVE_LIST), kernel.lists.len(ACTIVE_LIST))
+            (
+                moves.first().map(|step| step.unit),
+                kernel.lists.len(INACTIVE_LIST),
+                kernel.lists.len(ACTIVE_LIST),
+            )
         };
         // Once round all are marked, and then 0 is found untouched.
         assert_eq!(all_touched(), (Some(0), 31, 0));
@@ -569,17 +582,27 @@ mod tests {
 
     #[test]
     fn a_promotion_that_finds_no_room_waits_until_it_is_made() {
-        for (moves_max, expected) in [(10, vec![0, 1, 2, 6, 7]), (4, vec![0, 1, 6]), (2, vec![0]), (1, vec![0])] {
+        for (moves_max, expected) in
+            [(10, vec![0, 1, 2, 6, 7]), (4, vec![0, 1, 6]), (2, vec![0]), (1, vec![0])]
+        {
             let mut kernel = kernel(9, 6);
             kernel.decide(Room { capacity: 6, used: 6, moves_max });
-            assert!(!kernel.promotes(6, 0) && !kernel.promotes(7, 0) && !kernel.promotes(6, 0) && !kernel.promotes(8, 0));
+            assert!(
+                !kernel.promotes(6, 0)
+                    && !kernel.promotes(7, 0)
+                    && !kernel.promotes(6, 0)
+                    && !kernel.promotes(8, 0)
+            );
             kernel.gone(8);
             // One is to be free in the end.
             let mut moves = Vec::new();
             kernel.make_room(1, Room { capacity: 6, used: 6, moves_max }, &mut moves);
             assert_eq!(moves.iter().map(|step| step.unit).collect::<Vec<_>>(), expected);
             moves.iter().for_each(|step| kernel.moved(step.unit, step.to));
-            assert_eq!((kernel.free(), kernel.waiting.len()), (1, 2 - moves.iter().filter(|step| step.to == Place::Fast).count()));
+            assert_eq!(
+                (kernel.free(), kernel.waiting.len()),
+                (1, 2 - moves.iter().filter(|step| step.to == Place::Fast).count())
+            );
         }
     }
 

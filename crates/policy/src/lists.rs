@@ -31,7 +31,11 @@ pub struct Lists<const N: usize> {
 impl<const N: usize> Default for Lists<N> {
     fn default() -> Lists<N> {
         const { assert!(N < NO_LIST as usize) };
-        Lists { links: Vec::new(), of: Vec::new(), ends: [Ends { first: NONE, last: NONE, len: 0 }; N] }
+        Lists {
+            links: Vec::new(),
+            of: Vec::new(),
+            ends: [Ends { first: NONE, last: NONE, len: 0 }; N],
+        }
     }
 }
 
@@ -58,7 +62,10 @@ impl<const N: usize> Lists<N> {
 
     /// The one that came after `unit`, in the same list.
     pub fn after(&self, unit: UnitId) -> Option<UnitId> {
-        self.links.get(unit as usize).filter(|_| self.list_of(unit).is_some()).and_then(|link| some(link.after))
+        self.links
+            .get(unit as usize)
+            .filter(|_| self.list_of(unit).is_some())
+            .and_then(|link| some(link.after))
     }
 
     /// Puts a unit at a list's end, from wherever it is.

@@ -34,7 +34,9 @@ pub fn placement(name: &str, slowness: f64) -> Option<Box<dyn PlacementPolicy>> 
 const LIVE_SCALE: u64 = 20;
 
 fn published(name: &str) -> Option<Config> {
-    let config = [jenga::CONFIG, memtis::CONFIG, memtis::QUICK_COOLING].into_iter().find(|config| config.name == name)?;
+    let config = [jenga::CONFIG, memtis::CONFIG, memtis::QUICK_COOLING]
+        .into_iter()
+        .find(|config| config.name == name)?;
     Some(Config {
         cooling_samples: config.cooling_samples / LIVE_SCALE,
         adapt_samples: config.adapt_samples / LIVE_SCALE,

@@ -40,7 +40,8 @@ pub fn as_published(config: Config, unit_bytes: f64, largest: u32) -> Config {
 const BASE_PAGE: f64 = 4096.0;
 
 /// The policy named `memtis-qc`, quick cooling: Memtis with Jenga's period (Jenga §7). The paper names no interval of adaptation for it.
-pub const QUICK_COOLING: Config = Config { name: "memtis-qc", cooling_samples: crate::jenga::COOLING_SAMPLES, ..CONFIG };
+pub const QUICK_COOLING: Config =
+    Config { name: "memtis-qc", cooling_samples: crate::jenga::COOLING_SAMPLES, ..CONFIG };
 
 #[cfg(test)]
 mod tests {
@@ -51,8 +52,14 @@ mod tests {
     /// Two units for one place, by hand.
     #[test]
     fn the_hotter_of_two_gets_the_place() {
-        let config =
-            Config { cooling_samples: 40, adapt_samples: 10, begins_hot: false, one_way_adaptation: false, promote_free: 0.0, ..CONFIG };
+        let config = Config {
+            cooling_samples: 40,
+            adapt_samples: 10,
+            begins_hot: false,
+            one_way_adaptation: false,
+            promote_free: 0.0,
+            ..CONFIG
+        };
         let mut memtis = Hotness::new(config);
         memtis.arrived(0, Place::Fast, 1);
         memtis.arrived(1, Place::Slow, 1);
@@ -90,7 +97,14 @@ mod tests {
     /// As published, less what these tests are not about.
     fn mixed() -> Config {
         let published = as_published(CONFIG, BASE_PAGE, 512);
-        Config { adapt_samples: 1000, begins_hot: false, one_way_adaptation: false, promote_free: 0.0, limits: false, ..published }
+        Config {
+            adapt_samples: 1000,
+            begins_hot: false,
+            one_way_adaptation: false,
+            promote_free: 0.0,
+            limits: false,
+            ..published
+        }
     }
 
     /// A huge page and two base pages, by hand: a sample counts 1 of the former and 512 of the latter, and bins hold base pages.
@@ -98,11 +112,14 @@ mod tests {
     fn heat_is_for_each_byte() {
         // The base page that was met twice is hotter than the huge one that was met 997 times, which is as hot as the one that was met once: 1025, 998 and
         // 513 have the logarithms 10, 9 and 9.
-        for (capacity, hot, comes) in
-            [(513, 10, vec![(1, Place::Fast)]), (514, 1, vec![(0, Place::Fast), (1, Place::Fast), (2, Place::Fast)])]
-        {
+        for (capacity, hot, comes) in [
+            (513, 10, vec![(1, Place::Fast)]),
+            (514, 1, vec![(0, Place::Fast), (1, Place::Fast), (2, Place::Fast)]),
+        ] {
             let mut memtis = Hotness::new(mixed());
-            (0..3).for_each(|unit| memtis.arrived(unit, Place::Slow, if unit == 0 { 512 } else { 1 }));
+            (0..3).for_each(|unit| {
+                memtis.arrived(unit, Place::Slow, if unit == 0 { 512 } else { 1 })
+            });
             let room = Room { capacity, used: 0, moves_max: 2000 };
             let mut moves = Vec::new();
             memtis.decide(room, &mut moves);
@@ -143,7 +160,8 @@ mod tests {
 
     #[test]
     fn thresholds_of_the_module_move_one_way() {
-        let config = Config { cooling_samples: 1000, adapt_samples: 100, begins_hot: false, ..CONFIG };
+        let config =
+            Config { cooling_samples: 1000, adapt_samples: 100, begins_hot: false, ..CONFIG };
         let mut memtis = Hotness::new(config);
         (0..8).for_each(|unit| memtis.arrived(unit, Place::Slow, 1));
         memtis.decide(Room { capacity: 8, used: 0, moves_max: 0 }, &mut Vec::new());

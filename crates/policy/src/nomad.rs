@@ -59,37 +59,65 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.kernel.scan_bytes = value,
     },
     Setting {
-        knob: Knob { name: "scan-period", about: "time from one scan to the next", kind: Kind::Time },
+        knob: Knob {
+            name: "scan-period",
+            about: "time from one scan to the next",
+            kind: Kind::Time,
+        },
         get: |config| config.kernel.scan_ns as f64,
         set: |config, value| config.kernel.scan_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "demotion", about: "the share of the fast tier that demotion keeps free", kind: Kind::Share },
+        knob: Knob {
+            name: "demotion",
+            about: "the share of the fast tier that demotion keeps free",
+            kind: Kind::Share,
+        },
         get: |config| config.demotion,
         set: |config, value| config.demotion = value,
     },
     Setting {
-        knob: Knob { name: "look-back", about: "faults for which a page is a candidate", kind: Kind::Count },
+        knob: Knob {
+            name: "look-back",
+            about: "faults for which a page is a candidate",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.look_back),
         set: |config, value| config.look_back = value as u32,
     },
     Setting {
-        knob: Knob { name: "queue", about: "pages that wait for their promotion at most", kind: Kind::Count },
+        knob: Knob {
+            name: "queue",
+            about: "pages that wait for their promotion at most",
+            kind: Kind::Count,
+        },
         get: |config| f64::from(config.queue),
         set: |config, value| config.queue = value as u32,
     },
     Setting {
-        knob: Knob { name: "promotion-cost", about: "a promotion's, as a multiple of one that stops the program", kind: Kind::Count },
+        knob: Knob {
+            name: "promotion-cost",
+            about: "a promotion's, as a multiple of one that stops the program",
+            kind: Kind::Count,
+        },
         get: |config| config.promotion_cost,
         set: |config, value| config.promotion_cost = value,
     },
     Setting {
-        knob: Knob { name: "clean-demotion-cost", about: "a demotion's that has a clean copy", kind: Kind::Count },
+        knob: Knob {
+            name: "clean-demotion-cost",
+            about: "a demotion's that has a clean copy",
+            kind: Kind::Count,
+        },
         get: |config| config.clean_demotion_cost,
         set: |config, value| config.clean_demotion_cost = value,
     },
     Setting {
-        knob: Knob { name: "abort-if-written", about: "what was written of late comes up later", kind: Kind::Switch },
+        knob: Knob {
+            name: "abort-if-written",
+            about: "what was written of late comes up later",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.abort_if_written)),
         set: |config, value| config.abort_if_written = value != 0.0,
     },
@@ -215,7 +243,11 @@ impl PlacementPolicy for Nomad {
         let mut left = room.moves_max;
         let mut free = room.capacity.saturating_sub(room.used);
         for _ in 0..self.queue.len() {
-            let Some(unit) = self.queue.front().copied().filter(|unit| self.kernel.size(*unit) <= left) else { break };
+            let Some(unit) =
+                self.queue.front().copied().filter(|unit| self.kernel.size(*unit) <= left)
+            else {
+                break;
+            };
             self.queue.pop_front();
             let size = self.kernel.size(unit);
             if self.config.abort_if_written && bit(&self.written, unit) {
@@ -258,7 +290,9 @@ mod tests {
     /// 90 units in a fast tier of 100, and 30 in the slow one.
     fn nomad(config: Config) -> Nomad {
         let mut nomad = Nomad::new(config);
-        (0..120).for_each(|unit| nomad.arrived(unit, if unit < 90 { Place::Fast } else { Place::Slow }, 1));
+        (0..120).for_each(|unit| {
+            nomad.arrived(unit, if unit < 90 { Place::Fast } else { Place::Slow }, 1)
+        });
         nomad
     }
 
@@ -272,7 +306,14 @@ mod tests {
     #[test]
     fn a_page_comes_up_after_one_fault_of_its_own_and_three_of_others() {
         let mut nomad = nomad(CONFIG);
-        for (fault, comes) in [(100, vec![]), (101, vec![]), (102, vec![]), (103, vec![100]), (104, vec![101]), (105, vec![102])] {
+        for (fault, comes) in [
+            (100, vec![]),
+            (101, vec![]),
+            (102, vec![]),
+            (103, vec![100]),
+            (104, vec![101]),
+            (105, vec![102]),
+        ] {
             assert!(!nomad.hinted(fault, false));
             let expected: Vec<_> = comes.into_iter().map(|unit| (unit, Place::Fast)).collect();
             assert_eq!(decide(&mut nomad, 90), expected, "after {fault}");
@@ -300,13 +341,22 @@ mod tests {
     #[test]
     fn what_was_not_written_since_its_promotion_goes_down_for_next_to_nothing() {
         let mut nomad = nomad(CONFIG);
-        assert_eq!((nomad.move_cost(100, Place::Fast), nomad.move_cost(3, Place::Slow)), (0.5, 1.0));
+        assert_eq!(
+            (nomad.move_cost(100, Place::Fast), nomad.move_cost(3, Place::Slow)),
+            (0.5, 1.0)
+        );
         nomad.moved(100, Place::Fast);
         nomad.moved(101, Place::Fast);
-        assert_eq!((nomad.move_cost(100, Place::Slow), nomad.move_cost(101, Place::Slow)), (0.1, 0.1));
+        assert_eq!(
+            (nomad.move_cost(100, Place::Slow), nomad.move_cost(101, Place::Slow)),
+            (0.1, 0.1)
+        );
         nomad.written(&[0, 1 << (100 - 64)]);
         nomad.written(&[0, 0]);
-        assert_eq!((nomad.move_cost(100, Place::Slow), nomad.move_cost(101, Place::Slow)), (1.0, 0.1));
+        assert_eq!(
+            (nomad.move_cost(100, Place::Slow), nomad.move_cost(101, Place::Slow)),
+            (1.0, 0.1)
+        );
         // The copy is the page then, and there is none any more.
         nomad.moved(101, Place::Slow);
         assert_eq!(nomad.move_cost(101, Place::Slow), 1.0);

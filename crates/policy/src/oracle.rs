@@ -29,12 +29,20 @@ pub const CONFIG: Config = Config { memory: 0.0, free_moves: false };
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
-        knob: Knob { name: "memory", about: "what a window counts, of what it counted one window before", kind: Kind::Share },
+        knob: Knob {
+            name: "memory",
+            about: "what a window counts, of what it counted one window before",
+            kind: Kind::Share,
+        },
         get: |config| config.memory,
         set: |config, value| config.memory = value,
     },
     Setting {
-        knob: Knob { name: "free", about: "moves cost nothing, and there may be any number", kind: Kind::Switch },
+        knob: Knob {
+            name: "free",
+            about: "moves cost nothing, and there may be any number",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.free_moves)),
         set: |config, value| config.free_moves = value != 0.0,
     },
@@ -54,7 +62,13 @@ pub struct Oracle {
 impl Oracle {
     /// Of no units yet.
     pub fn new(config: Config) -> Oracle {
-        Oracle { config, accesses: Vec::new(), places: Vec::new(), sizes: Sizes::default(), units: Vec::new() }
+        Oracle {
+            config,
+            accesses: Vec::new(),
+            places: Vec::new(),
+            sizes: Sizes::default(),
+            units: Vec::new(),
+        }
     }
 
     fn place(&mut self, unit: UnitId) -> &mut Option<Place> {
@@ -102,7 +116,12 @@ impl PlacementPolicy for Oracle {
         let capacity = room.capacity as usize;
         let mut units = std::mem::take(&mut self.units);
         units.clear();
-        units.extend((0..).zip(&self.places).filter(|(_, place)| place.is_some()).map(|(unit, _)| (self.heat(unit), unit)));
+        units.extend(
+            (0..)
+                .zip(&self.places)
+                .filter(|(_, place)| place.is_some())
+                .map(|(unit, _)| (self.heat(unit), unit)),
+        );
         // The most accessed come first; of equal ones those that are there.
         let is_slow = |unit: UnitId| self.places[unit as usize] == Some(Place::Slow);
         let by = |a: &(f32, UnitId), b: &(f32, UnitId)| -> Ordering {
@@ -150,10 +169,15 @@ impl PlacementPolicy for Oracle {
             }
             let size = self.sizes.of(unit);
             let (before, mut rest, mut made) = (moves.len(), to_go, 0);
-            while let Some(((_, other), after)) = rest.split_first().filter(|_| free + made < size) {
+            while let Some(((_, other), after)) = rest.split_first().filter(|_| free + made < size)
+            {
                 made += self.sizes.of(*other);
                 rest = after;
-                moves.push(Move { unit: *other, to: Place::Slow, reason: Reason::SwappedFor { unit } });
+                moves.push(Move {
+                    unit: *other,
+                    to: Place::Slow,
+                    reason: Reason::SwappedFor { unit },
+                });
             }
             let moved = u64::from(made) + u64::from(size);
             if free + made < size || left < moved {
@@ -162,7 +186,11 @@ impl PlacementPolicy for Oracle {
                 continue;
             }
             (to_go, free, left) = (rest, free + made - size, left - moved);
-            moves.push(Move { unit, to: Place::Fast, reason: Reason::Foretold { accesses: self.accesses[unit as usize] as u32 } });
+            moves.push(Move {
+                unit,
+                to: Place::Fast,
+                reason: Reason::Foretold { accesses: self.accesses[unit as usize] as u32 },
+            });
         }
         self.units = units;
     }
@@ -191,7 +219,9 @@ mod tests {
     /// Units 0 and 1 in the fast tier, with room for two; 2 to 4 in the slow one.
     fn five(config: Config) -> Oracle {
         let mut oracle = Oracle::new(config);
-        (0..5).for_each(|unit| oracle.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1));
+        (0..5).for_each(|unit| {
+            oracle.arrived(unit, if unit < 2 { Place::Fast } else { Place::Slow }, 1)
+        });
         oracle
     }
 
@@ -208,7 +238,10 @@ mod tests {
     fn the_most_accessed_are_there_and_equal_ones_stay() {
         let mut oracle = five(CONFIG);
         assert_eq!(decide(&mut oracle, &[3, 3, 3, 3, 3], 10), []);
-        assert_eq!(decide(&mut oracle, &[1, 2, 4, 0, 3], 10), [(0, Place::Slow), (2, Place::Fast), (1, Place::Slow), (4, Place::Fast)]);
+        assert_eq!(
+            decide(&mut oracle, &[1, 2, 4, 0, 3], 10),
+            [(0, Place::Slow), (2, Place::Fast), (1, Place::Slow), (4, Place::Fast)]
+        );
         // Units beyond the end are not accessed.
         assert_eq!(decide(&mut oracle, &[1, 2, 4], 10), [(4, Place::Slow), (1, Place::Fast)]);
         assert_eq!(decide(&mut oracle, &[], 10), []);
@@ -220,7 +253,10 @@ mod tests {
         assert_eq!(decide(&mut five(CONFIG), &next, 3), [(1, Place::Slow), (2, Place::Fast)]);
         let mut free = five(Config { free_moves: true, ..CONFIG });
         assert_eq!(decide(&mut free, &next, 0).len(), 4);
-        assert_eq!((free.move_cost(2, Place::Fast), five(CONFIG).move_cost(2, Place::Fast)), (0.0, 1.0));
+        assert_eq!(
+            (free.move_cost(2, Place::Fast), five(CONFIG).move_cost(2, Place::Fast)),
+            (0.0, 1.0)
+        );
     }
 
     #[test]
@@ -228,7 +264,13 @@ mod tests {
         let next = [2, 6, 10, 3, 9];
         let decide = |moves_max: u32| {
             let mut oracle = Oracle::new(CONFIG);
-            let units = [(Place::Fast, 2), (Place::Fast, 2), (Place::Slow, 4), (Place::Slow, 1), (Place::Slow, 3)];
+            let units = [
+                (Place::Fast, 2),
+                (Place::Fast, 2),
+                (Place::Slow, 4),
+                (Place::Slow, 1),
+                (Place::Slow, 3),
+            ];
             (0..).zip(units).for_each(|(unit, (place, size))| oracle.arrived(unit, place, size));
             oracle.foretold(&next);
             let mut moves = Vec::new();

@@ -64,7 +64,15 @@ pub struct Parameters {
 impl Default for Parameters {
     /// Units are huge pages, nothing is scaled, and nothing is slow.
     fn default() -> Parameters {
-        Parameters { unit_bytes: HUGE_PAGE, largest: 1, samples: 1.0, time: 1.0, slowness: 1.0, move_samples: 1.0, assigned: Vec::new() }
+        Parameters {
+            unit_bytes: HUGE_PAGE,
+            largest: 1,
+            samples: 1.0,
+            time: 1.0,
+            slowness: 1.0,
+            move_samples: 1.0,
+            assigned: Vec::new(),
+        }
     }
 }
 
@@ -83,7 +91,13 @@ impl Parameters {
     }
 
     fn of<C>(&self, policy: &str, config: C, settings: &[Setting<C>]) -> C {
-        configured(config, policy, settings, &self.assigned, Scale { samples: self.samples, time: self.time })
+        configured(
+            config,
+            policy,
+            settings,
+            &self.assigned,
+            Scale { samples: self.samples, time: self.time },
+        )
     }
 
     fn kernel(&self, config: kernel::Config) -> kernel::Config {
@@ -116,27 +130,47 @@ pub fn knobs(name: &str) -> Option<Vec<Knob>> {
 pub fn policy(name: &str, parameters: &Parameters) -> Option<Box<dyn PlacementPolicy>> {
     let unit_bytes = parameters.unit_bytes;
     let hotness = |config: histogram::Config| -> Box<dyn PlacementPolicy> {
-        Box::new(Hotness::new(parameters.of(name, memtis::as_published(config, unit_bytes, parameters.largest), histogram::SETTINGS)))
+        Box::new(Hotness::new(parameters.of(
+            name,
+            memtis::as_published(config, unit_bytes, parameters.largest),
+            histogram::SETTINGS,
+        )))
     };
     let hemem = |config: hemem::Config| -> Box<dyn PlacementPolicy> {
-        Box::new(HeMem::new(parameters.of(name, hemem::Config { unit_bytes, ..config }, hemem::SETTINGS)))
+        Box::new(HeMem::new(parameters.of(
+            name,
+            hemem::Config { unit_bytes, ..config },
+            hemem::SETTINGS,
+        )))
     };
     Some(match name {
         "first-touch" => Box::new(FirstTouch::published()),
         "autonuma" => {
-            let config = autonuma::Config { kernel: parameters.kernel(autonuma::CONFIG.kernel), ..autonuma::CONFIG };
+            let config = autonuma::Config {
+                kernel: parameters.kernel(autonuma::CONFIG.kernel),
+                ..autonuma::CONFIG
+            };
             Box::new(autonuma::AutoNuma::new(parameters.of(name, config, autonuma::SETTINGS)))
         }
         "autonuma-6" => {
-            let config = autonuma::TieringConfig { kernel: parameters.kernel(autonuma::TIERING.kernel), ..autonuma::TIERING };
-            Box::new(autonuma::Tiering::new(parameters.of(name, config, autonuma::TIERING_SETTINGS)))
+            let config = autonuma::TieringConfig {
+                kernel: parameters.kernel(autonuma::TIERING.kernel),
+                ..autonuma::TIERING
+            };
+            Box::new(autonuma::Tiering::new(parameters.of(
+                name,
+                config,
+                autonuma::TIERING_SETTINGS,
+            )))
         }
         "tpp" => {
-            let config = tpp::Config { kernel: parameters.kernel(tpp::CONFIG.kernel), ..tpp::CONFIG };
+            let config =
+                tpp::Config { kernel: parameters.kernel(tpp::CONFIG.kernel), ..tpp::CONFIG };
             Box::new(Tpp::new(parameters.of(name, config, tpp::SETTINGS)))
         }
         "nomad" => {
-            let config = nomad::Config { kernel: parameters.kernel(nomad::CONFIG.kernel), ..nomad::CONFIG };
+            let config =
+                nomad::Config { kernel: parameters.kernel(nomad::CONFIG.kernel), ..nomad::CONFIG };
             Box::new(nomad::Nomad::new(parameters.of(name, config, nomad::SETTINGS)))
         }
         "hemem" => hemem(hemem::CONFIG),
@@ -149,7 +183,11 @@ pub fn policy(name: &str, parameters: &Parameters) -> Option<Box<dyn PlacementPo
         "memtis-qc" => hotness(memtis::QUICK_COOLING),
         "jenga" => hotness(jenga::CONFIG),
         "terrace" => {
-            let config = gate::Config { slowness: parameters.slowness, move_samples: parameters.move_samples, ..gate::CONFIG };
+            let config = gate::Config {
+                slowness: parameters.slowness,
+                move_samples: parameters.move_samples,
+                ..gate::CONFIG
+            };
             Box::new(Gated::with(parameters.of(name, config, gate::SETTINGS)))
         }
         "oracle" => Box::new(Oracle::new(parameters.of(name, oracle::CONFIG, oracle::SETTINGS))),
@@ -167,14 +205,21 @@ mod tests {
     #[test]
     fn every_name_is_a_policy_of_that_name_and_every_knob_can_be_set() {
         for name in NAMES {
-            assert_eq!(policy(name, &Parameters::default()).map(|policy| policy.name()), Some(name));
+            assert_eq!(
+                policy(name, &Parameters::default()).map(|policy| policy.name()),
+                Some(name)
+            );
             let knobs = knobs(name).expect(name);
             let names: HashSet<_> = knobs.iter().map(|knob| knob.name).collect();
             assert_eq!(names.len(), knobs.len(), "{name}");
             for knob in knobs {
                 let text = |value: &str| format!("{name}.{}={value}", knob.name);
                 let mut parameters = Parameters::default();
-                assert!(["1", "1s", "on"].into_iter().any(|value| parameters.set(&text(value)).is_ok()), "{name}.{}", knob.name);
+                assert!(
+                    ["1", "1s", "on"].into_iter().any(|value| parameters.set(&text(value)).is_ok()),
+                    "{name}.{}",
+                    knob.name
+                );
                 assert!(policy(name, &parameters).is_some());
             }
         }
@@ -185,8 +230,17 @@ mod tests {
     fn a_misspelt_parameter_names_those_that_there_are() {
         let mut parameters = Parameters::default();
         let error = parameters.set("hemem.coolling=1024").unwrap_err().to_string();
-        assert_eq!(error, "hemem has no parameter \"coolling\": it has hot-reads, hot-writes, cooling, rate, late-shift");
-        assert!(parameters.set("heme.cooling=1024").unwrap_err().to_string().contains("first-touch, autonuma"));
+        assert_eq!(
+            error,
+            "hemem has no parameter \"coolling\": it has hot-reads, hot-writes, cooling, rate, late-shift"
+        );
+        assert!(
+            parameters
+                .set("heme.cooling=1024")
+                .unwrap_err()
+                .to_string()
+                .contains("first-touch, autonuma")
+        );
         assert!(parameters.assigned.is_empty());
     }
 
@@ -196,7 +250,13 @@ mod tests {
         let mut parameters = Parameters::of_units(512);
         assert_eq!((parameters.samples, parameters.unit_bytes), (0.05, 20.0 * HUGE_PAGE));
         parameters.set("memtis.cooling=120K").unwrap();
-        let of = |name: &str| parameters.of(name, memtis::as_published(memtis::CONFIG, parameters.unit_bytes, 1), histogram::SETTINGS);
+        let of = |name: &str| {
+            parameters.of(
+                name,
+                memtis::as_published(memtis::CONFIG, parameters.unit_bytes, 1),
+                histogram::SETTINGS,
+            )
+        };
         assert_eq!((of("memtis").cooling_samples, of("memtis").adapt_samples), (6_000, 5_000));
         assert_eq!(of("memtis-qc").cooling_samples, 100_000);
     }
@@ -222,14 +282,34 @@ mod tests {
         fn new(name: &str, capacity: u32, sizes: &[u32; UNITS]) -> Simulation {
             // So that things happen within a few hundred accesses.
             let largest = *sizes.iter().max().unwrap();
-            let parameters = Parameters { samples: 2e-4, time: 0.05, slowness: 3.0, largest, ..Parameters::of_units(24) };
+            let parameters = Parameters {
+                samples: 2e-4,
+                time: 0.05,
+                slowness: 3.0,
+                largest,
+                ..Parameters::of_units(24)
+            };
             let policy = policy(name, &parameters).expect(name);
             let (places, sizes) = (vec![None; UNITS], sizes.to_vec());
-            Simulation { policy, places, sizes, armed: HashSet::new(), capacity, touched: 0, written: 0, now_ns: 0, log: Vec::new() }
+            Simulation {
+                policy,
+                places,
+                sizes,
+                armed: HashSet::new(),
+                capacity,
+                touched: 0,
+                written: 0,
+                now_ns: 0,
+                log: Vec::new(),
+            }
         }
 
         fn used(&self) -> u32 {
-            let fast = self.places.iter().zip(&self.sizes).filter(|(place, _)| **place == Some(Place::Fast));
+            let fast = self
+                .places
+                .iter()
+                .zip(&self.sizes)
+                .filter(|(place, _)| **place == Some(Place::Fast));
             fast.map(|(_, size)| size).sum()
         }
 
@@ -275,28 +355,47 @@ mod tests {
             }
             if senses.foretold {
                 // As good as any.
-                let next: Vec<u32> = (0..40).map(|unit| unit * 7 % 11 + (self.now_ns / TICK_NS % 3) as u32 * (unit % 5)).collect();
+                let next: Vec<u32> = (0..40)
+                    .map(|unit| unit * 7 % 11 + (self.now_ns / TICK_NS % 3) as u32 * (unit % 5))
+                    .collect();
                 self.policy.foretold(&next);
             }
-            let mut moves = vec![Move { unit: 9, to: Place::Fast, reason: crate::placement::Reason::Idle }];
-            self.policy.decide(Room { capacity: self.capacity, used: self.used(), moves_max }, &mut moves);
+            let mut moves =
+                vec![Move { unit: 9, to: Place::Fast, reason: crate::placement::Reason::Idle }];
+            self.policy
+                .decide(Room { capacity: self.capacity, used: self.used(), moves_max }, &mut moves);
             let moved: u32 = moves.iter().map(|step| self.sizes[step.unit as usize]).sum();
-            assert!(moved <= moves_max, "{} moved {moved} of {moves_max}: {moves:?}", self.policy.name());
+            assert!(
+                moved <= moves_max,
+                "{} moved {moved} of {moves_max}: {moves:?}",
+                self.policy.name()
+            );
             for step in moves {
-                assert!(self.places[step.unit as usize].is_some_and(|place| place != step.to), "{step:?}");
+                assert!(
+                    self.places[step.unit as usize].is_some_and(|place| place != step.to),
+                    "{step:?}"
+                );
                 assert!(self.policy.move_cost(step.unit, step.to) >= 0.0);
                 self.moved(step.unit, step.to);
             }
             if senses.hints {
                 let mut units = vec![9];
                 self.policy.arm(&mut units);
-                assert!(units.iter().all(|unit| self.places[*unit as usize].is_some()), "{units:?}");
+                assert!(
+                    units.iter().all(|unit| self.places[*unit as usize].is_some()),
+                    "{units:?}"
+                );
                 self.armed.extend(units);
             }
         }
     }
 
-    fn run(name: &str, capacity: u32, sizes: &[u32; UNITS], steps: &[(u32, u32, u8, u32)]) -> Simulation {
+    fn run(
+        name: &str,
+        capacity: u32,
+        sizes: &[u32; UNITS],
+        steps: &[(u32, u32, u8, u32)],
+    ) -> Simulation {
         let mut simulation = Simulation::new(name, capacity, sizes);
         for (a, b, what, moves_max) in steps {
             match what {
@@ -355,7 +454,10 @@ mod tests {
         // Of the ten that are hot two are of three base units: together they fit still.
         let sizes = std::array::from_fn(|unit| if unit % 5 == 0 { 3 } else { 1 });
         // To count faults is too coarse for so few units.
-        for name in NAMES.into_iter().filter(|name| !policy(name, &Parameters::default()).unwrap().senses().hints) {
+        for name in NAMES
+            .into_iter()
+            .filter(|name| !policy(name, &Parameters::default()).unwrap().senses().hints)
+        {
             what_is_hot_comes_up(name, &sizes, 9);
         }
     }
@@ -371,7 +473,8 @@ mod tests {
                 random ^= random >> 7;
                 random ^= random << 17;
                 let unit = (random >> 11) % if n % 10 == 0 { 40 } else { 10 };
-                simulation.access(if n % 10 == 0 { unit as u32 } else { 28 + unit as u32 }, n % 7 == 0);
+                simulation
+                    .access(if n % 10 == 0 { unit as u32 } else { 28 + unit as u32 }, n % 7 == 0);
             }
             simulation.tick(moves_max);
         }

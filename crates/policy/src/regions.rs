@@ -143,8 +143,9 @@ impl Returns {
         }
         let rate = self.pages as f32 * 1_000.0 / elapsed_ms as f32;
         (self.since_ms, self.pages) = (now_ms, 0);
-        let towards =
-            |average: &mut f32, half_life_ms: f32| *average += (rate - *average) * (1.0 - (-(elapsed_ms as f32) / half_life_ms).exp2());
+        let towards = |average: &mut f32, half_life_ms: f32| {
+            *average += (rate - *average) * (1.0 - (-(elapsed_ms as f32) / half_life_ms).exp2())
+        };
         towards(&mut self.fast, Self::FAST_MS);
         towards(&mut self.slow, Self::SLOW_MS);
         let surge = self.fast > Self::TIMES * self.slow + Self::LEAST;
@@ -211,7 +212,12 @@ impl<M: Model> Regions<M> {
         self.kept.resize(self.seen.len(), false);
         self.by_heat.clear();
         let model = &self.model;
-        self.by_heat.extend(regions.iter().filter(|view| model.is_hot(view.region)).map(|view| (model.heat(view.region), *view)));
+        self.by_heat.extend(
+            regions
+                .iter()
+                .filter(|view| model.is_hot(view.region))
+                .map(|view| (model.heat(view.region), *view)),
+        );
         self.by_heat.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.region.cmp(&b.1.region)));
         let mut left = (resident_pages as f64 * KEPT_SHARE) as u64;
         self.helped = !self.by_heat.is_empty() || !model.is_sure();
@@ -262,9 +268,17 @@ impl<M: Model> VictimPolicy for Regions<M> {
         self.faults.probed(region, staged, touched, now_ms);
     }
 
-    fn rank(&mut self, now_ms: u64, pressure: Pressure, regions: &[RegionView], order: &mut Vec<Choice>) {
+    fn rank(
+        &mut self,
+        now_ms: u64,
+        pressure: Pressure,
+        regions: &[RegionView],
+        order: &mut Vec<Choice>,
+    ) {
         regions.iter().for_each(|view| self.see(view.region));
-        for (region, seen) in (0..).zip(&mut self.seen).filter(|(_, seen)| **seen != 0 && **seen != self.rankings) {
+        for (region, seen) in
+            (0..).zip(&mut self.seen).filter(|(_, seen)| **seen != 0 && **seen != self.rankings)
+        {
             *seen = 0;
             self.model.gone(region);
         }
@@ -282,7 +296,10 @@ impl<M: Model> VictimPolicy for Regions<M> {
         let stays = |choice: &Choice| pressure < KEPT_PRESSURE && kept[choice.region as usize];
         self.keyed.clear();
         self.keyed.extend(
-            order.iter().filter(|choice| !stays(choice)).map(|choice| (model.heat(choice.region) * faults.heat_of(choice.region), *choice)),
+            order
+                .iter()
+                .filter(|choice| !stays(choice))
+                .map(|choice| (model.heat(choice.region) * faults.heat_of(choice.region), *choice)),
         );
         // Stable: equals stay in the order of faults.
         self.keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -297,7 +314,14 @@ mod tests {
     use crate::live;
 
     fn views(n: u32) -> Vec<RegionView> {
-        (0..n).map(|region| RegionView { region, resident_pages: 512, evicted_pages: 0, expected: None }).collect()
+        (0..n)
+            .map(|region| RegionView {
+                region,
+                resident_pages: 512,
+                evicted_pages: 0,
+                expected: None,
+            })
+            .collect()
     }
 
     fn ranked(policy: &mut dyn VictimPolicy, pressure: Pressure, n: u32) -> Vec<u32> {
@@ -322,10 +346,16 @@ mod tests {
         for name in ["terrace", "jenga", "memtis", "memtis-qc"] {
             let mut policy = told(name);
             let calm = ranked(&mut *policy, 0, 200);
-            assert!(calm.iter().all(|region| *region >= 20) && calm.len() >= 80, "{name}: {calm:?}");
+            assert!(
+                calm.iter().all(|region| *region >= 20) && calm.len() >= 80,
+                "{name}: {calm:?}"
+            );
             let pressed = ranked(&mut *policy, KEPT_PRESSURE, 200);
             assert_eq!(pressed.len(), 200, "{name}");
-            assert!(pressed[180..].iter().all(|region| *region < 20), "{name}: the hottest come last: {pressed:?}");
+            assert!(
+                pressed[180..].iter().all(|region| *region < 20),
+                "{name}: the hottest come last: {pressed:?}"
+            );
         }
     }
 
@@ -381,11 +411,17 @@ mod tests {
     fn a_surge_of_returns_is_a_change() {
         let mut returns = Returns::default();
         let surges = |returns: &mut Returns, from_ms: u64, pages: u32| -> Vec<u64> {
-            (from_ms..from_ms + 5_000).step_by(20).filter(|now_ms| returns.count(pages, *now_ms)).collect()
+            (from_ms..from_ms + 5_000)
+                .step_by(20)
+                .filter(|now_ms| returns.count(pages, *now_ms))
+                .collect()
         };
         // 5,000 a second, from nothing; then as before, with less, and with four times as many.
         assert_eq!(surges(&mut returns, 0, 100).len(), 1);
-        assert!(surges(&mut returns, 5_000, 100).is_empty() && surges(&mut returns, 10_000, 60).is_empty());
+        assert!(
+            surges(&mut returns, 5_000, 100).is_empty()
+                && surges(&mut returns, 10_000, 60).is_empty()
+        );
         let found = surges(&mut returns, 15_000, 400);
         assert!(!found.is_empty() && found.len() < 3 && found[0] < 15_500, "{found:?}");
         let mut policy = told("terrace");

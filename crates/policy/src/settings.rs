@@ -46,18 +46,33 @@ impl Kind {
             // The longer ones first, which end like the shorter.
             Kind::Time => &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)],
             Kind::Bytes | Kind::Rate => &binary,
-            Kind::Switch => return [("off", 0.0), ("on", 1.0)].into_iter().find(|(word, _)| *word == text).map(|(_, value)| value),
+            Kind::Switch => {
+                return [("off", 0.0), ("on", 1.0)]
+                    .into_iter()
+                    .find(|(word, _)| *word == text)
+                    .map(|(_, value)| value);
+            }
         };
         let (number, unit) = units
             .iter()
-            .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix).or_else(|| text.strip_suffix(&suffix.to_lowercase()))?, *unit)))
+            .find_map(|(suffix, unit)| {
+                Some((
+                    text.strip_suffix(suffix)
+                        .or_else(|| text.strip_suffix(&suffix.to_lowercase()))?,
+                    *unit,
+                ))
+            })
             .unwrap_or((text, 1.0));
         // A time without a unit could be anything, except none.
         if self == Kind::Time && number == text && text != "0" {
             return None;
         }
         // Digits first: not what `f64` also reads, as `inf`.
-        let value = number.parse::<f64>().ok().filter(|_| number.starts_with(|first: char| first.is_ascii_digit()))? * unit;
+        let value = number
+            .parse::<f64>()
+            .ok()
+            .filter(|_| number.starts_with(|first: char| first.is_ascii_digit()))?
+            * unit;
         (value.is_finite() && (self != Kind::Share || value <= 1.0)).then_some(value)
     }
 
@@ -155,8 +170,14 @@ fn valid_names(valid: &[&'static str]) -> String {
 }
 
 /// Reads `policy.name=value`, with the parameters of a policy by its name.
-pub fn assignment(text: &str, policies: &[&'static str], knobs: impl Fn(&str) -> Vec<Knob>) -> Result<Assignment, Invalid> {
-    let parts = text.split_once('=').and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
+pub fn assignment(
+    text: &str,
+    policies: &[&'static str],
+    knobs: impl Fn(&str) -> Vec<Knob>,
+) -> Result<Assignment, Invalid> {
+    let parts = text
+        .split_once('=')
+        .and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
     let Some(((policy, name), value)) = parts else { return Err(Invalid::Form(text.to_owned())) };
     if !policies.contains(&policy) {
         return Err(Invalid::Policy { name: policy.to_owned(), valid: policies.to_vec() });
@@ -164,19 +185,37 @@ pub fn assignment(text: &str, policies: &[&'static str], knobs: impl Fn(&str) ->
     let knobs = knobs(policy);
     let (policy, name) = (policy.to_owned(), name.to_owned());
     let Some(knob) = knobs.iter().find(|knob| knob.name == name) else {
-        return Err(Invalid::Name { policy, name, valid: knobs.iter().map(|knob| knob.name).collect() });
+        return Err(Invalid::Name {
+            policy,
+            name,
+            valid: knobs.iter().map(|knob| knob.name).collect(),
+        });
     };
     match knob.kind.parse(value) {
         Some(value) => Ok(Assignment { policy, name, value }),
-        None => Err(Invalid::Value { policy, name, value: value.to_owned(), wanted: knob.kind.example() }),
+        None => Err(Invalid::Value {
+            policy,
+            name,
+            value: value.to_owned(),
+            wanted: knob.kind.example(),
+        }),
     }
 }
 
 /// `config` with what was assigned to the policy of that name, scaled.
-pub fn configured<C>(mut config: C, policy: &str, settings: &[Setting<C>], assignments: &[Assignment], scale: Scale) -> C {
+pub fn configured<C>(
+    mut config: C,
+    policy: &str,
+    settings: &[Setting<C>],
+    assignments: &[Assignment],
+    scale: Scale,
+) -> C {
     for setting in settings {
         // The last one counts.
-        let assigned = assignments.iter().rev().find(|given| given.policy == policy && given.name == setting.knob.name);
+        let assigned = assignments
+            .iter()
+            .rev()
+            .find(|given| given.policy == policy && given.name == setting.knob.name);
         let value = assigned.map_or_else(|| (setting.get)(&config), |given| given.value);
         (setting.set)(&mut config, setting.knob.kind.scaled(value, scale));
     }
@@ -209,7 +248,8 @@ mod tests {
         ] {
             let got = kind.parse(text);
             assert!(
-                got.zip(value).map_or(got == value, |(got, value)| (got - value).abs() < 1e-9 * value.max(1.0)),
+                got.zip(value).map_or(got == value, |(got, value)| (got - value).abs()
+                    < 1e-9 * value.max(1.0)),
                 "{kind:?} {text:?} is {got:?}"
             );
         }
@@ -242,29 +282,56 @@ mod tests {
 
     fn read(text: &str) -> Result<Assignment, Invalid> {
         assignment(text, &["memtis", "still"], |name| {
-            if name == "memtis" { SETTINGS.iter().map(|setting| setting.knob).collect() } else { Vec::new() }
+            if name == "memtis" {
+                SETTINGS.iter().map(|setting| setting.knob).collect()
+            } else {
+                Vec::new()
+            }
         })
     }
 
     #[test]
     fn what_is_set_is_scaled_like_what_is_not() {
-        let given: Vec<_> =
-            ["memtis.cooling=120K", "memtis.hot=3", "memtis.hot=5", "still.x=1"].iter().filter_map(|text| read(text).ok()).collect();
+        let given: Vec<_> = ["memtis.cooling=120K", "memtis.hot=3", "memtis.hot=5", "still.x=1"]
+            .iter()
+            .filter_map(|text| read(text).ok())
+            .collect();
         assert_eq!(given.len(), 3);
         let scale = Scale { samples: 0.1, time: 2.0 };
-        let config = configured(Config { cooling: 2_000_000, period_ns: 50, hot: 1 }, "memtis", &SETTINGS, &given, scale);
+        let config = configured(
+            Config { cooling: 2_000_000, period_ns: 50, hot: 1 },
+            "memtis",
+            &SETTINGS,
+            &given,
+            scale,
+        );
         assert_eq!(config, Config { cooling: 12_000, period_ns: 100, hot: 5 });
-        let other = configured(Config { cooling: 3, period_ns: 50, hot: 1 }, "memtis-qc", &SETTINGS, &given, scale);
+        let other = configured(
+            Config { cooling: 3, period_ns: 50, hot: 1 },
+            "memtis-qc",
+            &SETTINGS,
+            &given,
+            scale,
+        );
         assert_eq!(other, Config { cooling: 1, period_ns: 100, hot: 1 });
     }
 
     #[test]
     fn errors_say_what_is_valid() {
         let text = |given: &str| read(given).unwrap_err().to_string();
-        assert_eq!(text("memtis"), "\"memtis\" sets nothing: write POLICY.NAME=VALUE, as hemem.cooling=1024");
+        assert_eq!(
+            text("memtis"),
+            "\"memtis\" sets nothing: write POLICY.NAME=VALUE, as hemem.cooling=1024"
+        );
         assert_eq!(text("lru.cooling=1"), "no policy is called \"lru\": there are memtis, still");
-        assert_eq!(text("memtis.cool=1"), "memtis has no parameter \"cool\": it has cooling, period, hot");
+        assert_eq!(
+            text("memtis.cool=1"),
+            "memtis has no parameter \"cool\": it has cooling, period, hot"
+        );
         assert_eq!(text("still.cool=1"), "still has no parameter \"cool\": it has none");
-        assert_eq!(text("memtis.period=50"), "memtis.period cannot be \"50\": it is a time such as 50ms or 1s");
+        assert_eq!(
+            text("memtis.period=50"),
+            "memtis.period cannot be \"50\": it is a time such as 50ms or 1s"
+        );
     }
 }

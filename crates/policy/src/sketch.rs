@@ -99,7 +99,10 @@ mod tests {
         assert!(!sketch.add(8, 30));
         assert_eq!((sketch.count(7), sketch.count(8), sketch.count(9)), (9, 15, 0));
         assert!(sketch.add(9, 1));
-        assert_eq!((sketch.count(7), sketch.count(8), sketch.count(9), sketch.counted), (4, 7, 0, 20));
+        assert_eq!(
+            (sketch.count(7), sketch.count(8), sketch.count(9), sketch.counted),
+            (4, 7, 0, 20)
+        );
         sketch.take_one(7);
         assert_eq!(sketch.count(7), 3);
     }

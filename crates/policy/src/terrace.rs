@@ -84,7 +84,9 @@ impl Exposures {
     fn at(&mut self, age: u32) -> &[f32; SPEEDS] {
         if age != self.age {
             self.age = age;
-            self.of = std::array::from_fn(|speed| EPOCH * (1.0 - (-(age as f32) / HALF_LIVES[speed]).exp2()) / (1.0 - KEEP[speed]));
+            self.of = std::array::from_fn(|speed| {
+                EPOCH * (1.0 - (-(age as f32) / HALF_LIVES[speed]).exp2()) / (1.0 - KEEP[speed])
+            });
         }
         &self.of
     }
@@ -104,7 +106,8 @@ impl Record {
     fn rates(&self, exposures: &[f32; SPEEDS], size: f32) -> [f32; SPEEDS] {
         let (mut rates, mut slower, mut prior) = ([0.0; SPEEDS], 1.0, PRIOR);
         for speed in (0..SPEEDS).rev() {
-            rates[speed] = (self.counts[speed] + prior * slower) / (exposures[speed] * size + prior);
+            rates[speed] =
+                (self.counts[speed] + prior * slower) / (exposures[speed] * size + prior);
             (slower, prior) = (rates[speed], PRIOR_QUICKER);
         }
         rates
@@ -154,7 +157,16 @@ pub struct Terrace {
 
 impl Default for Terrace {
     fn default() -> Terrace {
-        Terrace { records: Vec::new(), present: 0, sizes: Sizes::default(), extent: 0, epoch: 1, in_epoch: 0.0, begun: 1, changed: 0.0 }
+        Terrace {
+            records: Vec::new(),
+            present: 0,
+            sizes: Sizes::default(),
+            extent: 0,
+            epoch: 1,
+            in_epoch: 0.0,
+            begun: 1,
+            changed: 0.0,
+        }
     }
 }
 
@@ -180,7 +192,8 @@ impl Terrace {
         if index >= self.records.len() {
             self.records.resize(index + 1, Record { born: ABSENT, ..Record::default() });
         }
-        self.records[index] = Record { weights: [EVEN; SPEEDS], born: self.epoch + 1, ..Record::default() };
+        self.records[index] =
+            Record { weights: [EVEN; SPEEDS], born: self.epoch + 1, ..Record::default() };
         self.sizes.set(unit, size);
         self.present += 1;
         self.extent += u64::from(size);
@@ -205,10 +218,13 @@ impl Terrace {
     /// Units that are there, and their heat.
     pub fn heats(&self) -> impl Iterator<Item = (UnitId, f32)> + '_ {
         let (mut exposures, mean) = (Exposures::new(), self.mean_size());
-        (0..).zip(&self.records).filter(|(_, record)| record.is_present()).map(move |(unit, record)| {
-            let rates = record.rates(exposures.at(record.age(self.epoch)), self.sizes.of(unit) as f32 / mean);
-            (unit, record.heat(&rates))
-        })
+        (0..).zip(&self.records).filter(|(_, record)| record.is_present()).map(
+            move |(unit, record)| {
+                let rates = record
+                    .rates(exposures.at(record.age(self.epoch)), self.sizes.of(unit) as f32 / mean);
+                (unit, record.heat(&rates))
+            },
+        )
     }
 
     /// The number of the present epoch. Heats only change with it.
@@ -228,8 +244,10 @@ impl Terrace {
 
     /// The end of an epoch.
     fn turn(&mut self) {
-        let (mut elsewhere, mut all, mut exposures, mean) = (0.0, 0.0, Exposures::new(), self.mean_size());
-        for (unit, record) in (0..).zip(&mut self.records).filter(|(_, record)| record.is_present()) {
+        let (mut elsewhere, mut all, mut exposures, mean) =
+            (0.0, 0.0, Exposures::new(), self.mean_size());
+        for (unit, record) in (0..).zip(&mut self.records).filter(|(_, record)| record.is_present())
+        {
             let size = self.sizes.of(unit) as f32 / mean;
             let rates = record.rates(exposures.at(record.age(self.epoch)), size);
             record.turn(&rates, size);
@@ -284,7 +302,10 @@ impl Model for Terrace {
 
     fn sampled(&mut self, unit: UnitId, weight: f32) {
         let (epoch, size) = (self.epoch, self.sizes.of(unit) as f32 / self.mean_size());
-        let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is_present()) else { return };
+        let Some(record) = self.records.get_mut(unit as usize).filter(|record| record.is_present())
+        else {
+            return;
+        };
         // What the second quickest average makes expect, of a unit with a past.
         let expected = record.counts[1] * (1.0 - KEEP[1]);
         // What does not count takes no time either.
@@ -326,7 +347,9 @@ impl Model for Terrace {
     /// Hotter than the average, and that no chance.
     fn is_hot(&self, unit: UnitId) -> bool {
         // By how much as much evidence of an average unit would vary.
-        let sure = |of: Evidence| of.heat > HOT_BEYOND && of.heat - 1.0 > HOT_SIGMAS * (of.variance / of.heat).sqrt();
+        let sure = |of: Evidence| {
+            of.heat > HOT_BEYOND && of.heat - 1.0 > HOT_SIGMAS * (of.variance / of.heat).sqrt()
+        };
         self.is_informed() && self.evidence(unit).is_some_and(sure)
     }
 }
@@ -386,7 +409,11 @@ mod tests {
         let mut load = Load::new();
         load.run(5 * UNITS, 100);
         assert!(load.found(100) > 0.98, "{}", load.found(100));
-        assert!(load.hot().iter().all(|unit| (100..180).contains(unit)) && load.hot().len() > 70, "{:?}", load.hot());
+        assert!(
+            load.hot().iter().all(|unit| (100..180).contains(unit)) && load.hot().len() > 70,
+            "{:?}",
+            load.hot()
+        );
     }
 
     #[test]
@@ -427,7 +454,11 @@ mod tests {
             assert!(!load.model.is_hot(unit), "{unit}");
         }
         // All keep their order; and most are still called hot, though they have only three of five samples that count meanwhile.
-        assert!(load.hot().len() * 4 >= before * 3 && load.found(0) > 0.95, "{} of {before}", load.hot().len());
+        assert!(
+            load.hot().len() * 4 >= before * 3 && load.found(0) > 0.95,
+            "{} of {before}",
+            load.hot().len()
+        );
     }
 
     /// A quarter of memory is pages of one base unit, the rest is huge ones of 64; a tenth of each is met nine times as often for its size as the rest.
@@ -461,11 +492,16 @@ mod tests {
             assert!((heat / truth - 1.0).abs() < 0.25, "{unit}: {heat}, {truth}");
         }
         let of_small = |hot: bool| {
-            let heats: Vec<f32> = model.heats().filter(|(unit, _)| *unit < small && is_hot(*unit) == hot).map(|(_, heat)| heat).collect();
+            let heats: Vec<f32> = model
+                .heats()
+                .filter(|(unit, _)| *unit < small && is_hot(*unit) == hot)
+                .map(|(_, heat)| heat)
+                .collect();
             heats.iter().sum::<f32>() / heats.len() as f32
         };
         assert!(
-            (of_small(true) / (9.0 * cold) - 1.0).abs() < 0.2 && (of_small(false) / cold - 1.0).abs() < 0.2,
+            (of_small(true) / (9.0 * cold) - 1.0).abs() < 0.2
+                && (of_small(false) / cold - 1.0).abs() < 0.2,
             "{} {}",
             of_small(true),
             of_small(false)

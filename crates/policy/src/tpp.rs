@@ -29,8 +29,12 @@ pub struct Config {
 }
 
 /// The policy named `tpp`.
-pub const CONFIG: Config =
-    Config { kernel: kernel::Config { arm_demoted: true, ..kernel::CONFIG }, demotion: 0.02, high: kernel::HIGH, referenced_first: false };
+pub const CONFIG: Config = Config {
+    kernel: kernel::Config { arm_demoted: true, ..kernel::CONFIG },
+    demotion: 0.02,
+    high: kernel::HIGH,
+    referenced_first: false,
+};
 
 /// What can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
@@ -40,27 +44,47 @@ pub const SETTINGS: &[Setting<Config>] = &[
         set: |config, value| config.kernel.scan_bytes = value,
     },
     Setting {
-        knob: Knob { name: "scan-period", about: "time from one scan to the next", kind: Kind::Time },
+        knob: Knob {
+            name: "scan-period",
+            about: "time from one scan to the next",
+            kind: Kind::Time,
+        },
         get: |config| config.kernel.scan_ns as f64,
         set: |config, value| config.kernel.scan_ns = value as u64,
     },
     Setting {
-        knob: Knob { name: "demotion", about: "the share of the fast tier that demotion keeps free", kind: Kind::Share },
+        knob: Knob {
+            name: "demotion",
+            about: "the share of the fast tier that demotion keeps free",
+            kind: Kind::Share,
+        },
         get: |config| config.demotion,
         set: |config, value| config.demotion = value,
     },
     Setting {
-        knob: Knob { name: "high", about: "the share of the fast tier that promotion leaves free", kind: Kind::Share },
+        knob: Knob {
+            name: "high",
+            about: "the share of the fast tier that promotion leaves free",
+            kind: Kind::Share,
+        },
         get: |config| config.high,
         set: |config, value| config.high = value,
     },
     Setting {
-        knob: Knob { name: "waits", about: "a promotion without room waits for it", kind: Kind::Switch },
+        knob: Knob {
+            name: "waits",
+            about: "a promotion without room waits for it",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.kernel.waits)),
         set: |config, value| config.kernel.waits = value != 0.0,
     },
     Setting {
-        knob: Knob { name: "referenced-first", about: "a page's first fault only marks it, as in the patch", kind: Kind::Switch },
+        knob: Knob {
+            name: "referenced-first",
+            about: "a page's first fault only marks it, as in the patch",
+            kind: Kind::Switch,
+        },
         get: |config| f64::from(u8::from(config.referenced_first)),
         set: |config, value| config.referenced_first = value != 0.0,
     },
@@ -131,7 +155,11 @@ impl PlacementPolicy for Tpp {
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
         moves.clear();
         self.kernel.decide(room);
-        self.kernel.make_room(self.kernel.kept_free(self.config.demotion, self.config.high), room, moves);
+        self.kernel.make_room(
+            self.kernel.kept_free(self.config.demotion, self.config.high),
+            room,
+            moves,
+        );
     }
 
     fn moved(&mut self, unit: UnitId, to: Place) {
@@ -150,7 +178,9 @@ mod tests {
     /// 100 units in a fast tier that has room for them, and 10 in the slow one.
     fn tpp(config: Config) -> Tpp {
         let mut tpp = Tpp::new(config);
-        (0..110).for_each(|unit| tpp.arrived(unit, if unit < 100 { Place::Fast } else { Place::Slow }, 1));
+        (0..110).for_each(|unit| {
+            tpp.arrived(unit, if unit < 100 { Place::Fast } else { Place::Slow }, 1)
+        });
         tpp
     }
 
@@ -163,7 +193,8 @@ mod tests {
 
     #[test]
     fn two_percent_are_kept_free_and_the_second_fault_promotes() {
-        let mut tpp = tpp(Config { kernel: kernel::Config { waits: false, ..CONFIG.kernel }, ..CONFIG });
+        let mut tpp =
+            tpp(Config { kernel: kernel::Config { waits: false, ..CONFIG.kernel }, ..CONFIG });
         assert_eq!(decide(&mut tpp, 100), [(0, Place::Slow), (1, Place::Slow)]);
         assert_eq!(decide(&mut tpp, 98), []);
         assert!(!tpp.hinted(100, false));
@@ -194,7 +225,10 @@ mod tests {
     fn in_the_patch_it_takes_three_faults() {
         let mut tpp = tpp(Config { referenced_first: true, ..CONFIG });
         decide(&mut tpp, 100);
-        assert_eq!([tpp.hinted(100, false), tpp.hinted(100, false), tpp.hinted(100, false)], [false, false, true]);
+        assert_eq!(
+            [tpp.hinted(100, false), tpp.hinted(100, false), tpp.hinted(100, false)],
+            [false, false, true]
+        );
     }
 
     #[test]

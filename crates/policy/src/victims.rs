@@ -65,8 +65,15 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 7] =
-        [Reason::Cold, Reason::Pressed, Reason::Probation, Reason::Probed, Reason::Asked, Reason::Denser, Reason::Stress];
+    pub const ALL: [Reason; 7] = [
+        Reason::Cold,
+        Reason::Pressed,
+        Reason::Probation,
+        Reason::Probed,
+        Reason::Asked,
+        Reason::Denser,
+        Reason::Stress,
+    ];
 
     /// As reports name it.
     pub fn name(self) -> &'static str {
@@ -109,7 +116,13 @@ pub trait VictimPolicy: Send {
     fn probed(&mut self, region: RegionId, staged: u32, touched: u32, now_ms: u64);
     /// Clears `order` and fills it with the regions to take victims from, best victim first. Regions to be left alone for now
     /// are not in it. Regions without resident pages never are.
-    fn rank(&mut self, now_ms: u64, pressure: Pressure, regions: &[RegionView], order: &mut Vec<Choice>);
+    fn rank(
+        &mut self,
+        now_ms: u64,
+        pressure: Pressure,
+        regions: &[RegionView],
+        order: &mut Vec<Choice>,
+    );
 }
 
 /// What was touched within this time is never evicted, ms: it would stop the program (`facts/traps.md`, Scale: livelock).
@@ -235,7 +248,11 @@ mod tests {
         assert_eq!(passed(0, false, Writes::Unwatched, 0), Passed::Watch);
         assert_eq!(passed(0, false, Writes::None, 0), Passed::Take);
         assert_eq!(passed(0, false, Writes::Some, 0), Passed::Returns(WRITTEN_RETURNS));
-        assert_eq!(passed(0, false, Writes::Some, 1), Passed::Take, "nobody asks when room is needed now");
+        assert_eq!(
+            passed(0, false, Writes::Some, 1),
+            Passed::Take,
+            "nobody asks when room is needed now"
+        );
     }
 
     #[test]

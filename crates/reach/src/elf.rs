@@ -47,7 +47,9 @@ pub(crate) fn foreign(file: &mut File) -> Option<Cause> {
 }
 
 fn is_glibc_loader(name: &[u8]) -> bool {
-    [b"ld-linux".as_slice(), b"ld64.so", b"ld.so", b"ld-2."].iter().any(|start| name.starts_with(start))
+    [b"ld-linux".as_slice(), b"ld64.so", b"ld.so", b"ld-2."]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 struct Segments {
@@ -64,7 +66,11 @@ struct Segment {
 
 impl Segments {
     fn of(file: &mut File) -> Option<Segments> {
-        Some(Segments { offset: file.offset(32)?, bytes: file.u16(54)?.into(), count: file.u16(56)?.into() })
+        Some(Segments {
+            offset: file.offset(32)?,
+            bytes: file.u16(54)?.into(),
+            count: file.u16(56)?.into(),
+        })
     }
 
     fn nth(&self, file: &mut File, number: u64, kind: u32) -> Option<Segment> {
@@ -72,7 +78,11 @@ impl Segments {
         if file.u32(at)? != kind {
             return None;
         }
-        Some(Segment { offset: file.offset(at + 8)?, address: file.u64(at + 16)?, bytes: file.offset(at + 32)? })
+        Some(Segment {
+            offset: file.offset(at + 8)?,
+            address: file.u64(at + 16)?,
+            bytes: file.offset(at + 32)?,
+        })
     }
 
     fn find(&self, file: &mut File, kind: u32) -> Option<Segment> {
@@ -83,7 +93,8 @@ impl Segments {
     fn offset_of(&self, file: &mut File, address: u64) -> Option<u64> {
         (0..self.count).find_map(|number| {
             let segment = self.nth(file, number, LOADED)?;
-            let within = address.checked_sub(segment.address).filter(|within| *within < segment.bytes)?;
+            let within =
+                address.checked_sub(segment.address).filter(|within| *within < segment.bytes)?;
             Some(segment.offset + within)
         })
     }
@@ -109,7 +120,15 @@ fn instrumented(file: &mut File, segments: &Segments) -> Option<Cause> {
         None if !dynamic.defines(file, b"malloc\0") => return None,
         None => {
             let by_hash = SANITIZERS.iter().find(|(_, start, _)| dynamic.defines(file, start));
-            by_hash.or_else(|| SANITIZERS.get(Symbols::of(file)?.find(file, &SANITIZERS.map(|(_, start, _)| start), b"san_init\0")?))?.2
+            by_hash
+                .or_else(|| {
+                    SANITIZERS.get(Symbols::of(file)?.find(
+                        file,
+                        &SANITIZERS.map(|(_, start, _)| start),
+                        b"san_init\0",
+                    )?)
+                })?
+                .2
         }
     };
     // Our own recorder in place of a sanitizer, which passes malloc on.
@@ -141,7 +160,13 @@ impl Dynamic {
             None::<()>
         });
         let mut offset = |which: usize| segments.offset_of(file, found[which]?);
-        Some(Dynamic { names: offset(0)?, symbols: offset(1)?, gnu_hash: offset(2), hash: offset(3), entries })
+        Some(Dynamic {
+            names: offset(0)?,
+            symbols: offset(1)?,
+            gnu_hash: offset(2),
+            hash: offset(3),
+            entries,
+        })
     }
 
     fn sanitizer_library(&self, file: &mut File) -> Option<&'static str> {
@@ -173,8 +198,11 @@ impl Dynamic {
     }
 
     fn by_gnu_hash(&self, file: &mut File, table: u64, name: &[u8]) -> Option<()> {
-        let wanted = name[..name.len() - 1].iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()));
-        let (buckets, first, filter_words, shift) = (file.u32(table)?, file.u32(table + 4)?, file.u32(table + 8)?, file.u32(table + 12)?);
+        let wanted = name[..name.len() - 1]
+            .iter()
+            .fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add((*byte).into()));
+        let (buckets, first, filter_words, shift) =
+            (file.u32(table)?, file.u32(table + 4)?, file.u32(table + 8)?, file.u32(table + 12)?);
         if buckets == 0 || filter_words == 0 {
             return None;
         }
@@ -239,7 +267,11 @@ const SYMBOL_BYTES: u64 = 24;
 const NAME_BYTES: usize = 24;
 
 /// Calls `each` with tag and value of the entries, until it finds something.
-fn each_entry<T>(file: &mut File, entries: &Segment, each: &mut dyn FnMut(&mut File, u64, u64) -> Option<T>) -> Option<T> {
+fn each_entry<T>(
+    file: &mut File,
+    entries: &Segment,
+    each: &mut dyn FnMut(&mut File, u64, u64) -> Option<T>,
+) -> Option<T> {
     for entry in 0..(entries.bytes / 16).min(MOST_ENTRIES) {
         let at = entries.offset + entry * 16;
         let (tag, value) = (file.u64(at)?, file.u64(at + 8)?);
@@ -264,7 +296,8 @@ struct Symbols {
 impl Symbols {
     fn of(file: &mut File) -> Option<Symbols> {
         const SYMBOL_TABLE: u32 = 2;
-        let (sections, bytes, count) = (file.offset(40)?, u64::from(file.u16(58)?), u64::from(file.u16(60)?));
+        let (sections, bytes, count) =
+            (file.offset(40)?, u64::from(file.u16(58)?), u64::from(file.u16(60)?));
         let section = |number: u64| sections + number * bytes;
         let table = (0..count).map(section).find(|at| file.u32(at + 4) == Some(SYMBOL_TABLE))?;
         let names = section(file.u32(table + 40)?.into());
@@ -306,13 +339,16 @@ impl Symbols {
         }
         (0..self.bytes / SYMBOL_BYTES).any(|symbol| {
             let at = self.offset + symbol * SYMBOL_BYTES;
-            file.u32(at).map(u64::from) == Some(begins) && file.u16(at + 6).is_some_and(|section| section != 0)
+            file.u32(at).map(u64::from) == Some(begins)
+                && file.u16(at + 6).is_some_and(|section| section != 0)
         })
     }
 }
 
 fn position(text: &[u8], wanted: &[u8]) -> Option<usize> {
     // SAFETY: both are valid for reads of their lengths; the call keeps nothing.
-    let found = unsafe { libc::memmem(text.as_ptr().cast(), text.len(), wanted.as_ptr().cast(), wanted.len()) };
+    let found = unsafe {
+        libc::memmem(text.as_ptr().cast(), text.len(), wanted.as_ptr().cast(), wanted.len())
+    };
     (!found.is_null()).then(|| found as usize - text.as_ptr() as usize)
 }

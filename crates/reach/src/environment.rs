@@ -42,7 +42,9 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 /// Whether a variable is LD_PRELOAD and has a library of this file name in it.
 pub fn preloads(variable: &[u8], library: &[u8]) -> bool {
-    variable.strip_prefix(PRELOAD).is_some_and(|list| libraries(list).any(|(_, name)| file_name(name) == library))
+    variable
+        .strip_prefix(PRELOAD)
+        .is_some_and(|list| libraries(list).any(|(_, name)| file_name(name) == library))
 }
 
 /// The libraries of a list as the loader takes them apart, each with the separator before it.
@@ -50,7 +52,10 @@ fn libraries(list: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = list;
     core::iter::from_fn(move || {
         let begins = rest.iter().position(|byte| !b" :".contains(byte))?;
-        let len = rest[begins..].iter().position(|byte| b" :".contains(byte)).unwrap_or(rest.len() - begins);
+        let len = rest[begins..]
+            .iter()
+            .position(|byte| b" :".contains(byte))
+            .unwrap_or(rest.len() - begins);
         let (separator, name) = (&rest[..begins], &rest[begins..begins + len]);
         rest = &rest[begins + len..];
         Some((separator, name))
@@ -66,7 +71,12 @@ const MORE_WORDS: usize = 4096;
 ///
 /// # Safety
 /// The list and its strings must stay as they are meanwhile.
-pub unsafe fn without<R>(environment: Strings, library: &[u8], dropped: &[u8], execute: impl FnOnce(Strings) -> R) -> R {
+pub unsafe fn without<R>(
+    environment: Strings,
+    library: &[u8],
+    dropped: &[u8],
+    execute: impl FnOnce(Strings) -> R,
+) -> R {
     let (mut count, mut bytes) = (1, 0);
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(environment) } {
@@ -77,7 +87,9 @@ pub unsafe fn without<R>(environment: Strings, library: &[u8], dropped: &[u8], e
     }
     let words = count + bytes.div_ceil(size_of::<usize>());
     // SAFETY: the caller's promise.
-    let filled = |room: &mut [MaybeUninit<usize>]| unsafe { fill(room, count, environment, library, dropped) };
+    let filled = |room: &mut [MaybeUninit<usize>]| unsafe {
+        fill(room, count, environment, library, dropped)
+    };
     if words <= FEW_WORDS {
         return execute(filled(&mut [const { MaybeUninit::uninit() }; FEW_WORDS]));
     }
@@ -99,9 +111,13 @@ fn large<R>(
     const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
     const KIND: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new private mapping at an address of the kernel's choice disturbs nothing.
-    let Ok(start) = (unsafe { syscall!(Sysno::mmap, 0, len, ACCESS, KIND, -1isize, 0) }) else { return execute(environment) };
+    let Ok(start) = (unsafe { syscall!(Sysno::mmap, 0, len, ACCESS, KIND, -1isize, 0) }) else {
+        return execute(environment);
+    };
     // SAFETY: a mapping of that length, made here, which nobody else knows.
-    let result = execute(filled(unsafe { core::slice::from_raw_parts_mut(start as *mut MaybeUninit<usize>, words) }));
+    let result = execute(filled(unsafe {
+        core::slice::from_raw_parts_mut(start as *mut MaybeUninit<usize>, words)
+    }));
     // SAFETY: as above; the call is over. After a success this is not reached: a child of vfork
     // then leaves the mapping behind.
     let _ = unsafe { syscall!(Sysno::munmap, start, len) };
@@ -114,7 +130,13 @@ fn large<R>(
 /// # Safety
 /// As for [`without`]. `count` is the number of strings and one more, and behind so many words there
 /// is room for all variables LD_PRELOAD as they are, with their NULs.
-unsafe fn fill(room: &mut [MaybeUninit<usize>], count: usize, environment: Strings, library: &[u8], dropped: &[u8]) -> Strings {
+unsafe fn fill(
+    room: &mut [MaybeUninit<usize>],
+    count: usize,
+    environment: Strings,
+    library: &[u8],
+    dropped: &[u8],
+) -> Strings {
     let (list, text) = room.split_at_mut(count);
     let mut text = text.as_mut_ptr().cast::<u8>();
     let mut at = 0;
@@ -139,7 +161,8 @@ unsafe fn fill(room: &mut [MaybeUninit<usize>], count: usize, environment: Strin
             }
         };
         let mut any = false;
-        for (separator, name) in libraries(preloads).filter(|(_, name)| file_name(name) != library) {
+        for (separator, name) in libraries(preloads).filter(|(_, name)| file_name(name) != library)
+        {
             put(if any { separator } else { PRELOAD });
             put(name);
             any = true;
@@ -164,8 +187,13 @@ mod tests {
     use std::vec::Vec;
 
     fn without(environment: &[&str]) -> Vec<String> {
-        let environment: Vec<CString> = environment.iter().map(|variable| CString::new(*variable).unwrap()).collect();
-        let list: Vec<*const c_char> = environment.iter().map(|variable| variable.as_ptr()).chain([std::ptr::null()]).collect();
+        let environment: Vec<CString> =
+            environment.iter().map(|variable| CString::new(*variable).unwrap()).collect();
+        let list: Vec<*const c_char> = environment
+            .iter()
+            .map(|variable| variable.as_ptr())
+            .chain([std::ptr::null()])
+            .collect();
         // SAFETY: a list made just now, and one made from it.
         unsafe {
             super::without(list.as_ptr(), b"libterrace.so", b"TERRACE_RUN_DIR=", |changed| {
@@ -178,9 +206,16 @@ mod tests {
     fn the_users_preloads_stay_in_their_order() {
         assert_eq!(without(&["A=1", "LD_PRELOAD=/x/libterrace.so", "B=2"]), ["A=1", "B=2"]);
         assert_eq!(without(&["LD_PRELOAD=/x/libterrace.so:b.so c.so"]), ["LD_PRELOAD=b.so c.so"]);
-        assert_eq!(without(&["LD_PRELOAD=a.so:/x/libterrace.so c.so:d.so"]), ["LD_PRELOAD=a.so c.so:d.so"]);
         assert_eq!(
-            without(&["LD_PRELOAD= :libterrace.so:: /y/libterrace.so ", "TERRACE_RUN_DIR=/x", "TERRACE_DRAM=1G"]),
+            without(&["LD_PRELOAD=a.so:/x/libterrace.so c.so:d.so"]),
+            ["LD_PRELOAD=a.so c.so:d.so"]
+        );
+        assert_eq!(
+            without(&[
+                "LD_PRELOAD= :libterrace.so:: /y/libterrace.so ",
+                "TERRACE_RUN_DIR=/x",
+                "TERRACE_DRAM=1G"
+            ]),
             ["TERRACE_DRAM=1G"]
         );
         assert_eq!(
@@ -193,7 +228,8 @@ mod tests {
     #[test]
     fn environments_of_any_size_are_changed() {
         for (count, len) in [(3, 3000), (600, 10), (5000, 3), (2, 40_000)] {
-            let mut all: Vec<String> = (0..count).map(|number| format!("V{number}={}", "x".repeat(len))).collect();
+            let mut all: Vec<String> =
+                (0..count).map(|number| format!("V{number}={}", "x".repeat(len))).collect();
             let kept = all.clone();
             all.insert(1, format!("LD_PRELOAD=libterrace.so:{}", "y".repeat(len)));
             let changed = without(&all.iter().map(String::as_str).collect::<Vec<_>>());

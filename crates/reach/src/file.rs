@@ -47,7 +47,10 @@ impl File {
         let mut about = MaybeUninit::<libc::stat>::uninit();
         let flags = place.flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
         // SAFETY: the kernel checks the path's address; the buffer is ours to write.
-        unsafe { syscall!(Sysno::newfstatat, place.directory, place.path, about.as_mut_ptr(), flags) }.ok()?;
+        unsafe {
+            syscall!(Sysno::newfstatat, place.directory, place.path, about.as_mut_ptr(), flags)
+        }
+        .ok()?;
         // SAFETY: the call succeeded and so filled it.
         let about = unsafe { about.assume_init() };
         // What is opened otherwise may wait, or do something.
@@ -63,7 +66,8 @@ impl File {
             Err(_) if flags & libc::AT_EMPTY_PATH != 0 => {
                 let link = Link::of(place.directory);
                 // SAFETY: the path is NUL-terminated and lives.
-                unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, link.path.as_ptr(), HOW, 0) }.ok()? as i32
+                unsafe { syscall!(Sysno::openat, libc::AT_FDCWD, link.path.as_ptr(), HOW, 0) }
+                    .ok()? as i32
             }
             Err(_) => return None,
         };
@@ -124,7 +128,16 @@ impl File {
         let link = Link::of(self.fd);
         let mut path = [0u8; WINDOW_BYTES];
         // SAFETY: the link's path is NUL-terminated; the buffer is ours to write.
-        let len = unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, link.path.as_ptr(), path.as_mut_ptr(), path.len()) }.ok()?;
+        let len = unsafe {
+            syscall!(
+                Sysno::readlinkat,
+                libc::AT_FDCWD,
+                link.path.as_ptr(),
+                path.as_mut_ptr(),
+                path.len()
+            )
+        }
+        .ok()?;
         path[..len].rsplit(|byte| *byte == b'/').next().map(Name::new)
     }
 
@@ -140,9 +153,14 @@ impl File {
         let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
         let setuid = about.st_mode & libc::S_ISUID != 0 && about.st_uid != user;
         // Without group execution the bit means mandatory locking, not setgid.
-        let setgid = about.st_mode & libc::S_ISGID != 0 && about.st_mode & libc::S_IXGRP != 0 && about.st_gid != group;
+        let setgid = about.st_mode & libc::S_ISGID != 0
+            && about.st_mode & libc::S_IXGRP != 0
+            && about.st_gid != group;
         let capabilities = user != 0 && self.has_capabilities();
-        if !(setuid || setgid || capabilities) || self.is_mounted_nosuid() || ((setuid || setgid) && !capabilities && no_new_privileges()) {
+        if !(setuid || setgid || capabilities)
+            || self.is_mounted_nosuid()
+            || ((setuid || setgid) && !capabilities && no_new_privileges())
+        {
             return None;
         }
         Some(match (setuid, setgid) {
@@ -155,7 +173,8 @@ impl File {
     fn has_capabilities(&self) -> bool {
         // SAFETY: the name is NUL-terminated; a null buffer of length 0 asks for the attribute's
         // size only.
-        let size = unsafe { syscall!(Sysno::fgetxattr, self.fd, c"security.capability".as_ptr(), 0, 0) };
+        let size =
+            unsafe { syscall!(Sysno::fgetxattr, self.fd, c"security.capability".as_ptr(), 0, 0) };
         size.is_ok_and(|size| size > 0)
     }
 
@@ -164,7 +183,8 @@ impl File {
         // SAFETY: the buffer is ours to write, and read only if the call succeeded and so filled
         // it.
         unsafe {
-            syscall!(Sysno::fstatfs, self.fd, about.as_mut_ptr()).is_ok() && about.assume_init().f_flags as u64 & libc::ST_NOSUID != 0
+            syscall!(Sysno::fstatfs, self.fd, about.as_mut_ptr()).is_ok()
+                && about.assume_init().f_flags as u64 & libc::ST_NOSUID != 0
         }
     }
 }
@@ -174,7 +194,9 @@ fn read(fd: i32, buffer: &mut [u8], offset: u64) -> Option<usize> {
     while len < buffer.len() {
         let rest = &mut buffer[len..];
         // SAFETY: the buffer is exclusively ours for the call.
-        match unsafe { syscall!(Sysno::pread64, fd, rest.as_mut_ptr(), rest.len(), offset + len as u64) } {
+        match unsafe {
+            syscall!(Sysno::pread64, fd, rest.as_mut_ptr(), rest.len(), offset + len as u64)
+        } {
             Ok(0) => break,
             Ok(more) => len += more,
             Err(syscalls::Errno::EINTR) => {}

@@ -107,7 +107,11 @@ pub struct Environment<'a> {
 
 /// Tells why a preload cannot come into the program at `place`, or `None` if it can. `through` is
 /// called with each interpreter that runs it, the outermost first.
-pub fn out_of_reach(place: Place<'_>, environment: Environment<'_>, through: &mut dyn FnMut(&[u8])) -> Option<Cause> {
+pub fn out_of_reach(
+    place: Place<'_>,
+    environment: Environment<'_>,
+    through: &mut dyn FnMut(&[u8]),
+) -> Option<Cause> {
     if environment.audited {
         return Some(Cause::Audited);
     }
@@ -116,7 +120,11 @@ pub fn out_of_reach(place: Place<'_>, environment: Environment<'_>, through: &mu
     for _ in 0..=SCRIPT_DEPTH {
         let start = file.start()?;
         let Some(line) = start.strip_prefix(b"#!") else {
-            return if start.starts_with(b"\x7fELF") { file.privileged().or_else(|| elf::foreign(&mut file)) } else { None };
+            return if start.starts_with(b"\x7fELF") {
+                file.privileged().or_else(|| elf::foreign(&mut file))
+            } else {
+                None
+            };
         };
         match script::interpreter(line, environment.path, &mut named)? {
             Interpreter::EmptyEnvironment => return Some(Cause::ClearedEnvironment),

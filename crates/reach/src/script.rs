@@ -55,14 +55,19 @@ pub(crate) enum Interpreter {
 
 /// What a `#!` line (without the `#!`) runs in the end: `env` is looked through, as it hands its
 /// environment on.
-pub(crate) fn interpreter(line: &[u8], path: Option<&[u8]>, found: &mut Path) -> Option<Interpreter> {
+pub(crate) fn interpreter(
+    line: &[u8],
+    path: Option<&[u8]>,
+    found: &mut Path,
+) -> Option<Interpreter> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let named = words.next()?;
     if named.rsplit(|byte| *byte == b'/').next() != Some(b"env") {
         return found.set(&[named]).then_some(Interpreter::Named);
     }
-    let mut rest = words.map(|word| word.strip_prefix(b"-S").unwrap_or(word)).filter(|word| !word.is_empty());
+    let mut rest =
+        words.map(|word| word.strip_prefix(b"-S").unwrap_or(word)).filter(|word| !word.is_empty());
     loop {
         match rest.next()? {
             b"-" | b"-i" | b"--ignore-environment" => return Some(Interpreter::EmptyEnvironment),

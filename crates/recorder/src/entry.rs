@@ -103,7 +103,12 @@ fn made(recorder: &mut Recorder, object: usize, size: usize, usable: usize, retu
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn terrace_recorder_born(object: usize, size: usize, usable: usize, return_address: usize) {
+extern "C" fn terrace_recorder_born(
+    object: usize,
+    size: usize,
+    usable: usize,
+    return_address: usize,
+) {
     thread(|own| with(own, |recorder| made(recorder, object, size, usable, return_address)));
 }
 
@@ -120,7 +125,14 @@ extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
 
 /// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is gone.
 #[unsafe(no_mangle)]
-extern "C" fn terrace_recorder_arrives(leaver: u64, before: usize, object: usize, size: usize, usable: usize, return_address: usize) {
+extern "C" fn terrace_recorder_arrives(
+    leaver: u64,
+    before: usize,
+    object: usize,
+    size: usize,
+    usable: usize,
+    return_address: usize,
+) {
     thread(|own| {
         with(own, |recorder| {
             let id = leaver as u32;
@@ -160,13 +172,14 @@ extern "C" fn terrace_recorder_ends() {
 extern "C" fn terrace_recorder_begins() {
     thread(|own| {
         own.inside.set(true);
-        let begun = Settings::read(|name| std::env::var(name).ok()).and_then(|settings| match settings {
-            Some(settings) => {
-                begin(settings)?;
-                Ok(true)
-            }
-            None => Ok(false),
-        });
+        let begun =
+            Settings::read(|name| std::env::var(name).ok()).and_then(|settings| match settings {
+                Some(settings) => {
+                    begin(settings)?;
+                    Ok(true)
+                }
+                None => Ok(false),
+            });
         own.inside.set(false);
         match begun {
             Ok(begun) => ON.store(begun, Release),
@@ -182,9 +195,12 @@ extern "C" fn terrace_recorder_begins() {
 fn begin(settings: Settings) -> Result<(), String> {
     let (start, shown) = (settings.start, settings.file.display().to_string());
     let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let command = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    let command: Vec<String> = command.collect::<Vec<_>>().into_iter().rev().skip(1).rev().collect();
-    let recorder = Recorder::new(settings, std::process::id(), command, name_of).map_err(|error| format!("{shown}: {error}"))?;
+    let command =
+        command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let command: Vec<String> =
+        command.collect::<Vec<_>>().into_iter().rev().skip(1).rev().collect();
+    let recorder = Recorder::new(settings, std::process::id(), command, name_of)
+        .map_err(|error| format!("{shown}: {error}"))?;
     ALL.store(recorder.wants_all(), Relaxed);
     if let Ok(mut slot) = RECORDER.lock() {
         *slot = Some(recorder);
@@ -284,9 +300,22 @@ fn name_of(address: usize) -> String {
             return format!("{address:#x}");
         }
         let map = &*found.link_map;
-        (map.address, if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) }.to_string_lossy().into_owned())
+        (
+            map.address,
+            if map.name.is_null() { c"" } else { CStr::from_ptr(map.name) }
+                .to_string_lossy()
+                .into_owned(),
+        )
     };
     // The program itself has no name there.
-    let path = if path.is_empty() { std::fs::read_link("/proc/self/exe").unwrap_or_default() } else { path.into() };
-    format!("{}+{:#x}", path.file_name().unwrap_or_default().to_string_lossy(), address.wrapping_sub(base))
+    let path = if path.is_empty() {
+        std::fs::read_link("/proc/self/exe").unwrap_or_default()
+    } else {
+        path.into()
+    };
+    format!(
+        "{}+{:#x}",
+        path.file_name().unwrap_or_default().to_string_lossy(),
+        address.wrapping_sub(base)
+    )
 }

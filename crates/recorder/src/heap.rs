@@ -125,14 +125,18 @@ impl Heap {
     fn make_region(&mut self, address: u64) -> &mut Region {
         let (table, region) = place(address);
         let table = self.tables[table].get_or_insert_with(|| (0..TABLE).map(|_| None).collect());
-        table[region].get_or_insert_with(|| Box::new(Region { whole: 0, objects: None, pages: [Page::default(); PAGES] }))
+        table[region].get_or_insert_with(|| {
+            Box::new(Region { whole: 0, objects: None, pages: [Page::default(); PAGES] })
+        })
     }
 
     /// The number of the context with these return addresses.
     pub fn context(&mut self, frames: &[usize]) -> ContextId {
         debug_assert!(frames.len() <= DEPTH_MAX);
         // FNV-1a, word by word.
-        let hash = frames.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, frame| (hash ^ *frame as u64).wrapping_mul(0x100_0000_01B3));
+        let hash = frames.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, frame| {
+            (hash ^ *frame as u64).wrapping_mul(0x100_0000_01B3)
+        });
         let contexts = &mut self.contexts;
         *self.by_hash.entry(hash).or_insert_with(|| {
             contexts.push(Context { frames: frames.to_vec(), ..Context::default() });
@@ -209,7 +213,9 @@ impl Heap {
             let to = next.min(end);
             let region = self.make_region(at);
             if id != 0 {
-                for page in &mut region.pages[(at % REGION / PAGE) as usize..=((to - 1) % REGION / PAGE) as usize] {
+                for page in &mut region.pages
+                    [(at % REGION / PAGE) as usize..=((to - 1) % REGION / PAGE) as usize]
+                {
                     page.heap = true;
                 }
             }
@@ -219,7 +225,8 @@ impl Heap {
             } else {
                 let whole = std::mem::take(&mut region.whole);
                 let objects = region.objects.get_or_insert_with(|| vec![whole; GRANULES].into());
-                objects[(at % REGION / GRANULE) as usize..][..((to - at) / GRANULE) as usize].fill(id);
+                objects[(at % REGION / GRANULE) as usize..][..((to - at) / GRANULE) as usize]
+                    .fill(id);
             }
             at = to;
         }
@@ -286,7 +293,9 @@ impl Heap {
     pub fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
         let regions = self.tables.iter().enumerate().flat_map(|(table, regions)| {
             let regions = regions.iter().flatten().enumerate();
-            regions.filter_map(move |(number, region)| Some((((table << TABLE_BITS) + number) as u64, region.as_ref()?)))
+            regions.filter_map(move |(number, region)| {
+                Some((((table << TABLE_BITS) + number) as u64, region.as_ref()?))
+            })
         });
         regions.flat_map(|(number, region)| {
             let pages = region.pages.iter().enumerate().filter(|(_, page)| page.heap);
@@ -326,11 +335,17 @@ mod tests {
         heap.born(0x10068, 8, 8, context);
         // Over two pages.
         let large = heap.born(0x10ff0, 5000, 5000, 1);
-        let in_object = |missed, offset| matches!(missed, Missed::Object { offset: at, .. } if at == offset);
+        let in_object =
+            |missed, offset| matches!(missed, Missed::Object { offset: at, .. } if at == offset);
         assert!(in_object(heap.missed(0x10064), 100) && in_object(heap.missed(0x10069), 1));
         assert_eq!(heap.missed(0x10070), Missed::Between);
-        assert_eq!((heap.missed(0x9000), heap.missed(u64::MAX)), (Missed::Elsewhere, Missed::Elsewhere));
-        (0..3).for_each(|_| assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object { id: large, offset: 4096 }));
+        assert_eq!(
+            (heap.missed(0x9000), heap.missed(u64::MAX)),
+            (Missed::Elsewhere, Missed::Elsewhere)
+        );
+        (0..3).for_each(|_| {
+            assert_eq!(heap.missed(0x10ff0 + 4096), Missed::Object { id: large, offset: 4096 })
+        });
         assert_eq!((heap.object(large).misses, &heap.object(large).parts[..]), (3, &[0, 3][..]));
         let pages: Vec<(u64, u64)> = heap.pages().map(|(at, page)| (at, page.misses)).collect();
         assert_eq!(pages, [(0x10000, 3), (0x11000, 3), (0x12000, 0)]);
@@ -339,7 +354,16 @@ mod tests {
         assert_ne!(heap.dies(0x10000), 0);
         assert_eq!((heap.dies(0x10000), heap.dies(0x10069)), (0, 0));
         let first = &heap.contexts()[0];
-        assert_eq!((first.made, first.live_bytes, first.peak_bytes, first.dead_misses, first.dead_bytes_max), (2, 8, 108, 1, 100));
+        assert_eq!(
+            (
+                first.made,
+                first.live_bytes,
+                first.peak_bytes,
+                first.dead_misses,
+                first.dead_bytes_max
+            ),
+            (2, 8, 108, 1, 100)
+        );
         assert_eq!(heap.missed(0x10000), Missed::Between);
     }
 
@@ -349,8 +373,10 @@ mod tests {
         let context = heap.context(&[]);
         let start = (7 << 21) - 64;
         let huge = heap.born(start, 3 << 21, 3 << 21, context);
-        let found =
-            |heap: &Heap| [start - 8, start, 7 << 21, (9 << 21) + 5, start + (3 << 21) - 1, start + (3 << 21)].map(|at| heap.find(at));
+        let found = |heap: &Heap| {
+            [start - 8, start, 7 << 21, (9 << 21) + 5, start + (3 << 21) - 1, start + (3 << 21)]
+                .map(|at| heap.find(at))
+        };
         assert_eq!(found(&heap), [0, huge, huge, huge, huge, 0]);
         // Smaller at the same place, and gone.
         assert_eq!(heap.lift(start), huge);

@@ -17,7 +17,11 @@ const HEADER: usize = 16;
 pub fn map(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping.
-    unsafe { syscall!(Sysno::mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0) }.ok().map(|at| at as *mut u8)
+    unsafe {
+        syscall!(Sysno::mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0)
+    }
+    .ok()
+    .map(|at| at as *mut u8)
 }
 
 /// Hands address space to dlmalloc, front to back. Nothing is given back: dlmalloc uses it again.
@@ -32,7 +36,10 @@ unsafe impl dlmalloc::Allocator for Space {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let none = (std::ptr::null_mut(), 0, 0);
         if START.load(Relaxed) == 0 {
-            let Some((start, len)) = RESERVES.iter().find_map(|len| Some((map(*len)?, *len))) else { return none };
+            let Some((start, len)) = RESERVES.iter().find_map(|len| Some((map(*len)?, *len)))
+            else {
+                return none;
+            };
             // In this order: until both are there, nothing is ours.
             START.store(start as usize, Relaxed);
             LEN.store(len, Release);

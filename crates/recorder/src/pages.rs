@@ -23,7 +23,9 @@ pub fn summary(heap: &Heap, totals: &Totals, resident: impl Fn(u64) -> bool) -> 
     let counts: Vec<u64> = heap.pages().filter(here).map(|(_, page)| page.misses).collect();
     let mut found = figures(counts);
     found["oracle"] = figures(packed(heap));
-    let live = |misses: bool| heap.live().map(|object| if misses { object.misses } else { object.bytes }).sum::<u64>();
+    let live = |misses: bool| {
+        heap.live().map(|object| if misses { object.misses } else { object.bytes }).sum::<u64>()
+    };
     found["accesses"] = json!(totals.accesses);
     found["misses"] = json!({
         "all": totals.misses,
@@ -44,7 +46,12 @@ pub fn summary(heap: &Heap, totals: &Totals, resident: impl Fn(u64) -> bool) -> 
 
 /// The most missed contexts, with what live objects each has: frames are told by `name`.
 pub fn contexts(heap: &Heap, most: usize, name: impl Fn(usize) -> String) -> Value {
-    let mut misses: Vec<(u64, u64, usize)> = heap.contexts().iter().enumerate().map(|(at, context)| (context.dead_misses, 0, at)).collect();
+    let mut misses: Vec<(u64, u64, usize)> = heap
+        .contexts()
+        .iter()
+        .enumerate()
+        .map(|(at, context)| (context.dead_misses, 0, at))
+        .collect();
     for object in heap.live() {
         misses[object.context as usize].0 += object.misses;
         misses[object.context as usize].1 += 1;
@@ -76,14 +83,22 @@ struct Lump {
 /// Misses by page, if the most missed objects lay side by side. Objects of up to a page lie on one; larger ones begin where the one before ends. What is dead
 /// counts as one lump for each context, as large as what it had beyond what lives now: its memory is used again and again.
 fn packed(heap: &Heap) -> Vec<u64> {
-    let live = heap.live().map(|object| Lump { bytes: object.bytes.max(1), misses: object.misses, parts: object.parts.clone() });
-    let dead = heap.contexts().iter().filter(|context| context.dead_misses > 0).map(|context| Lump {
-        bytes: (context.peak_bytes - context.live_bytes).max(context.dead_bytes_max).max(1),
-        misses: context.dead_misses,
-        parts: Vec::new(),
+    let live = heap.live().map(|object| Lump {
+        bytes: object.bytes.max(1),
+        misses: object.misses,
+        parts: object.parts.clone(),
     });
+    let dead =
+        heap.contexts().iter().filter(|context| context.dead_misses > 0).map(|context| Lump {
+            bytes: (context.peak_bytes - context.live_bytes).max(context.dead_bytes_max).max(1),
+            misses: context.dead_misses,
+            parts: Vec::new(),
+        });
     let mut lumps: Vec<Lump> = live.chain(dead).collect();
-    lumps.sort_by(|a, b| (u128::from(b.misses) * u128::from(a.bytes)).cmp(&(u128::from(a.misses) * u128::from(b.bytes))));
+    lumps.sort_by(|a, b| {
+        (u128::from(b.misses) * u128::from(a.bytes))
+            .cmp(&(u128::from(a.misses) * u128::from(b.bytes)))
+    });
     let mut pages = vec![0.0];
     let mut used = 0;
     for lump in lumps {
@@ -98,7 +113,8 @@ fn packed(heap: &Heap) -> Vec<u64> {
             let mut at = from;
             while at < to {
                 let end = ((used + at) / PAGE * PAGE + PAGE - used).min(to);
-                pages[first + ((used + at) / PAGE) as usize] += misses as f64 * (end - at) as f64 / (to - from) as f64;
+                pages[first + ((used + at) / PAGE) as usize] +=
+                    misses as f64 * (end - at) as f64 / (to - from) as f64;
                 at = end;
             }
         };
@@ -146,7 +162,10 @@ mod tests {
     fn half_of_the_misses_are_on_the_most_missed_pages() {
         // 100 in all: 40 and 30 make 50 %, one more 80 %.
         let found = figures(vec![10, 40, 0, 30, 15, 5, 0]);
-        assert_eq!((&found["pages"], &found["pages_for_50"], &found["pages_for_80"]), (&json!(7), &json!(2), &json!(3)));
+        assert_eq!(
+            (&found["pages"], &found["pages_for_50"], &found["pages_for_80"]),
+            (&json!(7), &json!(2), &json!(3))
+        );
         assert_eq!(found["pages_by_percent"][20], json!(5));
         assert_eq!(figures(Vec::new())["pages_for_50"], json!(0));
     }
@@ -159,14 +178,21 @@ mod tests {
         for number in 0..32u64 {
             let address = 0x10_0000 + number * PAGE;
             heap.born(address, 256, 256, context);
-            (0..number % 2 * 8).for_each(|_| assert_ne!(heap.missed(address + 16), Missed::Between));
+            (0..number % 2 * 8)
+                .for_each(|_| assert_ne!(heap.missed(address + 16), Missed::Between));
         }
         let totals = Totals { accesses: 1000, misses: 128, ..Totals::default() };
         let found = summary(&heap, &totals, |_| true);
         assert_eq!((&found["pages"], &found["pages_for_50"]), (&json!(32), &json!(8)));
         // 16 objects of 256 bytes fill one page.
-        assert_eq!((&found["oracle"]["pages"], &found["oracle"]["pages_for_50"]), (&json!(2), &json!(1)));
-        assert_eq!((&found["misses"]["live_objects"], &found["contexts"]), (&json!(128), &json!(1)));
+        assert_eq!(
+            (&found["oracle"]["pages"], &found["oracle"]["pages_for_50"]),
+            (&json!(2), &json!(1))
+        );
+        assert_eq!(
+            (&found["misses"]["live_objects"], &found["contexts"]),
+            (&json!(128), &json!(1))
+        );
         // A page that is not in memory does not count, unless it was missed.
         assert_eq!(summary(&heap, &totals, |_| false)["pages"], json!(16));
         assert_eq!(contexts(&heap, 5, |frame| frame.to_string())[0]["frames"], json!(["1"]));
@@ -179,7 +205,8 @@ mod tests {
         let address = 0x40_0000;
         heap.born(address, 3 * PAGE + 100, 3 * PAGE + 104, large);
         for (part, misses) in [(0, 5), (2, 20), (3, 1)] {
-            (0..misses).for_each(|_| assert_ne!(heap.missed(address + part * PAGE), Missed::Between));
+            (0..misses)
+                .for_each(|_| assert_ne!(heap.missed(address + part * PAGE), Missed::Between));
         }
         // Ten of 1000 bytes, one after the other at the same place: they would need one place.
         for _ in 0..10 {

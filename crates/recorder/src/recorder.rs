@@ -49,8 +49,14 @@ impl Recorder {
     ///
     /// # Errors
     /// If there is no memory, or the file cannot be written.
-    pub fn new(settings: Settings, process: u32, command: Vec<String>, name: fn(usize) -> String) -> io::Result<Recorder> {
-        let (terrace, source, clock) = (env!("CARGO_PKG_VERSION").to_owned(), "hooks".to_owned(), Clock::Accesses);
+    pub fn new(
+        settings: Settings,
+        process: u32,
+        command: Vec<String>,
+        name: fn(usize) -> String,
+    ) -> io::Result<Recorder> {
+        let (terrace, source, clock) =
+            (env!("CARGO_PKG_VERSION").to_owned(), "hooks".to_owned(), Clock::Accesses);
         let cache = (settings.cache_bytes > 0).then_some(CacheModel {
             bytes: settings.cache_bytes as u64,
             ways: Cache::WAYS as u32,
@@ -64,12 +70,29 @@ impl Recorder {
                 Sink::Pages
             }
             Mode::Trace => {
-                let header =
-                    accesses::Header { terrace, command, source, clock, period, rate_hz: 0, writes: true, cache, page_bytes: PAGE };
+                let header = accesses::Header {
+                    terrace,
+                    command,
+                    source,
+                    clock,
+                    period,
+                    rate_hz: 0,
+                    writes: true,
+                    cache,
+                    page_bytes: PAGE,
+                };
                 Sink::Trace { writer: accesses::Writer::create(file, &header, limit)?, process }
             }
             Mode::Objects => {
-                let header = objects::Header { terrace, command, source, clock, period, cache, depth: settings.depth as u32 };
+                let header = objects::Header {
+                    terrace,
+                    command,
+                    source,
+                    clock,
+                    period,
+                    cache,
+                    depth: settings.depth as u32,
+                };
                 Sink::Objects(objects::Writer::create(file, &header, limit)?)
             }
         };
@@ -191,7 +214,10 @@ impl Recorder {
     /// How many are passed over until the next: at random, so that no loop's own period is met; one of so many on average.
     fn distance(&mut self) -> u64 {
         // Of 0 to 2 (period - 1), all alike. The generator is Knuth's (The Art of Computer Programming 2, 3.3.4).
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((self.random >> 32) * (2 * self.settings.period - 1)) >> 32
     }
 
@@ -269,7 +295,8 @@ impl Recorder {
                 let mut summary = pages::summary(heap, &self.totals, resident);
                 summary["cache_bytes"] = json!(self.settings.cache_bytes);
                 summary["depth"] = json!(self.settings.depth);
-                summary["accesses_before"] = json!(if self.counting { self.begun } else { self.clock });
+                summary["accesses_before"] =
+                    json!(if self.counting { self.begun } else { self.clock });
                 summary["most_missed_contexts"] = pages::contexts(heap, CONTEXTS_SHOWN, self.name);
                 std::fs::write(&self.settings.file, format!("{summary:#}\n"))
             }

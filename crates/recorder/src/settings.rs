@@ -61,8 +61,14 @@ impl Settings {
     /// # Errors
     /// What is wrong, and what would be right.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
-        let Some(what) = get("TERRACE_RECORD").filter(|what| !what.is_empty()) else { return Ok(None) };
-        let wrong = |why: &str| format!("TERRACE_RECORD={what} {why}: write MODE:FILE, with MODE pages, trace or objects");
+        let Some(what) = get("TERRACE_RECORD").filter(|what| !what.is_empty()) else {
+            return Ok(None);
+        };
+        let wrong = |why: &str| {
+            format!(
+                "TERRACE_RECORD={what} {why}: write MODE:FILE, with MODE pages, trace or objects"
+            )
+        };
         let (mode, file) = what.split_once(':').ok_or_else(|| wrong("has no colon"))?;
         if file.is_empty() {
             return Err(wrong("names no file"));
@@ -77,10 +83,18 @@ impl Settings {
         let cache_bytes = match text("TERRACE_RECORD_CACHE") {
             None => CACHE_BYTES,
             Some(text) => match size(&text) {
-                Some(bytes) if bytes == 0 || (bytes.is_power_of_two() && (Cache::BYTES_MIN as u64..=1 << 40).contains(&bytes)) => {
+                Some(bytes)
+                    if bytes == 0
+                        || (bytes.is_power_of_two()
+                            && (Cache::BYTES_MIN as u64..=1 << 40).contains(&bytes)) =>
+                {
                     bytes as usize
                 }
-                _ => return Err(format!("TERRACE_RECORD_CACHE={text}: write a power of two from 2K on, such as 4M, or 0 for no cache")),
+                _ => {
+                    return Err(format!(
+                        "TERRACE_RECORD_CACHE={text}: write a power of two from 2K on, such as 4M, or 0 for no cache"
+                    ));
+                }
             },
         };
         let start = match text("TERRACE_RECORD_START").as_deref() {
@@ -89,26 +103,40 @@ impl Settings {
             Some("signal") => Start::Signal,
             Some(text) => match text.parse() {
                 Ok(accesses) => Start::After(accesses),
-                Err(_) => return Err(format!("TERRACE_RECORD_START={text}: write now, call, signal, or a number of accesses")),
+                Err(_) => {
+                    return Err(format!(
+                        "TERRACE_RECORD_START={text}: write now, call, signal, or a number of accesses"
+                    ));
+                }
             },
         };
         let depth = match text("TERRACE_RECORD_DEPTH") {
             None => DEPTH,
             Some(text) => match text.parse() {
                 Ok(depth) if (1..=DEPTH_MAX).contains(&depth) => depth,
-                _ => return Err(format!("TERRACE_RECORD_DEPTH={text}: write a number of frames from 1 to {DEPTH_MAX}")),
+                _ => {
+                    return Err(format!(
+                        "TERRACE_RECORD_DEPTH={text}: write a number of frames from 1 to {DEPTH_MAX}"
+                    ));
+                }
             },
         };
         let period = match text("TERRACE_RECORD_PERIOD") {
             None => 1,
             Some(text) => match text.parse() {
                 Ok(period) if (1..=1 << 32).contains(&period) => period,
-                _ => return Err(format!("TERRACE_RECORD_PERIOD={text}: write a number from 1 on: one of so many misses is written")),
+                _ => {
+                    return Err(format!(
+                        "TERRACE_RECORD_PERIOD={text}: write a number from 1 on: one of so many misses is written"
+                    ));
+                }
             },
         };
         let limit = match text("TERRACE_RECORD_LIMIT") {
             None => LIMIT,
-            Some(text) => size(&text).ok_or_else(|| format!("TERRACE_RECORD_LIMIT={text}: write a size, such as 512M"))?,
+            Some(text) => size(&text).ok_or_else(|| {
+                format!("TERRACE_RECORD_LIMIT={text}: write a size, such as 512M")
+            })?,
         };
         Ok(Some(Settings { mode, file: file.into(), cache_bytes, start, depth, period, limit }))
     }
@@ -131,7 +159,9 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Option<Settings>, String> {
-        Settings::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        Settings::read(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]

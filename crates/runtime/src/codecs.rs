@@ -19,7 +19,9 @@ extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
-    count.checked_mul(size).map_or(std::ptr::null_mut(), |bytes| terrace_unmanaged_malloc(bytes, ALIGN, 1))
+    count
+        .checked_mul(size)
+        .map_or(std::ptr::null_mut(), |bytes| terrace_unmanaged_malloc(bytes, ALIGN, 1))
 }
 
 #[unsafe(no_mangle)]

@@ -187,7 +187,8 @@ extern "C" fn mallinfo2() -> MallocInfo<usize> {
 #[unsafe(no_mangle)]
 extern "C" fn mallinfo() -> MallocInfo<i32> {
     // SAFETY: as above.
-    unsafe { terrace_next_mallinfo() }.map_or_else(|| malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32), |next| next())
+    unsafe { terrace_next_mallinfo() }
+        .map_or_else(|| malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32), |next| next())
 }
 
 /// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without them.
@@ -213,5 +214,7 @@ extern "C" fn malloc_stats() {
         fn terrace_write_error(opaque: *mut c_void, text: *const libc::c_char);
     }
     // SAFETY: the options are NUL-terminated ("no per-arena detail").
-    unsafe { _rjem_malloc_stats_print(Some(terrace_write_error), std::ptr::null_mut(), c"abl".as_ptr()) }
+    unsafe {
+        _rjem_malloc_stats_print(Some(terrace_write_error), std::ptr::null_mut(), c"abl".as_ptr())
+    }
 }

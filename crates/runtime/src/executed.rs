@@ -24,7 +24,14 @@ type Exec = extern "C" fn(*const c_char, Strings) -> i32;
 type ExecEnvironment = extern "C" fn(*const c_char, Strings, Strings) -> i32;
 type ExecDescriptor = extern "C" fn(i32, Strings, Strings) -> i32;
 type ExecAt = extern "C" fn(i32, *const c_char, Strings, Strings, i32) -> i32;
-type Spawn = extern "C" fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> i32;
+type Spawn = extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Strings,
+    Strings,
+) -> i32;
 
 static EXECVE: Next = Next::new(c"execve");
 static EXECV: Next = Next::new(c"execv");
@@ -53,14 +60,18 @@ unsafe extern "C" {
 
 /// Learns all that is needed later, when nothing may be looked up any more.
 pub fn learn() {
-    for function in [&EXECVE, &EXECV, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT, &POSIX_SPAWN, &POSIX_SPAWNP] {
+    for function in
+        [&EXECVE, &EXECV, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT, &POSIX_SPAWN, &POSIX_SPAWNP]
+    {
         function.get();
     }
     let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address is one of this library's; the result is ours, and read only if it was
     // filled. The name lives as long as the library, which is never unloaded.
     let path = unsafe {
-        if libc::dladdr((&raw const KNOWN).cast(), about.as_mut_ptr()) == 0 || about.assume_init().dli_fname.is_null() {
+        if libc::dladdr((&raw const KNOWN).cast(), about.as_mut_ptr()) == 0
+            || about.assume_init().dli_fname.is_null()
+        {
             return;
         }
         CStr::from_ptr(about.assume_init().dli_fname).to_bytes()
@@ -71,7 +82,8 @@ pub fn learn() {
     let text = |name: &str| std::env::var(name).ok().filter(|text| trusted && !text.is_empty());
     let _ = KNOWN.set(Known {
         library: environment::file_name(path).to_vec(),
-        list: text("TERRACE_RUN_DIR").map(|directory| format!("{directory}/{}\0", unreached::FILE_NAME)),
+        list: text("TERRACE_RUN_DIR")
+            .map(|directory| format!("{directory}/{}\0", unreached::FILE_NAME)),
         run: text("TERRACE_RUN_PID").and_then(|pid| pid.parse().ok()),
     });
 }
@@ -81,7 +93,12 @@ const RUN: &[u8] = b"TERRACE_RUN_DIR=";
 
 /// Calls `execute` with the environment that the program at `place` is to have: the one given, or
 /// one without this library if it cannot come in.
-fn executing<R>(place: Option<Place<'_>>, name: Named, environment: Strings, execute: impl FnOnce(Strings) -> R) -> R {
+fn executing<R>(
+    place: Option<Place<'_>>,
+    name: Named,
+    environment: Strings,
+    execute: impl FnOnce(Strings) -> R,
+) -> R {
     match place.and_then(|place| found_out_of_reach(place, name, environment)) {
         // SAFETY: the program's list, which it passes to the kernel.
         Some(known) => unsafe { environment::without(environment, &known.library, RUN, execute) },
@@ -89,13 +106,21 @@ fn executing<R>(place: Option<Place<'_>>, name: Named, environment: Strings, exe
     }
 }
 
-fn found_out_of_reach(place: Place<'_>, name: Named, environment: Strings) -> Option<&'static Known> {
+fn found_out_of_reach(
+    place: Place<'_>,
+    name: Named,
+    environment: Strings,
+) -> Option<&'static Known> {
     let known = KNOWN.get()?;
     let _errno = sys::ErrnoKept::new();
     // The kernel refuses a list that cannot be read. Where the program has a filter, that is not
     // tried.
     let may_look = pager().is_some_and(|pager| !pager.is_retired());
-    if may_look && !environment.is_null() && sys::look_at(environment as usize, &mut [0; size_of::<usize>()]) == Err(sys::Errno::EFAULT) {
+    if may_look
+        && !environment.is_null()
+        && sys::look_at(environment as usize, &mut [0; size_of::<usize>()])
+            == Err(sys::Errno::EFAULT)
+    {
         return None;
     }
     // SAFETY: the program's list, which it passes to the kernel.
@@ -104,10 +129,17 @@ fn found_out_of_reach(place: Place<'_>, name: Named, environment: Strings) -> Op
         return None;
     }
     let value = |name: &[u8]| variables.clone().find_map(|variable| variable.strip_prefix(name));
-    let surroundings = Environment { path: value(b"PATH="), audited: value(b"LD_AUDIT=").is_some_and(|names| !names.is_empty()) };
+    let surroundings = Environment {
+        path: value(b"PATH="),
+        audited: value(b"LD_AUDIT=").is_some_and(|names| !names.is_empty()),
+    };
     let cause = terrace_reach::out_of_reach(place, surroundings, &mut |_| {})?;
     if let Some(list) = &known.list {
-        let process = if name.becomes && known.run == Some(sys::parent_id()) { sys::process_id() as u32 } else { 0 };
+        let process = if name.becomes && known.run == Some(sys::parent_id()) {
+            sys::process_id() as u32
+        } else {
+            0
+        };
         unreached::note(list, &Entry::new(name.text(), cause.short(), process));
     }
     Some(known)
@@ -141,7 +173,12 @@ fn searched(name: *const c_char, found: &mut Found) -> Option<Place<'_>> {
         return None;
     }
     // SAFETY: the program's name and environment, which the C library reads too.
-    let (name, path) = unsafe { (CStr::from_ptr(name), strings(environ).find_map(|variable| variable.to_bytes().strip_prefix(b"PATH="))) };
+    let (name, path) = unsafe {
+        (
+            CStr::from_ptr(name),
+            strings(environ).find_map(|variable| variable.to_bytes().strip_prefix(b"PATH=")),
+        )
+    };
     terrace_reach::search(name.to_bytes(), path, found)
 }
 
@@ -181,9 +218,11 @@ extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strin
 #[unsafe(no_mangle)]
 extern "C" fn execv(path: *const c_char, arguments: Strings) -> i32 {
     let own = own_environment();
-    executing(by_path(path), Named { path, arguments, becomes: true }, own, |environment| match environment == own {
-        true => next!(EXECV as Exec, path, arguments),
-        false => next!(EXECVE as ExecEnvironment, path, arguments, environment),
+    executing(by_path(path), Named { path, arguments, becomes: true }, own, |environment| {
+        match environment == own {
+            true => next!(EXECV as Exec, path, arguments),
+            false => next!(EXECVE as ExecEnvironment, path, arguments, environment),
+        }
     })
 }
 
@@ -191,36 +230,56 @@ extern "C" fn execv(path: *const c_char, arguments: Strings) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn execvp(name: *const c_char, arguments: Strings) -> i32 {
     let (own, mut found) = (own_environment(), Found::new());
-    executing(searched(name, &mut found), Named { path: name, arguments, becomes: true }, own, |environment| match environment == own {
-        true => next!(EXECVP as Exec, name, arguments),
-        false => next!(EXECVPE as ExecEnvironment, name, arguments, environment),
-    })
+    executing(
+        searched(name, &mut found),
+        Named { path: name, arguments, becomes: true },
+        own,
+        |environment| match environment == own {
+            true => next!(EXECVP as Exec, name, arguments),
+            false => next!(EXECVPE as ExecEnvironment, name, arguments, environment),
+        },
+    )
 }
 
 /// `execvpe`.
 #[unsafe(no_mangle)]
 extern "C" fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> i32 {
     let mut found = Found::new();
-    executing(searched(name, &mut found), Named { path: name, arguments, becomes: true }, environment, |environment| {
-        next!(EXECVPE as ExecEnvironment, name, arguments, environment)
-    })
+    executing(
+        searched(name, &mut found),
+        Named { path: name, arguments, becomes: true },
+        environment,
+        |environment| next!(EXECVPE as ExecEnvironment, name, arguments, environment),
+    )
 }
 
 /// `fexecve`.
 #[unsafe(no_mangle)]
 extern "C" fn fexecve(file: i32, arguments: Strings, environment: Strings) -> i32 {
     let place = Place::of_call(file, c"".as_ptr(), libc::AT_EMPTY_PATH);
-    executing(Some(place), Named { path: std::ptr::null(), arguments, becomes: true }, environment, |environment| {
-        next!(FEXECVE as ExecDescriptor, file, arguments, environment)
-    })
+    executing(
+        Some(place),
+        Named { path: std::ptr::null(), arguments, becomes: true },
+        environment,
+        |environment| next!(FEXECVE as ExecDescriptor, file, arguments, environment),
+    )
 }
 
 /// `execveat`.
 #[unsafe(no_mangle)]
-extern "C" fn execveat(directory: i32, path: *const c_char, arguments: Strings, environment: Strings, flags: i32) -> i32 {
-    executing(Some(Place::of_call(directory, path, flags)), Named { path, arguments, becomes: true }, environment, |environment| {
-        next!(EXECVEAT as ExecAt, directory, path, arguments, environment, flags)
-    })
+extern "C" fn execveat(
+    directory: i32,
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    flags: i32,
+) -> i32 {
+    executing(
+        Some(Place::of_call(directory, path, flags)),
+        Named { path, arguments, becomes: true },
+        environment,
+        |environment| next!(EXECVEAT as ExecAt, directory, path, arguments, environment, flags),
+    )
 }
 
 jumps! {
@@ -246,9 +305,22 @@ extern "C" fn posix_spawn(
     arguments: Strings,
     environment: Strings,
 ) -> i32 {
-    executing(by_path(path), Named { path, arguments, becomes: false }, environment, |environment| {
-        spawned(next!(POSIX_SPAWN as Spawn, pid, path, actions, attributes, arguments, environment))
-    })
+    executing(
+        by_path(path),
+        Named { path, arguments, becomes: false },
+        environment,
+        |environment| {
+            spawned(next!(
+                POSIX_SPAWN as Spawn,
+                pid,
+                path,
+                actions,
+                attributes,
+                arguments,
+                environment
+            ))
+        },
+    )
 }
 
 /// `posix_spawnp`.
@@ -262,22 +334,41 @@ extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> i32 {
     let mut found = Found::new();
-    executing(searched(name, &mut found), Named { path: name, arguments, becomes: false }, environment, |environment| {
-        spawned(next!(POSIX_SPAWNP as Spawn, pid, name, actions, attributes, arguments, environment))
-    })
+    executing(
+        searched(name, &mut found),
+        Named { path: name, arguments, becomes: false },
+        environment,
+        |environment| {
+            spawned(next!(
+                POSIX_SPAWNP as Spawn,
+                pid,
+                name,
+                actions,
+                attributes,
+                arguments,
+                environment
+            ))
+        },
+    )
 }
 
 /// SYS_execve and SYS_execveat.
 pub fn by_number(number: libc::c_long, arguments: [usize; 6]) -> libc::c_long {
     // The places of the path, the arguments and the environment; and the file.
     let at = usize::from(number == libc::SYS_execveat);
-    let (directory, flags) = if at == 0 { (libc::AT_FDCWD, 0) } else { (arguments[0] as i32, arguments[4] as i32) };
+    let (directory, flags) =
+        if at == 0 { (libc::AT_FDCWD, 0) } else { (arguments[0] as i32, arguments[4] as i32) };
     let path = arguments[at] as *const c_char;
     let named = Named { path, arguments: arguments[at + 1] as Strings, becomes: true };
-    executing(Some(Place::of_call(directory, path, flags)), named, arguments[at + 2] as Strings, |environment| {
-        let mut arguments = arguments;
-        arguments[at + 2] = environment as usize;
-        // SAFETY: the program's own call, passed on.
-        result(unsafe { sys::forward(number, arguments) })
-    })
+    executing(
+        Some(Place::of_call(directory, path, flags)),
+        named,
+        arguments[at + 2] as Strings,
+        |environment| {
+            let mut arguments = arguments;
+            arguments[at + 2] = environment as usize;
+            // SAFETY: the program's own call, passed on.
+            result(unsafe { sys::forward(number, arguments) })
+        },
+    )
 }

@@ -27,7 +27,10 @@ fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> boo
 
 /// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that the kernel changes.
 #[unsafe(no_mangle)]
-extern "C" fn pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attributes: *const libc::pthread_mutexattr_t) -> i32 {
+extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> i32 {
     static REAL: Next = Next::new(c"pthread_mutex_init");
     type Init = extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> i32;
     if !attributes.is_null() && is_changed_by_the_kernel(attributes) {

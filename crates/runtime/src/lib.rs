@@ -91,7 +91,8 @@ fn set_up() -> Result<(), String> {
         // there and nothing else.
         return Ok(());
     }
-    let settings = Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
+    let settings =
+        Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
         // --no-children, and this program was executed by a child. The library stays preloaded, because the program itself may execute
         // another in its place; here it is an allocator and nothing else.
@@ -99,7 +100,11 @@ fn set_up() -> Result<(), String> {
     }
     let strict = settings.strict;
     if settings.allocator == Allocator::Context {
-        grouped::start(Grouping { zones: settings.zones.0.into(), depth: settings.context_depth.0.into(), watched: settings.sites });
+        grouped::start(Grouping {
+            zones: settings.zones.0.into(),
+            depth: settings.context_depth.0.into(),
+            watched: settings.sites,
+        });
     }
     let host = Host {
         enter_internal: terrace_alloc::enter_internal,
@@ -148,7 +153,10 @@ fn is_allocator_ours() -> bool {
 /// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last fault on the page at `address` was read by its
 /// handler, and when each of its steps was over. False if that is not known.
 #[unsafe(no_mangle)]
-extern "C" fn terrace_fault_times(address: usize, times: *mut terrace_pager::trace::FaultTimes) -> bool {
+extern "C" fn terrace_fault_times(
+    address: usize,
+    times: *mut terrace_pager::trace::FaultTimes,
+) -> bool {
     let Some(found) = pager().and_then(|pager| pager.fault_times(address)) else { return false };
     // SAFETY: the caller passes room for that many numbers.
     unsafe { times.write(found) };

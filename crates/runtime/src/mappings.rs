@@ -62,24 +62,44 @@ fn manager_of(start: usize, len: usize) -> Option<&'static Pager> {
 }
 
 fn readable_and_writable(prot: i32) -> bool {
-    prot & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == libc::PROT_READ | libc::PROT_WRITE
+    prot & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
+        == libc::PROT_READ | libc::PROT_WRITE
 }
 
 fn to_be_managed(len: usize, prot: i32, flags: i32) -> bool {
-    const NEVER: i32 = libc::MAP_SHARED | libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED;
+    const NEVER: i32 = libc::MAP_SHARED
+        | libc::MAP_STACK
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_HUGETLB
+        | libc::MAP_LOCKED;
     len >= MANAGED_FROM
-        && flags & (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
+        && flags & (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+            == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
         && flags & NEVER == 0
         && prot & libc::PROT_EXEC == 0
 }
 
 /// `mmap`.
 #[unsafe(no_mangle)]
-extern "C" fn mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: libc::off_t,
+) -> *mut c_void {
     map(address, len, prot, flags, fd, offset)
 }
 
-fn map(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+fn map(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: libc::off_t,
+) -> *mut c_void {
     let start = address as usize;
     let args = [start, len, prot as usize, flags as usize, fd as usize, offset as usize];
     let size = whole_pages(len);
@@ -90,7 +110,8 @@ fn map(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset:
     {
         pager.make_room(size);
     }
-    let replaces = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
+    let replaces = flags & libc::MAP_FIXED != 0
+        && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
     let result = match replaces.then(|| manager_of(start, size)).flatten() {
         Some(pager) => pager.unmap(start, size, || kernel(libc::SYS_mmap, args)),
         None => kernel(libc::SYS_mmap, args),
@@ -139,14 +160,25 @@ fn attach(segment: i32, address: usize, flags: i32) -> *mut c_void {
 /// How much a segment of shared memory takes where it is attached.
 fn segment_bytes(segment: i32) -> Option<usize> {
     let mut told = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
-    kernel(libc::SYS_shmctl, [segment as usize, libc::IPC_STAT as usize, told.as_mut_ptr() as usize, 0, 0, 0]).ok()?;
+    kernel(
+        libc::SYS_shmctl,
+        [segment as usize, libc::IPC_STAT as usize, told.as_mut_ptr() as usize, 0, 0, 0],
+    )
+    .ok()?;
     // SAFETY: all zeros are valid, and the kernel wrote no more than this structure, which is its own.
     Some(whole_pages(unsafe { told.assume_init() }.shm_segsz))
 }
 
 /// `mmap64`: the same on 64-bit machines.
 #[unsafe(no_mangle)]
-extern "C" fn mmap64(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: libc::off_t,
+) -> *mut c_void {
     map(address, len, prot, flags, fd, offset)
 }
 
@@ -167,9 +199,17 @@ fn unmap(address: *mut c_void, len: usize) -> i32 {
 
 /// `mremap`. The fifth argument is variadic in C; it is passed in the same register.
 #[unsafe(no_mangle)]
-extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i32, new: *mut c_void) -> *mut c_void {
+extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new: *mut c_void,
+) -> *mut c_void {
     let (start, size) = (untagged(old as usize), whole_pages(old_len));
-    let act = || kernel(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, new as usize, 0]);
+    let act = || {
+        kernel(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, new as usize, 0])
+    };
     // The target is overwritten; should the call fail after all, its contents must still be there.
     let target = manager_of(new as usize, whole_pages(new_len))
         .filter(|_| flags & libc::MREMAP_FIXED != 0)
@@ -199,7 +239,14 @@ extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: i3
 }
 
 /// What came of `pieces` of a mapping that is now at `moved` is managed as it was before, and no more; what it grew by is like its end.
-fn manage_remapped(pager: &Pager, pieces: &[Range], start: usize, size: usize, moved: usize, new_size: usize) {
+fn manage_remapped(
+    pager: &Pager,
+    pieces: &[Range],
+    start: usize,
+    size: usize,
+    moved: usize,
+    new_size: usize,
+) {
     if new_size < MANAGED_FROM {
         return;
     }
@@ -235,7 +282,10 @@ extern "C" fn pkey_mprotect(address: *mut c_void, len: usize, prot: i32, key: i3
     if let Some(pager) = manager_of(start, whole_pages(len)) {
         pager.unmanage(start, whole_pages(len));
     }
-    status(kernel(libc::SYS_pkey_mprotect, [address as usize, len, prot as usize, key as usize, 0, 0]))
+    status(kernel(
+        libc::SYS_pkey_mprotect,
+        [address as usize, len, prot as usize, key as usize, 0, 0],
+    ))
 }
 
 /// `madvise`.
@@ -245,19 +295,29 @@ extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) -> i32 {
 }
 
 fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
-    let act = |start, len, advice| kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
+    let act =
+        |start, len, advice| kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
     status(advise_with(address as usize, len, advice, act))
 }
 
 /// Advice that `act` gives to the kernel, and what it means for page states.
-fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+fn advise_with(
+    start: usize,
+    len: usize,
+    advice: i32,
+    act: impl Fn(usize, usize, i32) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
     let (given, start, size) = (start, untagged(start), whole_pages(len));
     let Some(pager) = manager_of(start, size) else { return act(given, len, advice) };
     match advice {
-        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => pager.discard(start, size, |start, len| act(start, len, advice)),
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
+            pager.discard(start, size, |start, len| act(start, len, advice))
+        }
         libc::MADV_FREE => free(pager, start, size, act),
         libc::MADV_PAGEOUT if pager.page_out(start, size) => Ok(0),
-        libc::MADV_DONTFORK | libc::MADV_DOFORK => pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice)),
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+            pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice))
+        }
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours to
         // know. (Nobody could tell a child whether its zeros are the kernel's.)
         libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
@@ -271,7 +331,12 @@ fn advise_with(start: usize, len: usize, advice: i32, act: impl Fn(usize, usize,
 /// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where nobody
 /// would answer its fault: what is managed is freed at once, by one call. A second one would take
 /// what is written after the first.
-fn free(pager: &Pager, start: usize, len: usize, act: impl Fn(usize, usize, i32) -> Result<usize, Errno>) -> Result<usize, Errno> {
+fn free(
+    pager: &Pager,
+    start: usize,
+    len: usize,
+    act: impl Fn(usize, usize, i32) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
     let (mut from, mut has_holes) = (start, false);
     let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
     let mut note = |result| match result {
@@ -285,7 +350,9 @@ fn free(pager: &Pager, start: usize, len: usize, act: impl Fn(usize, usize, i32)
         if from < range.start {
             note(act(from, range.start - from, libc::MADV_FREE))?;
         }
-        note(pager.discard(range.start, range.end - range.start, |start, len| act(start, len, libc::MADV_DONTNEED)))?;
+        note(pager.discard(range.start, range.end - range.start, |start, len| {
+            act(start, len, libc::MADV_DONTNEED)
+        }))?;
         from = range.end;
     }
     if from < end {
@@ -296,10 +363,23 @@ fn free(pager: &Pager, start: usize, len: usize, act: impl Fn(usize, usize, i32)
 
 /// `process_madvise`. The kernel takes advice that destroys contents for the calling process only (Linux 6.13).
 #[unsafe(no_mangle)]
-extern "C" fn process_madvise(pidfd: i32, parts: *const libc::iovec, count: usize, advice: i32, flags: u32) -> isize {
+extern "C" fn process_madvise(
+    pidfd: i32,
+    parts: *const libc::iovec,
+    count: usize,
+    advice: i32,
+    flags: u32,
+) -> isize {
     let whole = [pidfd as usize, parts as usize, count, advice as usize, flags as usize, 0];
-    let harmless = matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | sys::MADV_COLLAPSE);
-    if harmless || count > libc::UIO_MAXIOV as usize || pager().is_none() || !sys::is_this_process(pidfd) {
+    let harmless = matches!(
+        advice,
+        libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | sys::MADV_COLLAPSE
+    );
+    if harmless
+        || count > libc::UIO_MAXIOV as usize
+        || pager().is_none()
+        || !sys::is_this_process(pidfd)
+    {
         return signed(kernel(libc::SYS_process_madvise, whole));
     }
     let mut done = 0;
@@ -311,7 +391,10 @@ extern "C" fn process_madvise(pidfd: i32, parts: *const libc::iovec, count: usiz
         let [start, len] = part.map(usize::from_ne_bytes);
         let act = |start: usize, len: usize, advice: i32| {
             let part = [start, len];
-            kernel(libc::SYS_process_madvise, [pidfd as usize, part.as_ptr() as usize, 1, advice as usize, flags as usize, 0])
+            kernel(
+                libc::SYS_process_madvise,
+                [pidfd as usize, part.as_ptr() as usize, 1, advice as usize, flags as usize, 0],
+            )
         };
         match advise_with(start, len, advice, act) {
             Ok(_) => done += len as isize,
@@ -338,12 +421,17 @@ extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
 pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::c_long {
     let address = a as *mut c_void;
     match number {
-        libc::SYS_mmap => map(address, b, c as i32, d as i32, e as i32, f as libc::off_t) as libc::c_long,
+        libc::SYS_mmap => {
+            map(address, b, c as i32, d as i32, e as i32, f as libc::off_t) as libc::c_long
+        }
         libc::SYS_munmap => unmap(address, b).into(),
         libc::SYS_mremap => mremap(address, b, c, d as i32, e as *mut c_void) as libc::c_long,
         libc::SYS_mprotect => protect(address, b, c as i32).into(),
         libc::SYS_pkey_mprotect => pkey_mprotect(address, b, c as i32, d as i32).into(),
-        libc::SYS_process_madvise => process_madvise(a as i32, b as *const libc::iovec, c, d as i32, e as u32) as libc::c_long,
+        libc::SYS_process_madvise => {
+            process_madvise(a as i32, b as *const libc::iovec, c, d as i32, e as u32)
+                as libc::c_long
+        }
         libc::SYS_shmat => attach(a as i32, b, c as i32) as libc::c_long,
         libc::SYS_ioctl => ioctl(a as i32, b as libc::c_ulong, c).into(),
         _ => advise(address, b, c as i32).into(),
@@ -351,7 +439,14 @@ pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __wrap_mmap(address: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, offset: libc::off_t) -> *mut c_void {
+extern "C" fn __wrap_mmap(
+    address: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: libc::off_t,
+) -> *mut c_void {
     const PLAIN: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     if address.is_null()
         && flags & !libc::MAP_NORESERVE == PLAIN
@@ -360,7 +455,10 @@ extern "C" fn __wrap_mmap(address: *mut c_void, len: usize, prot: i32, flags: i3
     {
         return pointer(mapped);
     }
-    pointer(kernel(libc::SYS_mmap, [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize]))
+    pointer(kernel(
+        libc::SYS_mmap,
+        [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize],
+    ))
 }
 
 #[unsafe(no_mangle)]

@@ -93,7 +93,11 @@ pub fn before_call(number: libc::c_long, a: usize, b: usize) {
         libc::SYS_setreuid | libc::SYS_setresuid => changes_user(&[first, second]),
         libc::SYS_setgid => changes_group(&[first]),
         libc::SYS_setregid | libc::SYS_setresgid => changes_group(&[first, second]),
-        libc::SYS_setgroups | libc::SYS_capset | libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => true,
+        libc::SYS_setgroups
+        | libc::SYS_capset
+        | libc::SYS_chroot
+        | libc::SYS_pivot_root
+        | libc::SYS_landlock_restrict_self => true,
         libc::SYS_unshare => takes_away(a as i32),
         libc::SYS_setns => b == 0 || takes_away(b as i32),
         _ => false,

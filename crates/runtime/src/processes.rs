@@ -89,13 +89,23 @@ pub fn register_fork_handlers() {
     if !real.is_null() {
         // SAFETY: the C library's function of this name has this signature.
         let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
-        real(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child), std::ptr::null_mut());
+        real(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+            std::ptr::null_mut(),
+        );
     }
 }
 
 /// What `pthread_atfork` calls (it is linked into each library statically).
 #[unsafe(no_mangle)]
-extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> i32 {
+extern "C" fn __register_atfork(
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+    library: *mut c_void,
+) -> i32 {
     register_fork_handlers();
     let real = REGISTER_ATFORK.get();
     if real.is_null() {
@@ -106,7 +116,9 @@ extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handle
     // The list of handlers is read in the child to find ours. Where it outgrows the C library's own room, it must not be evicted.
     let _unmanaged = Internal::enter();
     let error = real(prepare, parent, child, library);
-    if prepare.is_some_and(|prepare| std::ptr::fn_addr_eq(prepare, _rjem_je_jemalloc_prefork as extern "C" fn())) {
+    if prepare.is_some_and(|prepare| {
+        std::ptr::fn_addr_eq(prepare, _rjem_je_jemalloc_prefork as extern "C" fn())
+    }) {
         // Next to it, before any of the program's.
         real(Some(lock_streams), Some(unlock_streams), Some(reset_streams), std::ptr::null_mut());
     }
@@ -179,8 +191,12 @@ extern "C" fn pthread_create(
     main: extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> i32 {
-    type Create =
-        extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> i32;
+    type Create = extern "C" fn(
+        *mut libc::pthread_t,
+        *const libc::pthread_attr_t,
+        extern "C" fn(*mut c_void) -> *mut c_void,
+        *mut c_void,
+    ) -> i32;
     let real = PTHREAD_CREATE.get();
     if real.is_null() {
         return libc::EAGAIN;
@@ -208,7 +224,8 @@ extern "C" fn pthread_create(
 fn stack_len(attributes: *const libc::pthread_attr_t) -> Option<usize> {
     let mut len = 0;
     // SAFETY: the program's valid attributes; the result is ours.
-    (!attributes.is_null() && unsafe { libc::pthread_attr_getstacksize(attributes, &mut len) } == 0).then_some(len)
+    (!attributes.is_null() && unsafe { libc::pthread_attr_getstacksize(attributes, &mut len) } == 0)
+        .then_some(len)
 }
 
 /// The end of a stack that the program itself brings along.
@@ -387,7 +404,15 @@ extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_void,
 ) -> i32 {
-    type Clone = extern "C" fn(ChildMain, *mut c_void, i32, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> i32;
+    type Clone = extern "C" fn(
+        ChildMain,
+        *mut c_void,
+        i32,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+    ) -> i32;
     let real = CLONE.get();
     if real.is_null() {
         return no_such_call(-1);
@@ -401,7 +426,8 @@ extern "C" fn clone(
     lock_allocator();
     lock_for_any_fork(|| ());
     bring_for_child(flags as usize, child_tid as usize);
-    let child = real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
+    let child =
+        real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
     after_fork_in_parent();
     child
 }
@@ -457,7 +483,9 @@ extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut 
         libc::SYS_clone3 => CloneArguments::of_clone3(a, b),
         _ => Some(CloneArguments { flags: a, stack: b, ..CloneArguments::default() }),
     };
-    let Some(arguments) = arguments.filter(|arguments| arguments.stack != 0) else { return std::ptr::null_mut() };
+    let Some(arguments) = arguments.filter(|arguments| arguments.stack != 0) else {
+        return std::ptr::null_mut();
+    };
     let _errno = sys::ErrnoKept::new();
     if !arguments.shares_memory()
         && let Some(pager) = pager()
@@ -594,7 +622,8 @@ extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: i32) -> i32 {
     // SAFETY: the program's own call, passed on, in two parts perhaps.
-    let act = |flags: i32| unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) };
+    let act =
+        |flags: i32| unsafe { sys::forward(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) };
     result(match pager() {
         Some(pager) => pager.lock_all(flags, act),
         None => act(flags),
@@ -649,7 +678,15 @@ pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
 }
 
 /// `syscall`: what is interposed by name must not slip through by number.
-extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+extern "C" fn syscall_by_number(
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
     let forward = || {
         // SAFETY: the program's own call, passed on.
         result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
@@ -670,7 +707,9 @@ extern "C" fn syscall_by_number(number: libc::c_long, a: usize, b: usize, c: usi
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
         // Only what continues here in the child comes this far: others bring a stack.
-        libc::SYS_clone => cloning(CloneArguments { flags: a, child_tid: child_tid_of(d, e), stack: b }, forward),
+        libc::SYS_clone => {
+            cloning(CloneArguments { flags: a, child_tid: child_tid_of(d, e), stack: b }, forward)
+        }
         libc::SYS_clone3 => match CloneArguments::of_clone3(a, b) {
             Some(arguments) => cloning(arguments, forward),
             None => forward(),
@@ -710,7 +749,15 @@ fn child_tid_of(fourth: usize, fifth: usize) -> usize {
 
 /// What `syscall` means inside the library (see build.rs): the kernel's calls, past every interposer.
 #[unsafe(no_mangle)]
-extern "C" fn __wrap_syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+extern "C" fn __wrap_syscall(
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
     // SAFETY: the library's own call, passed on.
     result(unsafe { sys::forward(number, [a, b, c, d, e, f]) })
 }

@@ -20,7 +20,8 @@ impl Clock {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(whose: Whose, hz: u32) -> Result<Clock, OpenError> {
-        let layout = Layout { sample_type: fields::IP | fields::TID | fields::TIME | fields::REGS_USER };
+        let layout =
+            Layout { sample_type: fields::IP | fields::TID | fields::TIME | fields::REGS_USER };
         let request = Request {
             kind: PERF_TYPE_SOFTWARE,
             config: u64::from(PERF_COUNT_SW_CPU_CLOCK),
@@ -44,12 +45,23 @@ impl Clock {
 
     /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted`; what is not in a process that is `ours` costs next to
     /// nothing.
-    pub fn drain(&mut self, ours: impl Fn(u32) -> bool, wanted: impl Fn(u32, u64) -> bool, mut each: impl FnMut(Sample)) -> Tally {
+    pub fn drain(
+        &mut self,
+        ours: impl Fn(u32) -> bool,
+        wanted: impl Fn(u32, u64) -> bool,
+        mut each: impl FnMut(Sample),
+    ) -> Tally {
         let Clock { events, decoder } = self;
         let mut located = 0;
         let tally = events.samples(|sample| {
             let Some((ip, registers)) = sample.user.filter(|_| ours(sample.pid)) else { return };
-            let at = Interrupt { process: sample.pid, thread: sample.tid, time_ns: sample.time_ns, ip, registers };
+            let at = Interrupt {
+                process: sample.pid,
+                thread: sample.tid,
+                time_ns: sample.time_ns,
+                ip,
+                registers,
+            };
             located += u64::from(decoder.decode(&at, &wanted, &mut each));
         });
         Tally { located, ..tally }

@@ -59,7 +59,9 @@ impl Code {
                 continue;
             }
             match runs.last_mut() {
-                Some((from, bytes)) if *from + bytes.len() as u64 == address => bytes.extend_from_slice(&page),
+                Some((from, bytes)) if *from + bytes.len() as u64 == address => {
+                    bytes.extend_from_slice(&page)
+                }
                 _ => {
                     // What is swept is kept: no more than there is.
                     let mut bytes = Vec::with_capacity((end - address) as usize);
@@ -68,7 +70,9 @@ impl Code {
                 }
             }
         }
-        let (from, bytes) = runs.into_iter().find(|(from, bytes)| (*from..from + bytes.len() as u64).contains(&around))?;
+        let (from, bytes) = runs
+            .into_iter()
+            .find(|(from, bytes)| (*from..from + bytes.len() as u64).contains(&around))?;
         Some(Text::sweep(from, bytes))
     }
 }
@@ -78,7 +82,8 @@ fn read(process: i32, address: u64, into: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
     // SAFETY: writes into the slice at most; the other address is the kernel's to check.
-    let read = unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
+    let read =
+        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }
 

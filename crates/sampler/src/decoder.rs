@@ -32,7 +32,12 @@ pub struct Decoder {
 
 impl Decoder {
     /// Tells `each` of the accesses that the interrupted thread may have waited for, as far as their addresses are `wanted`. False if there was none.
-    pub fn decode(&mut self, at: &Interrupt, wanted: impl Fn(u32, u64) -> bool, mut each: impl FnMut(Sample)) -> bool {
+    pub fn decode(
+        &mut self,
+        at: &Interrupt,
+        wanted: impl Fn(u32, u64) -> bool,
+        mut each: impl FnMut(Sample),
+    ) -> bool {
         let Decoder { code, finder } = self;
         let process = at.process;
         if code.len() >= PROCESSES_MAX
@@ -43,11 +48,19 @@ impl Decoder {
         }
         let code = code.entry(process).or_insert_with(|| Code::of(process as i32));
         let Some(text) = code.around(at.ip) else { return false };
-        let accesses = finder.accesses(text, at.ip, &at.registers, |address| wanted(process, address));
+        let accesses =
+            finder.accesses(text, at.ip, &at.registers, |address| wanted(process, address));
         // One sample, however many it may have been.
         let weight = 1.0 / accesses.len().max(1) as f32;
         for (address, kind) in accesses {
-            each(Sample { address: *address, weight, time_ns: at.time_ns, process, thread: at.thread, kind: *kind });
+            each(Sample {
+                address: *address,
+                weight,
+                time_ns: at.time_ns,
+                process,
+                thread: at.thread,
+                kind: *kind,
+            });
         }
         !accesses.is_empty()
     }

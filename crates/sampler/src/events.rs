@@ -72,7 +72,9 @@ impl From<io::Error> for OpenError {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => OpenError::Forbidden(error),
-            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) => OpenError::Unsupported(error),
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) => {
+                OpenError::Unsupported(error)
+            }
             _ => OpenError::Other(error),
         }
     }
@@ -100,8 +102,16 @@ impl Mapping {
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let len = page + DATA_LEN;
         // SAFETY: a new mapping, where the kernel likes.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, event.as_raw_fd(), 0) };
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -131,14 +141,21 @@ impl Events {
             Whose::Children => &[0],
             Whose::Everybody => &[-1],
         };
-        let mut opened = Events { layout: request.layout, rings: Vec::new(), _mappings: Vec::new(), events: Vec::new() };
+        let mut opened = Events {
+            layout: request.layout,
+            rings: Vec::new(),
+            _mappings: Vec::new(),
+            events: Vec::new(),
+        };
         for cpu in 0..cpus() {
             let mut first: Option<i32> = None;
             for thread in threads {
                 let event = match open_one(*thread, cpu, whose, request) {
                     Ok(event) => event,
                     // It has ended; or the CPU is offline.
-                    Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => continue,
+                    Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {
+                        continue;
+                    }
                     Err(e) => return Err(e.into()),
                 };
                 match first {
@@ -163,10 +180,13 @@ impl Events {
     /// Takes out what has been sampled, in the order of each CPU.
     pub fn drain(&mut self, mut each: impl FnMut(Record)) -> Drained {
         let layout = self.layout;
-        self.rings
-            .iter_mut()
-            .map(|ring| ring.drain(&layout, &mut each))
-            .fold(Drained::default(), |all, one| Drained { records: all.records + one.records, damaged: all.damaged || one.damaged })
+        self.rings.iter_mut().map(|ring| ring.drain(&layout, &mut each)).fold(
+            Drained::default(),
+            |all, one| Drained {
+                records: all.records + one.records,
+                damaged: all.damaged || one.damaged,
+            },
+        )
     }
 
     /// The same of samples; what else came is in the tally. (Which of them can be located is the caller's to say.)
@@ -193,7 +213,8 @@ impl Events {
         self.events.iter().try_for_each(|event| {
             let event = event.as_raw_fd();
             // SAFETY: no memory is involved.
-            let done = unsafe { if on { ioctls::ENABLE(event, 0) } else { ioctls::DISABLE(event, 0) } };
+            let done =
+                unsafe { if on { ioctls::ENABLE(event, 0) } else { ioctls::DISABLE(event, 0) } };
             if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         })
     }
@@ -217,9 +238,14 @@ fn cpus() -> i32 {
 }
 
 fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Result<OwnedFd> {
-    let (children, threads) = (matches!(whose, Whose::Children), matches!(whose, Whose::Threads(_)));
-    let mut attributes =
-        perf_event_attr { type_: request.kind, config: request.config, sample_type: request.layout.sample_type, ..Default::default() };
+    let (children, threads) =
+        (matches!(whose, Whose::Children), matches!(whose, Whose::Threads(_)));
+    let mut attributes = perf_event_attr {
+        type_: request.kind,
+        config: request.config,
+        sample_type: request.layout.sample_type,
+        ..Default::default()
+    };
     attributes.size = size_of::<perf_event_attr>() as u32;
     attributes.__bindgen_anon_1.sample_period = request.period;
     attributes.sample_regs_user = crate::operand::Registers::PERF_MASK;
@@ -239,7 +265,10 @@ fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Resul
     let flags = bindings::PERF_FLAG_FD_CLOEXEC;
     // SAFETY: a whole attribute; sampling changes nothing in the program.
     let event = unsafe { perf_event_open(&raw mut attributes, thread, cpu, -1, flags.into()) };
-    if event < 0 && threads && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) {
+    if event < 0
+        && threads
+        && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL))
+    {
         // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left out by their process.
         attributes.set_inherit_thread(0);
         attributes.set_remove_on_exec(0);

@@ -62,7 +62,9 @@ impl Kind {
 
     /// What the kernel says of this processor, in the order in which it is to be tried; `devices` is `/sys/bus/event_source/devices`.
     pub fn of_machine(devices: &Path) -> Vec<Kind> {
-        let number = |file: &str| std::fs::read_to_string(devices.join(file)).ok()?.trim().parse::<u32>().ok();
+        let number = |file: &str| {
+            std::fs::read_to_string(devices.join(file)).ok()?.trim().parse::<u32>().ok()
+        };
         if let Some(event_type) = number("ibs_op/type") {
             let has = |name: &str| devices.join("ibs_op/format").join(name).exists();
             let ibs = |misses_only| Kind::Ibs { event_type, filters: has("swfilt"), misses_only };
@@ -73,13 +75,21 @@ impl Kind {
             return Vec::new();
         }
         let listed = std::fs::read_to_string(devices.join("cpu/events/mem-loads")).ok();
-        let slow = listed.as_deref().and_then(config_of).map(|config| Kind::Pebs(Loads::Slow { config }));
+        let slow =
+            listed.as_deref().and_then(config_of).map(|config| Kind::Pebs(Loads::Slow { config }));
         [Kind::Pebs(Loads::BySource), Kind::Pebs(Loads::Misses)].into_iter().chain(slow).collect()
     }
 
     /// Events to open.
     fn events(self) -> Vec<Event> {
-        let layout = Layout { sample_type: fields::IP | fields::TID | fields::TIME | fields::ADDR | fields::PERIOD | fields::DATA_SRC };
+        let layout = Layout {
+            sample_type: fields::IP
+                | fields::TID
+                | fields::TIME
+                | fields::ADDR
+                | fields::PERIOD
+                | fields::DATA_SRC,
+        };
         let request = |config| Request {
             kind: PERF_TYPE_RAW,
             config,
@@ -90,15 +100,27 @@ impl Kind {
             precise_ip: 2,
             layout,
         };
-        let load = |config| Event { request: request(config), weight: 1.0, access: Access::Load, optional: false };
+        let load = |config| Event {
+            request: request(config),
+            weight: 1.0,
+            access: Access::Load,
+            optional: false,
+        };
         let loads = match self {
             // Not all have persistent memory, of which the first two do not tell.
             Kind::Pebs(Loads::BySource) => {
-                vec![load(L3_MISS_LOCAL), load(L3_MISS_REMOTE), Event { optional: true, ..load(LOCAL_PMM) }]
+                vec![
+                    load(L3_MISS_LOCAL),
+                    load(L3_MISS_REMOTE),
+                    Event { optional: true, ..load(LOCAL_PMM) },
+                ]
             }
             Kind::Pebs(Loads::Misses) => vec![load(L3_MISS)],
             Kind::Pebs(Loads::Slow { config }) => {
-                vec![Event { request: Request { config1: SLOW_CYCLES, ..request(config) }, ..load(config) }]
+                vec![Event {
+                    request: Request { config1: SLOW_CYCLES, ..request(config) },
+                    ..load(config)
+                }]
             }
             Kind::Ibs { event_type, filters, misses_only } => {
                 let config = IBS_COUNT_OPS | if misses_only { IBS_MISSES_ONLY } else { 0 };
@@ -115,7 +137,10 @@ impl Kind {
         };
         // Any store, not only those that missed.
         let stores = Request { period: STORES, ..request(ALL_STORES) };
-        loads.into_iter().chain([Event { request: stores, weight: 0.1, access: Access::Store, optional: true }]).collect()
+        loads
+            .into_iter()
+            .chain([Event { request: stores, weight: 0.1, access: Access::Store, optional: true }])
+            .collect()
     }
 
     /// A period that the hardware takes, near this one.
@@ -125,7 +150,9 @@ impl Kind {
             // A multiple of 16.
             Kind::Ibs { .. } => near.next_multiple_of(16),
             // A prime number, which no loop of the program goes round in step with.
-            Kind::Pebs(_) => (near..).find(|n| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0)).unwrap_or(near),
+            Kind::Pebs(_) => (near..)
+                .find(|n| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0))
+                .unwrap_or(near),
         }
     }
 }
@@ -133,7 +160,10 @@ impl Kind {
 /// `event=0xcd,umask=0x1,ldlat=3` as a number.
 fn config_of(listed: &str) -> Option<u64> {
     let field = |name: &str| {
-        let value = listed.trim().split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix("=0x"))?;
+        let value = listed
+            .trim()
+            .split(',')
+            .find_map(|part| part.strip_prefix(name)?.strip_prefix("=0x"))?;
         u64::from_str_radix(value, 16).ok()
     };
     Some(field("event")? | field("umask")? << 8)
@@ -220,13 +250,23 @@ impl Hardware {
         for Event { request, weight, access, optional } in kind.events() {
             match Events::open(whose, &request) {
                 Ok(events) => {
-                    streams.push(Stream { events, weight: weight / request.period as f32, access, period: request.period });
+                    streams.push(Stream {
+                        events,
+                        weight: weight / request.period as f32,
+                        access,
+                        period: request.period,
+                    });
                 }
                 Err(_) if optional => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Hardware { kind, streams, pace: Pace::default(), paced: matches!(whose, Whose::Everybody) })
+        Ok(Hardware {
+            kind,
+            streams,
+            pace: Pace::default(),
+            paced: matches!(whose, Whose::Everybody),
+        })
     }
 
     /// What it is.
@@ -246,21 +286,36 @@ impl Hardware {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn pace(&mut self, cost: f64, allowed: f64, hurried: bool, wanted: bool) -> std::io::Result<()> {
+    pub fn pace(
+        &mut self,
+        cost: f64,
+        allowed: f64,
+        hurried: bool,
+        wanted: bool,
+    ) -> std::io::Result<()> {
         if !self.paced || !self.pace.look(cost, allowed, hurried, wanted) {
             return Ok(());
         }
         let (kind, times) = (self.kind, self.pace.times);
-        self.streams.iter().try_for_each(|stream| stream.events.set_period(kind.period(stream.period as f64 * times)))
+        self.streams.iter().try_for_each(|stream| {
+            stream.events.set_period(kind.period(stream.period as f64 * times))
+        })
     }
 
     /// As [`crate::clock::Clock::drain`].
-    pub fn drain(&mut self, ours: impl Fn(u32) -> bool, wanted: impl Fn(u32, u64) -> bool, mut each: impl FnMut(Sample)) -> Tally {
+    pub fn drain(
+        &mut self,
+        ours: impl Fn(u32) -> bool,
+        wanted: impl Fn(u32, u64) -> bool,
+        mut each: impl FnMut(Sample),
+    ) -> Tally {
         let (mut tally, mut located) = (Tally::default(), 0);
         for Stream { events, weight, access, .. } in &mut self.streams {
             tally += events.samples(|raw| {
                 let sample = accessed(self.kind, &raw, *weight, *access);
-                if let Some(sample) = sample.filter(|sample| ours(sample.process) && wanted(sample.process, sample.address)) {
+                if let Some(sample) = sample
+                    .filter(|sample| ours(sample.process) && wanted(sample.process, sample.address))
+                {
                     located += 1;
                     each(sample);
                 }
@@ -276,18 +331,25 @@ impl Hardware {
         // SAFETY: no arguments.
         let thread = unsafe { libc::gettid() };
         // (Some kernels sample no single threads by IBS.)
-        let opened = Hardware::open(kind, Whose::Threads(&[thread])).or_else(|_| Hardware::open(kind, Whose::Everybody));
+        let opened = Hardware::open(kind, Whose::Threads(&[thread]))
+            .or_else(|_| Hardware::open(kind, Whose::Everybody));
         let Ok(mut hardware) = opened else { return false };
         let mut memory = vec![1u64; LEN / 8];
         let inside = memory.as_ptr() as u64..memory.as_ptr() as u64 + LEN as u64;
         let (begun, mut at, mut seen) = (Instant::now(), 1u64, 0);
         while begun.elapsed() < LONGEST && seen < 4 {
             for _ in 0..20_000 {
-                at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(memory[(at >> 33) as usize % memory.len()]);
+                at = at
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(memory[(at >> 33) as usize % memory.len()]);
                 memory[(at >> 33) as usize % (LEN / 8)] |= 1;
             }
             let is_own = |_: u32, address: u64| inside.contains(&address);
-            hardware.drain(|_| true, is_own, |sample| seen += u32::from(sample.kind == Access::Load));
+            hardware.drain(
+                |_| true,
+                is_own,
+                |sample| seen += u32::from(sample.kind == Access::Load),
+            );
         }
         std::hint::black_box(at);
         seen > 0
@@ -303,11 +365,23 @@ fn accessed(kind: Kind, raw: &RawSample, weight: f32, access: Access) -> Option<
     let told = raw.address != 0 && raw.address < USER && raw.ip < USER;
     let (kept, kind) = match kind {
         Kind::Pebs(Loads::BySource | Loads::Misses) => (told, access),
-        Kind::Pebs(Loads::Slow { .. }) => (told && (access == Access::Store || from_memory(raw.data_src)), access),
-        Kind::Ibs { .. } => (told && from_memory(raw.data_src), if raw.data_src & STORE != 0 { Access::Store } else { access }),
+        Kind::Pebs(Loads::Slow { .. }) => {
+            (told && (access == Access::Store || from_memory(raw.data_src)), access)
+        }
+        Kind::Ibs { .. } => (
+            told && from_memory(raw.data_src),
+            if raw.data_src & STORE != 0 { Access::Store } else { access },
+        ),
     };
     let weight = weight * raw.period as f32;
-    kept.then_some(Sample { address: raw.address, weight, time_ns: raw.time_ns, process: raw.pid, thread: raw.tid, kind })
+    kept.then_some(Sample {
+        address: raw.address,
+        weight,
+        time_ns: raw.time_ns,
+        process: raw.pid,
+        thread: raw.tid,
+        kind,
+    })
 }
 
 /// Whether DRAM, local or remote, persistent memory or CXL answered (`union perf_mem_data_src`).
@@ -354,32 +428,50 @@ mod tests {
 
     #[test]
     fn an_access_byte_for_byte() {
-        let expected = Sample { address: 0x7000_0000_1234, weight: 0.5, time_ns: 99, process: 7, thread: 8, kind: Access::Load };
-        let told = |kind, data_src| accesses(kind, Access::Load, &record(0x40_1000, 0x7000_0000_1234, 200, data_src));
+        let expected = Sample {
+            address: 0x7000_0000_1234,
+            weight: 0.5,
+            time_ns: 99,
+            process: 7,
+            thread: 8,
+            kind: Access::Load,
+        };
+        let told = |kind, data_src| {
+            accesses(kind, Access::Load, &record(0x40_1000, 0x7000_0000_1234, 200, data_src))
+        };
         assert_eq!(told(PEBS, L2), [expected]);
         assert_eq!(told(IBS, DRAM), [expected]);
         assert_eq!(told(SLOW, DRAM), [expected]);
         assert!(told(SLOW, L2).is_empty(), "a slow load that a cache answered");
         // AMD's stores come with its loads, Intel's in a stream of their own, which says nothing of what answered.
         assert_eq!(told(IBS, 0x80 << 5 | 4)[0].kind, Access::Store);
-        assert_eq!(accesses(SLOW, Access::Store, &record(0x40_1000, 0x7000, 200, 0))[0].kind, Access::Store);
+        assert_eq!(
+            accesses(SLOW, Access::Store, &record(0x40_1000, 0x7000, 200, 0))[0].kind,
+            Access::Store
+        );
     }
 
     #[test]
     fn a_sample_weighs_what_the_period_in_force_says() {
-        let weights = |period| accesses(PEBS, Access::Load, &record(0x40_1000, 0x7000, period, DRAM))[0].weight;
+        let weights = |period| {
+            accesses(PEBS, Access::Load, &record(0x40_1000, 0x7000, period, DRAM))[0].weight
+        };
         assert_eq!([100, 200, 400].map(weights), [0.25, 0.5, 1.0]);
     }
 
     #[test]
     fn what_is_no_access_of_the_program_to_memory_is_left_out() {
         let kernel = 0xFFFF_8880_0000_0000;
-        for (ip, address, data_src) in [(0x40_1000, 0, DRAM), (0x40_1000, kernel, DRAM), (kernel, 0x7000, DRAM)] {
+        for (ip, address, data_src) in
+            [(0x40_1000, 0, DRAM), (0x40_1000, kernel, DRAM), (kernel, 0x7000, DRAM)]
+        {
             assert!(accesses(PEBS, Access::Load, &record(ip, address, 1, data_src)).is_empty());
         }
         // Everything is sampled there.
         for data_src in [L2, 0] {
-            assert!(accesses(IBS, Access::Load, &record(0x40_1000, 0x7000, 1, data_src)).is_empty());
+            assert!(
+                accesses(IBS, Access::Load, &record(0x40_1000, 0x7000, 1, data_src)).is_empty()
+            );
         }
     }
 
@@ -392,7 +484,19 @@ mod tests {
             assert!(from_memory(number << 33));
         }
         // Caches, fill buffers, nothing known.
-        for other in [0, 0x1 << 5, 0x8 << 5, 0x10 << 5, 0x40 << 5, 0x400 << 5, 1 << 33, 3 << 33, 0xb << 33, 0xc << 33, 0xf << 33] {
+        for other in [
+            0,
+            0x1 << 5,
+            0x8 << 5,
+            0x10 << 5,
+            0x40 << 5,
+            0x400 << 5,
+            1 << 33,
+            3 << 33,
+            0xb << 33,
+            0xc << 33,
+            0xf << 33,
+        ] {
             assert!(!from_memory(other), "{other:#x}");
         }
     }
@@ -426,20 +530,31 @@ mod tests {
 
     #[test]
     fn events_are_those_of_the_manuals() {
-        let asked = |kind: Kind| kind.events().iter().map(|event| (event.request.config, event.request.period)).collect::<Vec<_>>();
+        let asked = |kind: Kind| {
+            kind.events()
+                .iter()
+                .map(|event| (event.request.config, event.request.period))
+                .collect::<Vec<_>>()
+        };
         let stores = (0x82d0, 100_007);
         assert_eq!(asked(PEBS), [(0x1d3, 199), (0x2d3, 199), (0x80d1, 199), stores]);
         assert_eq!(asked(Kind::Pebs(Loads::Misses)), [(0x20d1, 199), stores]);
         assert_eq!(asked(SLOW), [(0x1cd, 199), stores]);
         assert_eq!(SLOW.events()[0].request.config1, 128);
         for kind in [PEBS, SLOW] {
-            assert!(kind.events().iter().all(|event| event.request.precise_ip == 2 && event.request.user_only && event.weight > 0.0));
+            assert!(kind.events().iter().all(|event| event.request.precise_ip == 2
+                && event.request.user_only
+                && event.weight > 0.0));
         }
         assert_eq!(asked(IBS), [(1 << 19, 50_000)]);
         // To leave itself out is refused by kernels that cannot filter it.
         assert!(!IBS.events()[0].request.user_only);
-        let newer = &Kind::Ibs { event_type: 11, filters: true, misses_only: true }.events()[0].request;
-        assert_eq!((newer.kind, newer.config, newer.config2, newer.user_only), (11, 1 << 19 | 1 << 16, 1, true));
+        let newer =
+            &Kind::Ibs { event_type: 11, filters: true, misses_only: true }.events()[0].request;
+        assert_eq!(
+            (newer.kind, newer.config, newer.config2, newer.user_only),
+            (11, 1 << 19 | 1 << 16, 1, true)
+        );
     }
 
     #[test]
@@ -454,7 +569,10 @@ mod tests {
         // Between half of what is allowed and all of it nothing changes; nor below, if no more is wanted.
         assert!(!pace.look(0.008, 0.01, false, true) && !pace.look(0.001, 0.01, false, false));
         assert!(pace.look(0.011, 0.01, false, true) && pace.times == 1.5);
-        assert!(pace.look(0.001, 0.01, true, true) && pace.times == 3.0, "lost samples cost nothing and are too many all the same");
+        assert!(
+            pace.look(0.001, 0.01, true, true) && pace.times == 3.0,
+            "lost samples cost nothing and are too many all the same"
+        );
         assert!(pace.look(0.001, 0.01, false, true) && pace.times == 2.0);
         while pace.look(0.0, 0.01, false, true) {}
         assert_eq!(pace.times, Pace::LEAST);
@@ -476,7 +594,11 @@ mod tests {
                 pace.look(cost, 0.01, false, true);
             }
             assert!(cost <= 0.015, "{rate}: {cost}");
-            assert!(cost >= 0.003 || pace.times == Pace::LEAST, "{rate}: {cost} with periods of {} times", pace.times);
+            assert!(
+                cost >= 0.003 || pace.times == Pace::LEAST,
+                "{rate}: {cost} with periods of {} times",
+                pace.times
+            );
             assert!((counted / (rate * 30.0) - 1.0).abs() < 0.1, "{rate}: {counted}");
         }
     }

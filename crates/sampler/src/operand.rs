@@ -13,7 +13,10 @@
 
 use crate::Access;
 use crate::text::Text;
-use iced_x86::{ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory};
+use iced_x86::{
+    ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    UsedMemory,
+};
 
 /// Instructions looked back, branches included.
 const STEPS_MAX: u32 = 6;
@@ -119,18 +122,30 @@ pub struct Finder {
 
 impl Default for Finder {
     fn default() -> Self {
-        Finder { info: InstructionInfoFactory::new(), paths: Vec::with_capacity(PATHS_MAX), found: Vec::new() }
+        Finder {
+            info: InstructionInfoFactory::new(),
+            paths: Vec::with_capacity(PATHS_MAX),
+            found: Vec::new(),
+        }
     }
 }
 
 impl Finder {
     /// The accesses that a thread interrupted before the instruction at `ip` can have waited for, of those whose addresses are `wanted`: none if it is not
     /// known, several if any of them may be it.
-    pub fn accesses(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: impl Fn(u64) -> bool) -> &[(u64, Access)] {
+    pub fn accesses(
+        &mut self,
+        text: &Text,
+        ip: u64,
+        registers: &Registers,
+        wanted: impl Fn(u64) -> bool,
+    ) -> &[(u64, Access)] {
         self.found.clear();
         let next = text.decode(ip);
         // A string instruction that is interrupted goes on later: its registers are those of now.
-        let repeats = next.is_some_and(|next| next.is_string_instruction() && (next.has_rep_prefix() || next.has_repne_prefix()));
+        let repeats = next.is_some_and(|next| {
+            next.is_string_instruction() && (next.has_rep_prefix() || next.has_repne_prefix())
+        });
         let lost = !repeats && self.look_back(text, ip, registers, &wanted);
         if self.found.is_empty()
             && !lost
@@ -150,7 +165,13 @@ impl Finder {
     }
 
     /// True if there was an access whose address is lost.
-    fn look_back(&mut self, text: &Text, ip: u64, registers: &Registers, wanted: &impl Fn(u64) -> bool) -> bool {
+    fn look_back(
+        &mut self,
+        text: &Text,
+        ip: u64,
+        registers: &Registers,
+        wanted: &impl Fn(u64) -> bool,
+    ) -> bool {
         self.paths.clear();
         self.paths.push(Path { at: ip, written: 0, flags_kept: true, steps: 0 });
         let mut next = 0;
@@ -159,7 +180,8 @@ impl Finder {
         while let Some(path) = self.paths.get(next).copied().filter(|path| path.steps < nearest) {
             next += 1;
             let goes = |branch: &Instruction, taken: bool| {
-                !path.flags_kept || registers.holds(branch.condition_code()).is_none_or(|holds| holds == taken)
+                !path.flags_kept
+                    || registers.holds(branch.condition_code()).is_none_or(|holds| holds == taken)
             };
             for branch in text.jumps_to(path.at) {
                 let conditional = branch.flow_control() == FlowControl::ConditionalBranch;
@@ -169,11 +191,13 @@ impl Finder {
             }
             let Some(above) = text.before(path.at) else { continue };
             match above.flow_control() {
-                FlowControl::Next => match self.touched(&above, path.written, true, registers, wanted) {
-                    Touched::Found => nearest = path.steps + 1,
-                    Touched::Nothing => self.go_on(&above, path),
-                    Touched::Lost => lost = true,
-                },
+                FlowControl::Next => {
+                    match self.touched(&above, path.written, true, registers, wanted) {
+                        Touched::Found => nearest = path.steps + 1,
+                        Touched::Nothing => self.go_on(&above, path),
+                        Touched::Lost => lost = true,
+                    }
+                }
                 FlowControl::ConditionalBranch if goes(&above, false) => self.go_on(&above, path),
                 // Nobody comes by there, or from a function whose end is not known.
                 _ => {}
@@ -186,14 +210,28 @@ impl Finder {
         if self.paths.len() < PATHS_MAX {
             let written = path.written | self.written_by(instruction);
             let flags_kept = path.flags_kept && instruction.rflags_modified() == 0;
-            self.paths.push(Path { at: instruction.ip(), written, flags_kept, steps: path.steps + 1 });
+            self.paths.push(Path {
+                at: instruction.ip(),
+                written,
+                flags_kept,
+                steps: path.steps + 1,
+            });
         }
     }
 
     fn written_by(&mut self, instruction: &Instruction) -> u16 {
-        let writes = |access| !matches!(access, OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess);
+        let writes = |access| {
+            !matches!(
+                access,
+                OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+            )
+        };
         let registers = self.info.info(instruction).used_registers();
-        registers.iter().filter(|used| writes(used.access())).filter_map(|used| number(used.register())).fold(0, |all, n| all | 1 << n)
+        registers
+            .iter()
+            .filter(|used| writes(used.access()))
+            .filter_map(|used| number(used.register()))
+            .fold(0, |all, n| all | 1 << n)
     }
 
     /// Adds the wanted addresses that an instruction touched; its registers are those of now but for `written` ones and, if it is `done`, its own.
@@ -213,7 +251,9 @@ impl Finder {
         let mut lost = false;
         for memory in self.info.info(instruction).used_memory() {
             // The stack is not managed memory, and every function's end pops.
-            if matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess) || memory.base() == Register::RSP {
+            if matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess)
+                || memory.base() == Register::RSP
+            {
                 continue;
             }
             let parts = [memory.base(), memory.index()];
@@ -226,7 +266,11 @@ impl Finder {
                 OpAccess::Write | OpAccess::CondWrite => Access::Store,
                 _ => Access::Update,
             };
-            self.found.extend(address(memory, registers).filter(|address| wanted(*address)).map(|address| (address, kind)));
+            self.found.extend(
+                address(memory, registers)
+                    .filter(|address| wanted(*address))
+                    .map(|address| (address, kind)),
+            );
         }
         match (self.found.len() > before, lost) {
             (true, _) => Touched::Found,
@@ -278,7 +322,11 @@ mod tests {
     }
 
     /// What is found when a thread is interrupted before the instruction number `at`.
-    fn accesses_with(assemble: impl FnOnce(&mut CodeAssembler), at: usize, registers: &Registers) -> Vec<(u64, Access)> {
+    fn accesses_with(
+        assemble: impl FnOnce(&mut CodeAssembler),
+        at: usize,
+        registers: &Registers,
+    ) -> Vec<(u64, Access)> {
         let mut assembler = CodeAssembler::new(64).unwrap();
         assemble(&mut assembler);
         let text = Text::sweep(CODE, assembler.assemble(CODE).unwrap());
@@ -286,7 +334,11 @@ mod tests {
         Finder::default().accesses(&text, ip, registers, in_heap).to_vec()
     }
 
-    fn found_with(assemble: impl FnOnce(&mut CodeAssembler), at: usize, registers: &Registers) -> Vec<u64> {
+    fn found_with(
+        assemble: impl FnOnce(&mut CodeAssembler),
+        at: usize,
+        registers: &Registers,
+    ) -> Vec<u64> {
         accesses_with(assemble, at, registers).iter().map(|(address, _)| *address).collect()
     }
 
@@ -337,7 +389,10 @@ mod tests {
         // Relative to the instruction, as static data is.
         let bytes = [0x48, 0x8B, 0x05, 0x10, 0, 0, 0, 0x90];
         let text = Text::sweep(HEAP, bytes.to_vec());
-        assert_eq!(Finder::default().accesses(&text, HEAP + 7, &registers(), in_heap), [(HEAP + 0x17, Access::Load)]);
+        assert_eq!(
+            Finder::default().accesses(&text, HEAP + 7, &registers(), in_heap),
+            [(HEAP + 0x17, Access::Load)]
+        );
     }
 
     #[test]
@@ -355,7 +410,10 @@ mod tests {
         assert_eq!(one(|a| a.add(dword_ptr(rsi), 1)), [(RSI, Access::Update)]);
         assert_eq!(one(|a| a.lock().cmpxchg(qword_ptr(rsi), rdx)), [(RSI, Access::Update)]);
         let copy = |a: &mut CodeAssembler| a.rep().movsb().unwrap();
-        assert_eq!(accesses_with(copy, 0, &registers()), [(RSI, Access::Load), (RDI, Access::Store)]);
+        assert_eq!(
+            accesses_with(copy, 0, &registers()),
+            [(RSI, Access::Load), (RDI, Access::Store)]
+        );
         // The same place by both ways that lead here, read by one and written by the other.
         let either = |a: &mut CodeAssembler| {
             let mut join = a.create_label();
@@ -503,7 +561,9 @@ mod tests {
 
     #[test]
     fn flags_tell_which_way_was_taken() {
-        let with = |zero: bool| found_with(two_ways, 3, &Registers { flags: u64::from(zero) << 6, ..registers() });
+        let with = |zero: bool| {
+            found_with(two_ways, 3, &Registers { flags: u64::from(zero) << 6, ..registers() })
+        };
         // Equal: the branch back was not taken, so it came from above.
         assert_eq!(with(true), [RDI]);
         // Not equal: either.

@@ -28,7 +28,8 @@ pub mod fields {
     /// The physical address touched.
     pub const PHYS_ADDR: u64 = 1 << 19;
     /// All that can be read here.
-    pub const KNOWN: u64 = IP | TID | TIME | ADDR | PERIOD | REGS_USER | WEIGHT | DATA_SRC | PHYS_ADDR;
+    pub const KNOWN: u64 =
+        IP | TID | TIME | ADDR | PERIOD | REGS_USER | WEIGHT | DATA_SRC | PHYS_ADDR;
 }
 
 /// What samples are made of. Registers are those of [`Registers::PERF_MASK`].
@@ -131,7 +132,8 @@ impl Layout {
         let mut drained = Drained::default();
         while !bytes.is_empty() {
             let record = bytes.get(..HEADER).and_then(|header| {
-                let (kind, size) = (Body(header).u32()?, usize::from(u16::from_le_bytes([header[6], header[7]])));
+                let (kind, size) =
+                    (Body(header).u32()?, usize::from(u16::from_le_bytes([header[6], header[7]])));
                 let body = bytes.get(HEADER..size)?;
                 Some((self.record(kind, Body(body))?, size))
             });
@@ -233,7 +235,10 @@ impl Ring {
     /// # Safety
     /// `mapping` is that of a perf event, page-aligned, readable and writable for as long as this lives, and has no other reader.
     pub unsafe fn new(mapping: *mut u8, page_len: usize, data_len: usize) -> Ring {
-        assert!(data_len.is_power_of_two() && page_len > DATA_TAIL, "not a ring of {data_len} bytes behind {page_len}");
+        assert!(
+            data_len.is_power_of_two() && page_len > DATA_TAIL,
+            "not a ring of {data_len} bytes behind {page_len}"
+        );
         // SAFETY: within the mapping, by the caller's promise.
         let data = unsafe { mapping.add(page_len) };
         Ring { control: mapping, data, data_len, copy: Vec::new() }
@@ -261,7 +266,11 @@ impl Ring {
         // SAFETY: both pieces are inside the ring, between tail and head, where the kernel writes nothing until the tail moves; the copy has room.
         unsafe {
             std::ptr::copy_nonoverlapping(self.data.add(start), self.copy.as_mut_ptr(), first);
-            std::ptr::copy_nonoverlapping(self.data, self.copy.as_mut_ptr().add(first), len - first);
+            std::ptr::copy_nonoverlapping(
+                self.data,
+                self.copy.as_mut_ptr().add(first),
+                len - first,
+            );
             self.copy.set_len(len);
         }
         self.position(DATA_TAIL).store(head, Ordering::Release);
@@ -274,9 +283,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const CLOCK: Layout = Layout { sample_type: fields::IP | fields::TID | fields::TIME | fields::REGS_USER };
+    const CLOCK: Layout =
+        Layout { sample_type: fields::IP | fields::TID | fields::TIME | fields::REGS_USER };
     const PEBS: Layout = Layout {
-        sample_type: fields::IP | fields::TID | fields::TIME | fields::ADDR | fields::WEIGHT | fields::DATA_SRC | fields::PHYS_ADDR,
+        sample_type: fields::IP
+            | fields::TID
+            | fields::TIME
+            | fields::ADDR
+            | fields::WEIGHT
+            | fields::DATA_SRC
+            | fields::PHYS_ADDR,
     };
 
     fn record(kind: u32, body: &[u64]) -> Vec<u8> {
@@ -288,7 +304,10 @@ mod tests {
     /// A clock sample as the kernel writes it, byte for byte.
     fn clock_sample(n: u64) -> Vec<u8> {
         let registers = (0..Registers::PERF_COUNT as u64).map(|register| n * 100 + register);
-        let body: Vec<u64> = [0x40_1000 + n, 7 | (8 + n) << 32, 1_000 * n, ABI_64].into_iter().chain(registers).collect();
+        let body: Vec<u64> = [0x40_1000 + n, 7 | (8 + n) << 32, 1_000 * n, ABI_64]
+            .into_iter()
+            .chain(registers)
+            .collect();
         record(RECORD_SAMPLE, &body)
     }
 
@@ -300,7 +319,9 @@ mod tests {
 
     fn samples(layout: &Layout, bytes: &[u8]) -> Vec<RawSample> {
         let mut found = Vec::new();
-        layout.read(bytes, |record| found.extend(if let Record::Sample(sample) = record { Some(sample) } else { None }));
+        layout.read(bytes, |record| {
+            found.extend(if let Record::Sample(sample) = record { Some(sample) } else { None })
+        });
         found
     }
 
@@ -309,13 +330,18 @@ mod tests {
         let [sample] = samples(&CLOCK, &clock_sample(3))[..] else { panic!("one sample") };
         let (ip, registers) = sample.user.unwrap();
         assert_eq!((sample.ip, sample.pid, sample.tid, sample.time_ns), (0x40_1003, 7, 11, 3_000));
-        assert_eq!((ip, registers.flags, registers.general[0], registers.general[15]), (308, 309, 300, 317));
+        assert_eq!(
+            (ip, registers.flags, registers.general[0], registers.general[15]),
+            (308, 309, 300, 317)
+        );
     }
 
     #[test]
     fn a_sample_of_accesses_byte_for_byte() {
         let body = [0x40_1000, 7 | 8 << 32, 99, 0x7000_0000_1234, 250, 0x6810_0842, 0x1_2345_6000];
-        let [sample] = samples(&PEBS, &record(RECORD_SAMPLE, &body))[..] else { panic!("one sample") };
+        let [sample] = samples(&PEBS, &record(RECORD_SAMPLE, &body))[..] else {
+            panic!("one sample")
+        };
         let expected = RawSample {
             ip: 0x40_1000,
             pid: 7,
@@ -333,9 +359,11 @@ mod tests {
     #[test]
     fn threads_without_registers_of_64_bits_have_none() {
         let without = record(RECORD_SAMPLE, &[1, 2, 3, 0]);
-        let narrow: Vec<u64> = [1, 2, 3, 1].into_iter().chain(0..Registers::PERF_COUNT as u64).collect();
+        let narrow: Vec<u64> =
+            [1, 2, 3, 1].into_iter().chain(0..Registers::PERF_COUNT as u64).collect();
         let both = [without, record(RECORD_SAMPLE, &narrow), clock_sample(1)].concat();
-        let found: Vec<bool> = samples(&CLOCK, &both).iter().map(|sample| sample.user.is_some()).collect();
+        let found: Vec<bool> =
+            samples(&CLOCK, &both).iter().map(|sample| sample.user.is_some()).collect();
         assert_eq!(found, [false, false, true]);
     }
 
@@ -351,8 +379,21 @@ mod tests {
             record(77, &[]),
         ]
         .concat();
-        let mapped = Record::Mapped { pid: 7, address: 0x1000, len: 0x2000, file_offset: 0x3000, file: b"/lib/a" };
-        let expected = [Record::Lost(42), Record::Lost(5), Record::Throttled, mapped.clone(), mapped, Record::Other(77)];
+        let mapped = Record::Mapped {
+            pid: 7,
+            address: 0x1000,
+            len: 0x2000,
+            file_offset: 0x3000,
+            file: b"/lib/a",
+        };
+        let expected = [
+            Record::Lost(42),
+            Record::Lost(5),
+            Record::Throttled,
+            mapped.clone(),
+            mapped,
+            Record::Other(77),
+        ];
         let (seen, drained) = read(&CLOCK, &bytes);
         assert_eq!(seen, expected.map(|record| format!("{record:?}")));
         assert_eq!(drained, Drained { records: 6, damaged: false });
@@ -363,7 +404,11 @@ mod tests {
         let whole = clock_sample(1);
         for cut in 1..whole.len() {
             let (seen, drained) = read(&CLOCK, &[&whole[..], &whole[..cut]].concat());
-            assert_eq!((seen.len(), drained), (1, Drained { records: 1, damaged: true }), "cut at {cut}");
+            assert_eq!(
+                (seen.len(), drained),
+                (1, Drained { records: 1, damaged: true }),
+                "cut at {cut}"
+            );
         }
         // A size of nothing would never end, and one too short for its fields would read another's.
         let (_, nothing) = read(&CLOCK, &[0; 16]);
@@ -384,7 +429,8 @@ mod tests {
         fn new(at: usize) -> (Fake, Ring) {
             let mut fake = Fake { memory: vec![0; (Self::PAGE + Self::DATA) / 8], head: at };
             // SAFETY: page and ring in one block, aligned for u64; nobody else reads it.
-            let ring = unsafe { Ring::new(fake.memory.as_mut_ptr().cast(), Self::PAGE, Self::DATA) };
+            let ring =
+                unsafe { Ring::new(fake.memory.as_mut_ptr().cast(), Self::PAGE, Self::DATA) };
             ring.position(DATA_HEAD).store(at as u64, Ordering::Release);
             ring.position(DATA_TAIL).store(at as u64, Ordering::Release);
             (fake, ring)
@@ -393,7 +439,13 @@ mod tests {
         fn write(&mut self, ring: &Ring, bytes: &[u8]) {
             for byte in bytes {
                 // SAFETY: inside the block.
-                unsafe { self.memory.as_mut_ptr().cast::<u8>().add(Self::PAGE + self.head % Self::DATA).write(*byte) };
+                unsafe {
+                    self.memory
+                        .as_mut_ptr()
+                        .cast::<u8>()
+                        .add(Self::PAGE + self.head % Self::DATA)
+                        .write(*byte)
+                };
                 self.head += 1;
             }
             ring.position(DATA_HEAD).store(self.head as u64, Ordering::Release);
@@ -413,7 +465,10 @@ mod tests {
                 let Record::Sample(sample) = record else { panic!("{record:?}") };
                 times.push(sample.time_ns);
             });
-            assert_eq!((times, drained), (vec![0, 1_000, 2_000], Drained { records: 3, damaged: false }));
+            assert_eq!(
+                (times, drained),
+                (vec![0, 1_000, 2_000], Drained { records: 3, damaged: false })
+            );
             assert_eq!(ring.drain(&CLOCK, |_| panic!("nothing is left")), Drained::default());
         }
     }

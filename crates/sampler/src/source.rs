@@ -20,8 +20,12 @@ impl Source {
     /// [`OpenError::Unsupported`] also where events can be opened and count nothing; see [`OpenError`] for the others.
     pub fn hardware(kinds: &[Kind], whose: Whose) -> Result<Source, OpenError> {
         let Some(kind) = kinds.iter().copied().find(|kind| trial::hardware(*kind)) else {
-            let name = kinds.first().map_or_else(|| "hardware".to_owned(), |kind| kind.name().to_uppercase());
-            return Err(OpenError::Unsupported(std::io::Error::other(format!("{name} counts nothing here"))));
+            let name = kinds
+                .first()
+                .map_or_else(|| "hardware".to_owned(), |kind| kind.name().to_uppercase());
+            return Err(OpenError::Unsupported(std::io::Error::other(format!(
+                "{name} counts nothing here"
+            ))));
         };
         Hardware::open(kind, whose).map(Source::Hardware)
     }
@@ -58,7 +62,13 @@ impl Source {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn pace(&mut self, cost: f64, allowed: f64, hurried: bool, wanted: bool) -> std::io::Result<()> {
+    pub fn pace(
+        &mut self,
+        cost: f64,
+        allowed: f64,
+        hurried: bool,
+        wanted: bool,
+    ) -> std::io::Result<()> {
         match self {
             Source::Hardware(hardware) => hardware.pace(cost, allowed, hurried, wanted),
             Source::Clock(_) => Ok(()),
@@ -67,7 +77,12 @@ impl Source {
 
     /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted` of a process
     /// that is `ours`.
-    pub fn drain(&mut self, ours: impl Fn(u32) -> bool, wanted: impl Fn(u32, u64) -> bool, each: impl FnMut(Sample)) -> Tally {
+    pub fn drain(
+        &mut self,
+        ours: impl Fn(u32) -> bool,
+        wanted: impl Fn(u32, u64) -> bool,
+        each: impl FnMut(Sample),
+    ) -> Tally {
         match self {
             Source::Hardware(hardware) => hardware.drain(ours, wanted, each),
             Source::Clock(clock) => clock.drain(ours, wanted, each),

@@ -53,7 +53,10 @@ impl Text {
                 continue;
             }
             starts[at / 64] |= 1 << (at % 64);
-            let direct = matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+            let direct = matches!(
+                instruction.flow_control(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+            );
             let to = instruction.near_branch_target().wrapping_sub(address);
             if direct && to < code.len() as u64 {
                 jumps.push(Jump { to: to as u32, from: at as u32 });
@@ -78,7 +81,8 @@ impl Text {
     /// Whether an instruction starts there.
     pub fn starts_at(&self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.address);
-        offset < self.code.len() as u64 && self.starts[offset as usize / 64] & 1 << (offset % 64) != 0
+        offset < self.code.len() as u64
+            && self.starts[offset as usize / 64] & 1 << (offset % 64) != 0
     }
 
     /// The instruction at an address inside.
@@ -90,7 +94,9 @@ impl Text {
 
     /// The instruction that ends where this one starts.
     pub fn before(&self, address: u64) -> Option<Instruction> {
-        let nearest = (1..=Text::INSTRUCTION_MAX as u64).map(|length| address.wrapping_sub(length)).find(|start| self.starts_at(*start))?;
+        let nearest = (1..=Text::INSTRUCTION_MAX as u64)
+            .map(|length| address.wrapping_sub(length))
+            .find(|start| self.starts_at(*start))?;
         self.decode(nearest).filter(|instruction| instruction.next_ip() == address)
     }
 
@@ -122,12 +128,17 @@ mod tests {
         assembler.ret().unwrap();
         let code = assembler.assemble(0x1000).unwrap();
         let text = Text::sweep(0x1000, code.clone());
-        let starts: Vec<u64> = (0x1000..0x1000 + code.len() as u64).filter(|address| text.starts_at(*address)).collect();
+        let starts: Vec<u64> = (0x1000..0x1000 + code.len() as u64)
+            .filter(|address| text.starts_at(*address))
+            .collect();
         assert_eq!(starts, [0x1000, 0x1002, 0x1006, 0x1009, 0x100B, 0x100D]);
         assert_eq!(text.before(0x1006).unwrap().ip(), 0x1002);
         assert!(text.before(0x1000).is_none() && text.before(0x1007).is_none());
         let jumps = |to| text.jumps_to(to).map(|jump| jump.ip()).collect::<Vec<_>>();
-        assert_eq!((jumps(0x1002), jumps(0x100D), jumps(0x1006)), (vec![0x100B], vec![0x1009], vec![]));
+        assert_eq!(
+            (jumps(0x1002), jumps(0x100D), jumps(0x1006)),
+            (vec![0x100B], vec![0x1009], vec![])
+        );
         assert!(text.contains(0x100D) && !text.contains(0x100E) && !text.contains(0xFFF));
     }
 

@@ -35,8 +35,7 @@ pub fn clock() -> Result<(), OpenError> {
 /// # Errors
 /// [`OpenError::Blind`] if not.
 pub fn reading() -> Result<(), OpenError> {
-    let why =
-        "the code of other processes cannot be read: process_vm_readv is refused here, by a seccomp filter or kernel.yama.ptrace_scope";
+    let why = "the code of other processes cannot be read: process_vm_readv is refused here, by a seccomp filter or kernel.yama.ptrace_scope";
     match verdict(in_child(judge_reading), why) {
         Err(OpenError::Forbidden(_)) => Err(OpenError::Blind(why)),
         other => other,
@@ -62,7 +61,9 @@ fn verdict(said: io::Result<Said>, blind: &'static str) -> Result<(), OpenError>
         Said::Status(COUNTS) => Ok(()),
         Said::Status(COUNTS_NOTHING) => Err(OpenError::Blind(blind)),
         Said::Status(error) => Err(io::Error::from_raw_os_error(error.into()).into()),
-        Said::Ended => Err(OpenError::Forbidden(io::Error::other("a seccomp filter ends who asks for them"))),
+        Said::Ended => {
+            Err(OpenError::Forbidden(io::Error::other("a seccomp filter ends who asks for them")))
+        }
     }
 }
 
@@ -78,7 +79,11 @@ fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Said> {
         }
     }
     std::mem::forget(child);
-    Ok(if libc::WIFEXITED(status) { Said::Status(libc::WEXITSTATUS(status) as u8) } else { Said::Ended })
+    Ok(if libc::WIFEXITED(status) {
+        Said::Status(libc::WEXITSTATUS(status) as u8)
+    } else {
+        Said::Ended
+    })
 }
 
 /// A process that is ended and waited for when this is dropped.
@@ -92,7 +97,8 @@ impl Child {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                let (no_core, seconds) = (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, LONGEST.as_secs());
+                let (no_core, seconds) =
+                    (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, LONGEST.as_secs());
                 let no_longer = libc::rlimit { rlim_cur: seconds, rlim_max: seconds };
                 // SAFETY: all of them concern this child alone.
                 let orphan = unsafe {
@@ -114,7 +120,10 @@ impl Child {
     fn running(&self) -> Duration {
         let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
         // SAFETY: both write what they are given.
-        let known = unsafe { libc::clock_getcpuclockid(self.0, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0 };
+        let known = unsafe {
+            libc::clock_getcpuclockid(self.0, &raw mut clock) == 0
+                && libc::clock_gettime(clock, &raw mut time) == 0
+        };
         if known { Duration::new(time.tv_sec as u64, time.tv_nsec as u32) } else { Duration::ZERO }
     }
 }
@@ -146,7 +155,9 @@ fn read_all(page: &[u64]) -> u8 {
 fn judge_clock() -> u8 {
     let page = vec![0u64; 512];
     let inside = page.as_ptr() as u64..page.as_ptr() as u64 + 4096;
-    let (Ok(reader), begun) = (Child::of(|| read_all(&page)), Instant::now()) else { return COUNTS_NOTHING };
+    let (Ok(reader), begun) = (Child::of(|| read_all(&page)), Instant::now()) else {
+        return COUNTS_NOTHING;
+    };
     let mut clock = match Clock::open(Whose::Threads(&[reader.0]), RATE_HZ) {
         Ok(clock) => clock,
         Err(error) => return number(&error),
@@ -156,7 +167,8 @@ fn judge_clock() -> u8 {
         std::thread::sleep(LOOK_EVERY);
         // Asked before: what it ran for until then has been sampled by now.
         let running = reader.running();
-        interrupts += clock.drain(|_| true, |_, address| inside.contains(&address), |_| seen += 1).samples;
+        interrupts +=
+            clock.drain(|_| true, |_, address| inside.contains(&address), |_| seen += 1).samples;
         if seen >= ENOUGH {
             return COUNTS;
         }
@@ -176,7 +188,9 @@ fn judge_reading() -> u8 {
 /// As an exit status.
 fn number(error: &OpenError) -> u8 {
     let number = match error {
-        OpenError::Forbidden(error) | OpenError::Unsupported(error) | OpenError::Other(error) => error.raw_os_error(),
+        OpenError::Forbidden(error) | OpenError::Unsupported(error) | OpenError::Other(error) => {
+            error.raw_os_error()
+        }
         OpenError::NoThreads | OpenError::Blind(_) => None,
     };
     number.and_then(|number| u8::try_from(number).ok()).unwrap_or(COUNTS_NOTHING)
@@ -188,16 +202,36 @@ mod tests {
 
     /// Makes a system call fail with this error, or end who makes it (0), in the calling process from now on.
     fn refuse(call: libc::c_long, error: u16) {
-        let step = |code: u32, jump_false: u8, value: u32| libc::sock_filter { code: code as u16, jt: 0, jf: jump_false, k: value };
-        let (load, equal, answer) =
-            (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET | libc::BPF_K);
-        let refusal = if error == 0 { libc::SECCOMP_RET_KILL_PROCESS } else { libc::SECCOMP_RET_ERRNO | u32::from(error) };
-        let mut steps = [step(load, 0, 0), step(equal, 1, call as u32), step(answer, 0, refusal), step(answer, 0, libc::SECCOMP_RET_ALLOW)];
+        let step = |code: u32, jump_false: u8, value: u32| libc::sock_filter {
+            code: code as u16,
+            jt: 0,
+            jf: jump_false,
+            k: value,
+        };
+        let (load, equal, answer) = (
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::BPF_RET | libc::BPF_K,
+        );
+        let refusal = if error == 0 {
+            libc::SECCOMP_RET_KILL_PROCESS
+        } else {
+            libc::SECCOMP_RET_ERRNO | u32::from(error)
+        };
+        let mut steps = [
+            step(load, 0, 0),
+            step(equal, 1, call as u32),
+            step(answer, 0, refusal),
+            step(answer, 0, libc::SECCOMP_RET_ALLOW),
+        ];
         let filter = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
         // SAFETY: a whole filter, which lives through the call.
         unsafe {
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+            assert_eq!(
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter),
+                0
+            );
         }
     }
 
@@ -214,7 +248,9 @@ mod tests {
     fn the_clock_is_believed_where_it_counts() {
         match clock() {
             Ok(()) => {}
-            Err(error) if std::env::var_os("TERRACE_NO_SKIP").is_none() => println!("skipped: {error}"),
+            Err(error) if std::env::var_os("TERRACE_NO_SKIP").is_none() => {
+                println!("skipped: {error}")
+            }
             Err(error) => panic!("{error}"),
         }
         reading().unwrap();
@@ -224,12 +260,21 @@ mod tests {
     fn what_is_refused_is_not_believed() {
         let open = libc::SYS_perf_event_open;
         for error in [libc::EPERM as u16, libc::EACCES as u16, 0] {
-            assert!(without(open, error, || matches!(clock(), Err(OpenError::Forbidden(_)))), "{error}");
+            assert!(
+                without(open, error, || matches!(clock(), Err(OpenError::Forbidden(_)))),
+                "{error}"
+            );
         }
-        assert!(without(open, libc::ENOSYS as u16, || matches!(clock(), Err(OpenError::Unsupported(_)))));
+        assert!(without(open, libc::ENOSYS as u16, || matches!(
+            clock(),
+            Err(OpenError::Unsupported(_))
+        )));
         let read = libc::SYS_process_vm_readv;
         for error in [libc::EPERM as u16, libc::ENOSYS as u16] {
-            assert!(without(read, error, || matches!(reading(), Err(OpenError::Blind(_)))), "{error}");
+            assert!(
+                without(read, error, || matches!(reading(), Err(OpenError::Blind(_)))),
+                "{error}"
+            );
             // Events can be opened, and their interrupts come; but nobody can say of what. (Or there are no events.)
             assert!(without(read, error, || clock().is_err()), "{error}");
         }

@@ -19,7 +19,9 @@ fn read_scattered(memory: &[u64], hot: usize, stop: &AtomicBool) -> u64 {
     let (mut sum, mut state) = (0u64, 1u64);
     while !stop.load(Relaxed) {
         for _ in 0..1000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             sum = sum.wrapping_add(memory[(state >> 33) as usize % hot]);
         }
     }
@@ -48,7 +50,10 @@ fn a_hot_half_is_found_and_threads_made_later_are_sampled() {
     let range = memory.as_ptr() as u64..memory.as_ptr() as u64 + 256 * MIB as u64;
     let stop = AtomicBool::new(false);
     // After the filling, which touches everything.
-    let Some(mut clock) = opened(Clock::open(Whose::Threads(&threads(own()).unwrap()), 2_000)) else { return };
+    let Some(mut clock) = opened(Clock::open(Whose::Threads(&threads(own()).unwrap()), 2_000))
+    else {
+        return;
+    };
     let (mut tally, mut hot, mut all) = (Tally::default(), 0.0, 0.0);
     let mut seen_threads = HashSet::new();
     std::thread::scope(|scope| {
@@ -63,14 +68,20 @@ fn a_hot_half_is_found_and_threads_made_later_are_sampled() {
                 |_, address| range.contains(&address),
                 |sample| {
                     all += sample.weight;
-                    hot += if sample.address < range.start + 128 * MIB as u64 { sample.weight } else { 0.0 };
+                    hot += if sample.address < range.start + 128 * MIB as u64 {
+                        sample.weight
+                    } else {
+                        0.0
+                    };
                     seen_threads.insert(sample.thread);
                 },
             );
         }
         stop.store(true, Relaxed);
     });
-    println!("{tally:?}: {all} in the memory, {hot} of them in its hot half, of threads {seen_threads:?}");
+    println!(
+        "{tally:?}: {all} in the memory, {hot} of them in its hot half, of threads {seen_threads:?}"
+    );
     assert!(all >= 200.0, "{tally:?}");
     // Nobody touches the other half; a wrong register would.
     assert!(hot / all > 0.98, "{hot} of {all}");
@@ -84,7 +95,14 @@ fn fault(pages: usize) -> Range<u64> {
     let bytes = pages * 4096;
     // SAFETY: a new mapping, of which nothing is touched outside, and which is left to the process.
     unsafe {
-        let memory = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        let memory = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
         assert_ne!(memory, libc::MAP_FAILED);
         libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE);
         (0..bytes).step_by(4096).for_each(|at| memory.cast::<u8>().add(at).write_volatile(1));
@@ -107,14 +125,19 @@ fn a_period_can_be_changed() {
     };
     // SAFETY: no arguments.
     let thread = unsafe { libc::gettid() };
-    let Some(mut events) = opened(Events::open(Whose::Threads(&[thread]), &request)) else { return };
+    let Some(mut events) = opened(Events::open(Whose::Threads(&[thread]), &request)) else {
+        return;
+    };
     for period in [1, 8] {
         events.set_period(period).unwrap();
         events.samples(|_| ());
         let (touched, mut samples) = (fault(64), 0u64);
         events.samples(|sample| samples += u64::from(touched.contains(&sample.address)));
         // (Each CPU counts by itself.)
-        assert!((32 / period..=128 / period).contains(&samples), "{samples} samples with a period of {period}");
+        assert!(
+            (32 / period..=128 / period).contains(&samples),
+            "{samples} samples with a period of {period}"
+        );
     }
 }
 

@@ -55,7 +55,9 @@ impl Source for Ahead {
         if self.ended {
             return Ok(());
         }
-        let made = self.full.recv().unwrap_or_else(|_| Err(SourceError("the thread that reads ahead has panicked".into())));
+        let made = self.full.recv().unwrap_or_else(|_| {
+            Err(SourceError("the thread that reads ahead has panicked".into()))
+        });
         self.ended = made.as_ref().map_or(true, Vec::is_empty);
         let used = std::mem::replace(block, made?);
         // At the source's end nobody takes it any more.

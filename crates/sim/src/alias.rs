@@ -13,9 +13,11 @@ impl Alias {
         let mean = weights.iter().sum::<f64>() / weights.len() as f64;
         assert!(mean > 0.0 && mean.is_finite(), "weights of which one is more than 0");
         let mut heights: Vec<f64> = weights.iter().map(|weight| weight / mean).collect();
-        let (mut low, mut high): (Vec<u32>, Vec<u32>) = (0..heights.len() as u32).partition(|number| heights[*number as usize] < 1.0);
+        let (mut low, mut high): (Vec<u32>, Vec<u32>) =
+            (0..heights.len() as u32).partition(|number| heights[*number as usize] < 1.0);
         // A column that is never made is full of its own, but for rounding.
-        let mut columns: Vec<(u32, u32)> = (0..heights.len() as u32).map(|number| (u32::MAX, number)).collect();
+        let mut columns: Vec<(u32, u32)> =
+            (0..heights.len() as u32).map(|number| (u32::MAX, number)).collect();
         while let (Some(small), Some(large)) = (low.pop(), high.last().copied()) {
             let (small, at) = (small as usize, large as usize);
             columns[small] = ((heights[small] * 2f64.powi(32)) as u32, large);
@@ -66,6 +68,10 @@ mod tests {
     fn numbers_are_those_of_their_columns() {
         // 3/4 and 1/4 of two columns: the second is half its own.
         let alias = Alias::new(&[3.0, 1.0]);
-        assert_eq!([0, 1 << 62, 1 << 63, (1 << 63) + (1 << 31), u64::MAX].map(|random| alias.number(random)), [0, 0, 1, 0, 0]);
+        assert_eq!(
+            [0, 1 << 62, 1 << 63, (1 << 63) + (1 << 31), u64::MAX]
+                .map(|random| alias.number(random)),
+            [0, 0, 1, 0, 0]
+        );
     }
 }

@@ -65,7 +65,11 @@ impl Counts {
 
     /// Real accesses a second, of which each of these stands for `stands_for`.
     pub fn per_s(&self, stands_for: f64) -> f64 {
-        if self.time_ns > 0.0 { self.accesses as f64 * stands_for / self.time_ns * 1e9 } else { 0.0 }
+        if self.time_ns > 0.0 {
+            self.accesses as f64 * stands_for / self.time_ns * 1e9
+        } else {
+            0.0
+        }
     }
 
     /// Average memory access time, ns: latencies, and faults, which are those of one in `stands_for` real accesses. Not what moves take.
@@ -80,7 +84,11 @@ impl Counts {
             Slow::Compressed(compressed) => machine.fast.cost / compressed.ratio,
         };
         let units = self.fast_unit_ns + self.slow_unit_ns;
-        if units > 0.0 { (self.fast_unit_ns * machine.fast.cost + self.slow_unit_ns * slow) / units } else { 1.0 }
+        if units > 0.0 {
+            (self.fast_unit_ns * machine.fast.cost + self.slow_unit_ns * slow) / units
+        } else {
+            1.0
+        }
     }
 }
 
@@ -105,7 +113,9 @@ mod tests {
         // A quarter at 1, three quarters at a third.
         assert!((counts.cost(&Machine::preset("optane").unwrap()) - 0.5).abs() < 1e-12);
         // Or at 1/1.93.
-        assert!((counts.cost(&Machine::preset("lz4").unwrap()) - (0.25 + 0.75 / 1.93)).abs() < 1e-12);
+        assert!(
+            (counts.cost(&Machine::preset("lz4").unwrap()) - (0.25 + 0.75 / 1.93)).abs() < 1e-12
+        );
         let mut twice = counts;
         twice.add(&counts);
         assert_eq!((twice.hit_rate(), twice.accesses, twice.time_ns), (0.8, 20, 4_000.0));

@@ -35,7 +35,10 @@ const ALIASES: [(&str, &str); 3] = [("flex", "jump"), ("phase", "phases"), ("sca
 
 /// All names with one line about each.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about())).chain(OTHERS.map(|(name, _, about)| (name, about)))
+    Kind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), kind.about()))
+        .chain(OTHERS.map(|(name, _, about)| (name, about)))
 }
 
 /// Leaves of an inner node: one of 1 KiB with up to 63 children as `terrace load memory btree` has them, filled by ln 2 as random inserts do.
@@ -57,7 +60,8 @@ pub struct Generator {
 }
 
 /// Names of the parameters.
-pub const KEYS: [&str; 8] = ["units", "accesses", "theta", "changes", "elements", "shift", "writes", "huge"];
+pub const KEYS: [&str; 8] =
+    ["units", "accesses", "theta", "changes", "elements", "shift", "writes", "huge"];
 
 /// Units that one may ask for, at least.
 const UNITS_LEAST: u32 = 16;
@@ -66,13 +70,19 @@ impl Generator {
     /// As it is written. `units` and `accesses` are those where the text says nothing of them.
     pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Generator, SpecError> {
         let (written, parameters) = split(text);
-        let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written, |(_, name)| name);
-        let known = Kind::ALL.into_iter().map(|kind| (kind.name(), Name::Pattern(kind))).chain(OTHERS.map(|(name, what, _)| (name, what)));
-        let name = known
+        let name =
+            ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written, |(_, name)| name);
+        let known = Kind::ALL
             .into_iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, name)| name)
-            .ok_or_else(|| SpecError::Name { name: written.to_owned(), valid: names().map(|(name, _)| name).collect() })?;
+            .map(|kind| (kind.name(), Name::Pattern(kind)))
+            .chain(OTHERS.map(|(name, what, _)| (name, what)));
+        let name =
+            known.into_iter().find(|(known, _)| *known == name).map(|(_, name)| name).ok_or_else(
+                || SpecError::Name {
+                    name: written.to_owned(),
+                    valid: names().map(|(name, _)| name).collect(),
+                },
+            )?;
         let mut generator = Generator {
             name,
             units,
@@ -86,7 +96,14 @@ impl Generator {
                 _ => 0.0,
             },
             // Scattered elements of one unit are hot and cold ones mixed; by default units differ.
-            elements: if matches!(name, Name::Pattern(Kind::Scattered) | Name::Btree | Name::Uniform) { 1 } else { 64 },
+            elements: if matches!(
+                name,
+                Name::Pattern(Kind::Scattered) | Name::Btree | Name::Uniform
+            ) {
+                1
+            } else {
+                64
+            },
             // Neither of a jump's two hot fifths is what comes first.
             shift: 0.3,
             writes: 0.1,
@@ -144,7 +161,8 @@ impl Generator {
         let mut weights = vec![0.0; self.units as usize];
         for rank in 0..elements {
             let element = if kind == Kind::Scattered { scattered.item(rank) } else { rank };
-            weights[(element / u64::from(self.elements)) as usize] += ((rank + 1) as f64).powf(-self.theta);
+            weights[(element / u64::from(self.elements)) as usize] +=
+                ((rank + 1) as f64).powf(-self.theta);
         }
         Alias::new(&weights)
     }
@@ -158,13 +176,22 @@ impl Generator {
                 Way::Weighed(self.weigh(kind, elements, seed))
             }
             Name::Pattern(kind) => {
-                let links = if kind == Kind::Chase { chain(Pattern::hot(kind, elements), seed) } else { Vec::new() };
-                Way::Pattern { pattern: Pattern::new(kind, elements, self.theta, seed, 0), links, at: 0 }
+                let links = if kind == Kind::Chase {
+                    chain(Pattern::hot(kind, elements), seed)
+                } else {
+                    Vec::new()
+                };
+                Way::Pattern {
+                    pattern: Pattern::new(kind, elements, self.theta, seed, 0),
+                    links,
+                    at: 0,
+                }
             }
             Name::Uniform => Way::Uniform,
             Name::Btree => {
                 let leaves = elements - elements.div_ceil(FAN_OUT + 1);
-                let zipf = Zipf::new(leaves as f64, self.theta).expect("there are leaves, and theta is a number not below 0");
+                let zipf = Zipf::new(leaves as f64, self.theta)
+                    .expect("there are leaves, and theta is a number not below 0");
                 Way::Btree { zipf, leaves, order: Scattered::new(leaves, seed), inner: None }
             }
         };
@@ -185,7 +212,9 @@ impl fmt::Display for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.name {
             Name::Pattern(kind) => kind.name(),
-            other => OTHERS.iter().find(|(_, name, _)| *name == other).map_or("", |(name, ..)| name),
+            other => {
+                OTHERS.iter().find(|(_, name, _)| *name == other).map_or("", |(name, ..)| name)
+            }
         };
         let Generator { units, accesses, theta, changes, elements, shift, writes, huge, .. } = self;
         write!(
@@ -240,7 +269,8 @@ impl Stream {
             Way::Weighed(alias) => return u64::from(alias.number(self.random.next_u64())),
             Way::Pattern { pattern, links, at } => {
                 if self.done.is_multiple_of(TOLD_EVERY) {
-                    pattern.at(self.done as f64 / self.of.accesses as f64 * (self.of.changes + 1.0));
+                    pattern
+                        .at(self.done as f64 / self.of.accesses as f64 * (self.of.changes + 1.0));
                 }
                 let element = pattern.next(*at);
                 if element == *at && !links.is_empty() {
@@ -358,7 +388,8 @@ mod tests {
     fn a_jump_is_in_the_middle_and_what_is_hot_at_first_is_not_what_comes_first() {
         let accesses = all("flex", 1000, 100_000, 5);
         let share = |part: &[Access], units: std::ops::Range<u32>| {
-            part.iter().filter(|access| units.contains(&access.unit())).count() as f64 / part.len() as f64
+            part.iter().filter(|access| units.contains(&access.unit())).count() as f64
+                / part.len() as f64
         };
         let (before, after) = accesses.split_at(50_000);
         assert!(share(before, 300..500) > 0.9 && share(after, 700..900) > 0.9);
@@ -366,7 +397,10 @@ mod tests {
 
     #[test]
     fn huge_pages_change_what_a_unit_is_and_no_access() {
-        let (plain, mixed) = (Generator::parse("jump", 5120, 20_000).unwrap(), Generator::parse("jump:huge=0.5", 5120, 20_000).unwrap());
+        let (plain, mixed) = (
+            Generator::parse("jump", 5120, 20_000).unwrap(),
+            Generator::parse("jump:huge=0.5", 5120, 20_000).unwrap(),
+        );
         let (mut pages, mut units) = (Vec::new(), Vec::new());
         plain.source(3).next_block(&mut pages).unwrap();
         let mut source = mixed.source(3);
@@ -375,20 +409,32 @@ mod tests {
         // None of them huge, which are not units of 2 MiB either.
         let base = Generator::parse("jump:huge=0", 100, 100).unwrap();
         assert!(base.is_mixed() && base.source(3).sizes()[..] == [1; 100]);
-        assert_eq!((source.units(), source.sizes().iter().filter(|size| **size == 512).count()), (5 + 2560, 5));
+        assert_eq!(
+            (source.units(), source.sizes().iter().filter(|size| **size == 512).count()),
+            (5 + 2560, 5)
+        );
         // A page is always in the same unit, and a huge one has 512 of them.
         let mut unit_of = std::collections::HashMap::new();
         for (page, unit) in pages.iter().zip(&units) {
-            assert_eq!((page.is_write(), *unit_of.entry(page.unit()).or_insert(unit.unit())), (unit.is_write(), unit.unit()));
+            assert_eq!(
+                (page.is_write(), *unit_of.entry(page.unit()).or_insert(unit.unit())),
+                (unit.is_write(), unit.unit())
+            );
         }
-        let others = |(page, unit): (&u32, &u32)| unit_of.iter().any(|(p, u)| u == unit && p / 512 != page / 512);
+        let others = |(page, unit): (&u32, &u32)| {
+            unit_of.iter().any(|(p, u)| u == unit && p / 512 != page / 512)
+        };
         assert!(!unit_of.iter().any(others));
     }
 
     #[test]
     fn a_chase_meets_each_once_a_round() {
         let accesses = all("chase:elements=1,writes=0", 10_000, 2_200, 5);
-        let mut hot: Vec<u32> = accesses.iter().map(|access| access.unit()).filter(|unit| (3_000..5_000).contains(unit)).collect();
+        let mut hot: Vec<u32> = accesses
+            .iter()
+            .map(|access| access.unit())
+            .filter(|unit| (3_000..5_000).contains(unit))
+            .collect();
         let steps = hot.len();
         hot.sort_unstable();
         hot.dedup();
@@ -399,16 +445,29 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_what_is_possible() {
         let wrong = |text: &str| Generator::parse(text, 100, 100).unwrap_err().to_string();
-        assert!(wrong("zipf:alpha=1").starts_with("`zipf` has no parameter `alpha`; it has units, accesses, theta"));
+        assert!(
+            wrong("zipf:alpha=1")
+                .starts_with("`zipf` has no parameter `alpha`; it has units, accesses, theta")
+        );
         assert_eq!(wrong("zipf:theta=-1"), "`theta=-1`: write a number from 0 to 10");
         assert_eq!(wrong("zipf:theta"), "`theta=`: write a number from 0 to 10");
         assert!(wrong("zipf:units=3").contains("from 16"));
-        assert!(wrong("zipf:huge=0.5").starts_with("`units=100`: write a whole number from 512"), "{}", wrong("zipf:huge=0.5"));
+        assert!(
+            wrong("zipf:huge=0.5").starts_with("`units=100`: write a whole number from 512"),
+            "{}",
+            wrong("zipf:huge=0.5")
+        );
     }
 
     #[test]
     fn what_is_shown_is_the_same_generator() {
-        for text in ["flex", "btree:theta=1.1,units=50", "drift:changes=2.5,accesses=3M,writes=0", "zipf:huge=0.25", "zipf:huge=0"] {
+        for text in [
+            "flex",
+            "btree:theta=1.1,units=50",
+            "drift:changes=2.5,accesses=3M,writes=0",
+            "zipf:huge=0.25",
+            "zipf:huge=0",
+        ] {
             let generator = Generator::parse(text, 1000, 5000).unwrap();
             assert_eq!(Generator::parse(&generator.to_string(), 7, 7).unwrap(), generator);
         }

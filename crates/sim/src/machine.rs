@@ -111,18 +111,28 @@ impl Machine {
         if all == 0 {
             return [self.fast.latency_ns, slow.latency_ns];
         }
-        let tiers = [(&self.fast, traffic.fast), (slow, traffic.slow)].map(|(memory, [reads, writes])| {
-            let writes_share = writes as f64 / ((reads + writes) as f64).max(1.0);
-            let service = LINE / memory.read_gbps * (1.0 - writes_share) + LINE / memory.write_gbps * writes_share;
-            Station { visits: (reads + writes) as f64 / all as f64, service, delay: (memory.latency_ns - service).max(0.0) }
-        });
+        let tiers =
+            [(&self.fast, traffic.fast), (slow, traffic.slow)].map(|(memory, [reads, writes])| {
+                let writes_share = writes as f64 / ((reads + writes) as f64).max(1.0);
+                let service = LINE / memory.read_gbps * (1.0 - writes_share)
+                    + LINE / memory.write_gbps * writes_share;
+                Station {
+                    visits: (reads + writes) as f64 / all as f64,
+                    service,
+                    delay: (memory.latency_ns - service).max(0.0),
+                }
+            });
         let mut queues = [0.0; 2];
         let mut times = [0.0; 2];
         for requests in 1..=self.in_flight.max(1) {
             for (time, (station, queue)) in times.iter_mut().zip(tiers.iter().zip(queues)) {
                 *time = station.service * (1.0 + queue);
             }
-            let round: f64 = tiers.iter().zip(times).map(|(station, time)| station.visits * (station.delay + time)).sum();
+            let round: f64 = tiers
+                .iter()
+                .zip(times)
+                .map(|(station, time)| station.visits * (station.delay + time))
+                .sum();
             for (queue, (station, time)) in queues.iter_mut().zip(tiers.iter().zip(times)) {
                 *queue = f64::from(requests) / round * station.visits * time;
             }
@@ -152,7 +162,14 @@ const HINT_NS: f64 = 1_500.0;
 /// Of a move, what does not grow with the unit: a system call, entries of the page table, other processors' TLBs.
 const MOVE_UNIT_NS: f64 = 2_000.0;
 
-const fn memory(name: &'static str, about: &'static str, fast_ns: f64, slow: Memory, region_ns: f64, regions: u64) -> Machine {
+const fn memory(
+    name: &'static str,
+    about: &'static str,
+    fast_ns: f64,
+    slow: Memory,
+    region_ns: f64,
+    regions: u64,
+) -> Machine {
     let cost = MoveCost::of_region(region_ns, MOVE_UNIT_NS);
     Machine {
         name,
@@ -173,7 +190,13 @@ const FAULT_PATH_NS: f64 = 4_600.0;
 const EVICT_PATH_NS: f64 = 1_300.0;
 
 /// Times of a page in µs and ratio: `facts/compression-and-placement.md` §2, medians over six sets of pages; the ratio is that of memcached's heap.
-const fn compressed(name: &'static str, about: &'static str, compress_us: f64, decompress_us: f64, ratio: f64) -> Machine {
+const fn compressed(
+    name: &'static str,
+    about: &'static str,
+    compress_us: f64,
+    decompress_us: f64,
+    ratio: f64,
+) -> Machine {
     Machine {
         name,
         about,
@@ -237,7 +260,8 @@ mod tests {
         assert!((fast - 100.0).abs() < 1e-3 && (slow - 300.0).abs() < 1e-3, "{fast} {slow}");
         // And one request at a time never waits, whatever the bandwidth.
         let narrow = Memory { latency_ns: 100.0, read_gbps: 1.0, write_gbps: 1.0, cost: 1.0 };
-        let [fast, _] = two(narrow, narrow, 1).loaded(&Traffic { fast: [1, 0], ..Traffic::default() });
+        let [fast, _] =
+            two(narrow, narrow, 1).loaded(&Traffic { fast: [1, 0], ..Traffic::default() });
         assert!((fast - 100.0).abs() < 1e-9, "{fast}");
     }
 
@@ -272,15 +296,26 @@ mod tests {
     #[test]
     fn throughput_goes_from_what_latency_allows_to_what_bandwidth_does() {
         let narrow = Memory { latency_ns: 320.0, read_gbps: 10.0, write_gbps: 10.0, cost: 1.0 };
-        let latency = |in_flight| two(EASY, narrow, in_flight).loaded(&Traffic { slow: [1, 0], ..Traffic::default() })[1];
+        let latency = |in_flight| {
+            two(EASY, narrow, in_flight).loaded(&Traffic { slow: [1, 0], ..Traffic::default() })[1]
+        };
         // A second request meets the first in service with a chance of 6.4 / 320, and then waits for 6.4 ns.
-        assert!((latency(1) - 320.0).abs() < 1e-9 && (latency(2) - (320.0 + 6.4 * 6.4 / 320.0)).abs() < 1e-9, "{}", latency(2));
+        assert!(
+            (latency(1) - 320.0).abs() < 1e-9
+                && (latency(2) - (320.0 + 6.4 * 6.4 / 320.0)).abs() < 1e-9,
+            "{}",
+            latency(2)
+        );
         // A tenth of what fills it: within 1 % of the latency.
         assert!((320.0..323.2).contains(&latency(5)), "{}", latency(5));
         // In the middle less passes than either would let through, by a tenth or so (the queue's chance).
         assert!((1.05..1.25).contains(&(latency(50) / 320.0)), "{}", latency(50));
         for in_flight in [200, 1000] {
-            assert!((latency(in_flight) / (f64::from(in_flight) * 6.4) - 1.0).abs() < 1e-6, "{}", latency(in_flight));
+            assert!(
+                (latency(in_flight) / (f64::from(in_flight) * 6.4) - 1.0).abs() < 1e-6,
+                "{}",
+                latency(in_flight)
+            );
         }
         // Which tier runs out first depends on its share: of `optane`, reads alone, the slow one's 39 GB/s where half are misses, DRAM's 100 where a fifth are.
         let optane = Machine { in_flight: 1000, ..Machine::preset("optane").unwrap() };

@@ -21,7 +21,10 @@ pub struct Mixed {
 
 impl Mixed {
     /// Of a source of base pages. `huge` says of each, in their order, which huge page it is part of, if it is of any. Units are numbered in that order too.
-    pub fn new<K: Hash + Eq>(source: Box<dyn Source>, huge: impl Iterator<Item = Option<K>>) -> Mixed {
+    pub fn new<K: Hash + Eq>(
+        source: Box<dyn Source>,
+        huge: impl Iterator<Item = Option<K>>,
+    ) -> Mixed {
         let mut numbers = HashMap::new();
         let mut sizes = Vec::new();
         let mut unit = |size| {
@@ -40,13 +43,20 @@ impl Mixed {
 
     /// Of a source of base pages at such addresses, each a space and a page's number there: an aligned range is huge if at least this share of its pages is
     /// `touched` at all. So is a well-filled heap's with transparent huge pages, where a range becomes huge as a whole.
-    pub fn by_address(source: Box<dyn Source>, addresses: &[(u32, u64)], touched: impl Fn(usize) -> bool, share: f64) -> Mixed {
+    pub fn by_address(
+        source: Box<dyn Source>,
+        addresses: &[(u32, u64)],
+        touched: impl Fn(usize) -> bool,
+        share: f64,
+    ) -> Mixed {
         let range = |(space, number): (u32, u64)| (space, number / u64::from(HUGE));
         let mut counts: HashMap<(u32, u64), u32> = HashMap::new();
         for (_, address) in addresses.iter().enumerate().filter(|(page, _)| touched(*page)) {
             *counts.entry(range(*address)).or_default() += 1;
         }
-        let is_huge = |range: &(u32, u64)| counts.get(range).is_some_and(|count| f64::from(*count) >= share * f64::from(HUGE));
+        let is_huge = |range: &(u32, u64)| {
+            counts.get(range).is_some_and(|count| f64::from(*count) >= share * f64::from(HUGE))
+        };
         Mixed::new(source, addresses.iter().map(|address| Some(range(*address)).filter(is_huge)))
     }
 
@@ -96,7 +106,8 @@ mod tests {
     #[test]
     fn a_range_is_huge_if_enough_of_it_is_touched() {
         // Of the ranges 0, 1 and 7 of a process and the range 0 of another one: 2, 3, 1 and 2 pages, one of the last not touched.
-        let addresses = [(1, 512), (1, 3), (1, 513), (2, 0), (1, 5), (1, 900), (1, 7 * 512), (2, 1)];
+        let addresses =
+            [(1, 512), (1, 3), (1, 513), (2, 0), (1, 5), (1, 900), (1, 7 * 512), (2, 1)];
         let reads = || Box::new(Given::reads(8, 0..8));
         let share = |pages: f64| pages / f64::from(HUGE);
         let touched = |page: usize| page != 7;
@@ -110,10 +121,19 @@ mod tests {
     fn a_share_of_the_ranges_is_huge_evenly() {
         let pages = 10 * HUGE + 7;
         for (share, huge) in [(0.0, vec![]), (0.3, vec![3, 6, 9]), (1.0, (0..10).collect())] {
-            let (accesses, sizes) = units(Mixed::evenly(Box::new(Given::reads(pages, (0..pages).step_by(HUGE as usize))), share));
+            let (accesses, sizes) = units(Mixed::evenly(
+                Box::new(Given::reads(pages, (0..pages).step_by(HUGE as usize))),
+                share,
+            ));
             assert_eq!(sizes.iter().sum::<u32>(), pages);
-            let found: Vec<usize> = (0..accesses.len()).filter(|range| sizes[accesses[*range] as usize] == HUGE).collect();
-            assert_eq!((found, sizes.len()), (huge.clone(), huge.len() + (pages as usize - huge.len() * HUGE as usize)), "{share}");
+            let found: Vec<usize> = (0..accesses.len())
+                .filter(|range| sizes[accesses[*range] as usize] == HUGE)
+                .collect();
+            assert_eq!(
+                (found, sizes.len()),
+                (huge.clone(), huge.len() + (pages as usize - huge.len() * HUGE as usize)),
+                "{share}"
+            );
         }
     }
 }

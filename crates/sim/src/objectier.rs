@@ -23,8 +23,11 @@ pub fn zipf_sum(n: u64, theta: f64) -> f64 {
 /// The same from `after` + 1 to `n`, where `after` is at least [`EXACT_TERMS`]: by Euler and Maclaurin, whose next term is below 10⁻¹² of it.
 fn zipf_tail(after: u64, n: u64, theta: f64) -> f64 {
     let (from, to) = (after as f64, n as f64);
-    let integral =
-        if (theta - 1.0).abs() < 1e-9 { (to / from).ln() } else { (to.powf(1.0 - theta) - from.powf(1.0 - theta)) / (1.0 - theta) };
+    let integral = if (theta - 1.0).abs() < 1e-9 {
+        (to / from).ln()
+    } else {
+        (to.powf(1.0 - theta) - from.powf(1.0 - theta)) / (1.0 - theta)
+    };
     let ends = (to.powf(-theta) - from.powf(-theta)) / 2.0;
     let slopes = -theta * (to.powf(-theta - 1.0) - from.powf(-theta - 1.0)) / 12.0;
     integral + ends + slopes
@@ -126,20 +129,30 @@ impl Array {
         let mut random = SmallRng::seed_from_u64(mixed(seed));
         let all = zipf_sum(self.objects(), self.theta);
         let [scattered_hit_rate, consolidated_hit_rate] = match heat {
-            Heat::Expected => {
-                [self.scattered(all, &mut random), zipf_sum((self.objects() as f64 * self.fast_share) as u64, self.theta) / all]
-            }
-            Heat::Counted => [self.scattered_counted(all, &mut random), self.consolidated_counted(all, &mut random)],
+            Heat::Expected => [
+                self.scattered(all, &mut random),
+                zipf_sum((self.objects() as f64 * self.fast_share) as u64, self.theta) / all,
+            ],
+            Heat::Counted => [
+                self.scattered_counted(all, &mut random),
+                self.consolidated_counted(all, &mut random),
+            ],
         };
         let ns = |hit: f64| hit * self.fast_ns + (1.0 - hit) * self.slow_ns;
-        Amat { scattered_hit_rate, consolidated_hit_rate, scattered_ns: ns(scattered_hit_rate), consolidated_ns: ns(consolidated_hit_rate) }
+        Amat {
+            scattered_hit_rate,
+            consolidated_hit_rate,
+            scattered_ns: ns(scattered_hit_rate),
+            consolidated_ns: ns(consolidated_hit_rate),
+        }
     }
 
     /// An access to an object of weight w is a hit if its page is hot: if w and the other objects' weights are more than the hottest fifth begins with. Of
     /// pages that have just as much, chance takes as many as complete the fifth: without skew those are all.
     fn scattered(&self, all: f64, random: &mut SmallRng) -> f64 {
         let mut others = self.drawn_pages(self.objects_a_page() - 1, random);
-        let pages = others.iter().map(|others| others + self.weight(self.any_rank(random))).collect();
+        let pages =
+            others.iter().map(|others| others + self.weight(self.any_rank(random))).collect();
         let least = Least::of(pages, self.fast_share);
         others.sort_unstable_by(f64::total_cmp);
         let share = |count: usize| count as f64 / others.len() as f64;
@@ -154,12 +167,20 @@ impl Array {
     /// The same where pages are chosen by how often they were met. Of the accesses to an object's page one is the one that is looked at.
     fn scattered_counted(&self, all: f64, random: &mut SmallRng) -> f64 {
         let others = self.drawn_pages(self.objects_a_page() - 1, random);
-        let pages: Vec<f64> = others.iter().map(|others| (others + self.weight(self.any_rank(random))) * self.accesses / all).collect();
-        let least = Least::of(pages.into_iter().map(|mean| counted(mean, random)).collect(), self.fast_share);
+        let pages: Vec<f64> = others
+            .iter()
+            .map(|others| (others + self.weight(self.any_rank(random))) * self.accesses / all)
+            .collect();
+        let least = Least::of(
+            pages.into_iter().map(|mean| counted(mean, random)).collect(),
+            self.fast_share,
+        );
         let mut met = |weight: f64| -> f64 {
             let mut one = || others[random.next_u64() as usize % others.len()];
-            let means: Vec<f64> = (0..COUNTS_A_STEP).map(|_| (one() + weight) * self.accesses / all).collect();
-            means.into_iter().map(|mean| least.share(1.0 + counted(mean, random))).sum::<f64>() / COUNTS_A_STEP as f64
+            let means: Vec<f64> =
+                (0..COUNTS_A_STEP).map(|_| (one() + weight) * self.accesses / all).collect();
+            means.into_iter().map(|mean| least.share(1.0 + counted(mean, random))).sum::<f64>()
+                / COUNTS_A_STEP as f64
         };
         self.steps().map(|(sum, weight)| sum / all * met(weight)).sum()
     }
@@ -167,10 +188,17 @@ impl Array {
     /// Sorted objects: those of a page are all as popular as each other, but at the top, which is hot anyway.
     fn consolidated_counted(&self, all: f64, random: &mut SmallRng) -> f64 {
         let mean = |weight: f64| weight * self.objects_a_page() as f64 * self.accesses / all;
-        let pages = (0..PAGES_DRAWN).map(|page| self.weight((page as f64 + 0.5) / PAGES_DRAWN as f64 * self.objects() as f64));
-        let least = Least::of(pages.map(|weight| counted(mean(weight), random)).collect(), self.fast_share);
-        let mut met =
-            |weight: f64| (0..COUNTS_A_STEP).map(|_| least.share(1.0 + counted(mean(weight), random))).sum::<f64>() / COUNTS_A_STEP as f64;
+        let pages = (0..PAGES_DRAWN).map(|page| {
+            self.weight((page as f64 + 0.5) / PAGES_DRAWN as f64 * self.objects() as f64)
+        });
+        let least =
+            Least::of(pages.map(|weight| counted(mean(weight), random)).collect(), self.fast_share);
+        let mut met = |weight: f64| {
+            (0..COUNTS_A_STEP)
+                .map(|_| least.share(1.0 + counted(mean(weight), random)))
+                .sum::<f64>()
+                / COUNTS_A_STEP as f64
+        };
         self.steps().map(|(sum, weight)| sum / all * met(weight)).sum()
     }
 
@@ -181,7 +209,9 @@ impl Array {
     /// Sums of the weights of so many objects each, drawn by chance.
     fn drawn_pages(&self, objects: u64, random: &mut SmallRng) -> Vec<f64> {
         if objects <= MANY_OBJECTS {
-            return (0..PAGES_DRAWN).map(|_| (0..objects).map(|_| self.weight(self.any_rank(random))).sum()).collect();
+            return (0..PAGES_DRAWN)
+                .map(|_| (0..objects).map(|_| self.weight(self.any_rank(random))).sum())
+                .collect();
         }
         let bands = self.bands();
         (0..PAGES_DRAWN).map(|_| self.drawn_page(objects, &bands, random)).collect()
@@ -193,9 +223,17 @@ impl Array {
         (0..=all.ilog2())
             .map(|power| {
                 let (from, to) = (1u64 << power, (1u64 << (power + 1)).min(all + 1));
-                let mean = |theta: f64| (zipf_sum(to - 1, theta) - zipf_sum(from - 1, theta)) / (to - from).max(1) as f64;
+                let mean = |theta: f64| {
+                    (zipf_sum(to - 1, theta) - zipf_sum(from - 1, theta))
+                        / (to - from).max(1) as f64
+                };
                 let (first, second) = (mean(self.theta), mean(2.0 * self.theta));
-                Band { from, ranks: to - from, mean: first, deviation: (second - first * first).max(0.0).sqrt() }
+                Band {
+                    from,
+                    ranks: to - from,
+                    mean: first,
+                    deviation: (second - first * first).max(0.0).sqrt(),
+                }
             })
             .filter(|band| band.ranks > 0)
             .collect()
@@ -210,12 +248,19 @@ impl Array {
                 break;
             }
             let chance = band.ranks as f64 / ranks_left as f64;
-            let count = if chance >= 1.0 { left } else { Binomial::new(left, chance).expect("a chance").sample(random) };
+            let count = if chance >= 1.0 {
+                left
+            } else {
+                Binomial::new(left, chance).expect("a chance").sample(random)
+            };
             if count >= NORMAL_FROM {
                 let normal: f64 = StandardNormal.sample(random);
                 sum += count as f64 * band.mean + (count as f64).sqrt() * band.deviation * normal;
             } else {
-                let mut rank = || (((u128::from(random.next_u64()) * u128::from(band.ranks)) >> 64) as u64 + band.from) as f64;
+                let mut rank = || {
+                    (((u128::from(random.next_u64()) * u128::from(band.ranks)) >> 64) as u64
+                        + band.from) as f64
+                };
                 sum += (0..count).map(|_| self.weight(rank())).sum::<f64>();
             }
             (left, ranks_left) = (left - count, ranks_left - band.ranks);
@@ -227,7 +272,8 @@ impl Array {
     fn steps(&self) -> impl Iterator<Item = (f64, f64)> + use<> {
         let Array { theta, .. } = *self;
         let all = self.objects();
-        let single = (1..=EXACT_TERMS.min(all)).map(move |rank| ((rank as f64).powf(-theta), (rank as f64).powf(-theta)));
+        let single = (1..=EXACT_TERMS.min(all))
+            .map(move |rank| ((rank as f64).powf(-theta), (rank as f64).powf(-theta)));
         let mut from = EXACT_TERMS;
         let longer = std::iter::from_fn(move || {
             (from < all).then(|| {
@@ -270,11 +316,16 @@ impl Array {
         });
         scattered.sort_by(|a, b| b[2].total_cmp(&a[2]));
         let at = |hundredth: u64| (hundredth as f64 + 0.5) / HUNDREDTHS as f64;
-        let consolidated: Vec<f64> =
-            (0..HUNDREDTHS).map(|hundredth| 1.0 - never(self.weight((at(hundredth) * self.objects() as f64).max(1.0)))).collect();
+        let consolidated: Vec<f64> = (0..HUNDREDTHS)
+            .map(|hundredth| {
+                1.0 - never(self.weight((at(hundredth) * self.objects() as f64).max(1.0)))
+            })
+            .collect();
         let hot = (HUNDREDTHS as f64 * self.fast_share) as usize;
         Utilisation {
-            scattered: (0..HUNDREDTHS).map(|hundredth| scattered[(at(hundredth) * PAGES as f64) as usize][2]).collect(),
+            scattered: (0..HUNDREDTHS)
+                .map(|hundredth| scattered[(at(hundredth) * PAGES as f64) as usize][2])
+                .collect(),
             hottest_scattered,
             hottest_scattered_counted,
             hottest_consolidated: consolidated[..hot].iter().sum::<f64>() / hot as f64,
@@ -303,7 +354,10 @@ pub struct Utilisation {
 
 /// Figure 3: the gain by skew.
 pub fn by_skew(array: &Array, thetas: &[f64], heat: Heat, seed: u64) -> Vec<(f64, Amat)> {
-    thetas.iter().map(|theta| (*theta, Array { theta: *theta, ..*array }.amat(heat, seed))).collect()
+    thetas
+        .iter()
+        .map(|theta| (*theta, Array { theta: *theta, ..*array }.amat(heat, seed)))
+        .collect()
 }
 
 /// Ranks next to each other.
@@ -335,7 +389,8 @@ struct Least {
 impl Least {
     fn of(mut counts: Vec<f64>, share: f64) -> Least {
         let count = quantile(&mut counts, 1.0 - share);
-        let of = |is: &dyn Fn(f64) -> bool| counts.iter().filter(|count| is(**count)).count() as f64;
+        let of =
+            |is: &dyn Fn(f64) -> bool| counts.iter().filter(|count| is(**count)).count() as f64;
         let (above, equal) = (of(&|other| other > count), of(&|other| other == count));
         Least { count, part: (counts.len() as f64 * share - above) / equal }
     }
@@ -383,11 +438,17 @@ mod tests {
             let array = Array { bytes: 256 << 20, page_bytes, ..Array::default() };
             let order = crate::scattered::Scattered::new(array.objects(), 7);
             let mut pages = vec![0.0; (array.bytes / page_bytes) as usize];
-            (0..array.objects()).for_each(|rank| pages[(order.item(rank) * 128 / page_bytes) as usize] += array.weight(rank as f64 + 1.0));
+            (0..array.objects()).for_each(|rank| {
+                pages[(order.item(rank) * 128 / page_bytes) as usize] +=
+                    array.weight(rank as f64 + 1.0)
+            });
             pages.sort_by(|a, b| b.total_cmp(a));
             let hot: f64 = pages[..pages.len() / 5].iter().sum::<f64>() / pages.iter().sum::<f64>();
             let drawn = array.amat(Heat::Expected, 3).scattered_hit_rate;
-            assert!((drawn - hot).abs() < most, "{drawn} instead of {hot} in pages of {page_bytes}");
+            assert!(
+                (drawn - hot).abs() < most,
+                "{drawn} instead of {hot} in pages of {page_bytes}"
+            );
         }
     }
 
@@ -397,9 +458,12 @@ mod tests {
         for heat in [Heat::Expected, Heat::Counted] {
             let of = |page_bytes| Array { page_bytes, ..Array::default() }.amat(heat, 1);
             let (huge, small) = (of(2 << 20), of(4 << 10));
-            for (ours, papers) in
-                [(huge.scattered_ns, 167.0), (huge.consolidated_ns, 87.0), (small.scattered_ns, 114.0), (small.consolidated_ns, 88.0)]
-            {
+            for (ours, papers) in [
+                (huge.scattered_ns, 167.0),
+                (huge.consolidated_ns, 87.0),
+                (small.scattered_ns, 114.0),
+                (small.consolidated_ns, 88.0),
+            ] {
                 assert!((ours / papers - 1.0).abs() < 0.03, "{ours} instead of {papers}, {heat:?}");
             }
             assert_eq!(huge, of(2 << 20));
@@ -413,10 +477,15 @@ mod tests {
         for page_bytes in [2 << 20, 4 << 10, 128] {
             for (theta, most) in [(0.0, 1e-6), (1e-9, 1e-3), (1e-3, 1e-3), (0.01, 5e-3)] {
                 let amat = Array { theta, page_bytes, ..Array::default() }.amat(Heat::Expected, 1);
-                assert!((amat.gain() - 1.0).abs() < most, "{} at {theta} in pages of {page_bytes}: {amat:?}", amat.gain());
+                assert!(
+                    (amat.gain() - 1.0).abs() < most,
+                    "{} at {theta} in pages of {page_bytes}: {amat:?}",
+                    amat.gain()
+                );
                 assert!((amat.scattered_hit_rate - 0.2).abs() < 0.01, "{amat:?}");
             }
-            let counted = Array { theta: 0.0, page_bytes, ..Array::default() }.amat(Heat::Counted, 1);
+            let counted =
+                Array { theta: 0.0, page_bytes, ..Array::default() }.amat(Heat::Counted, 1);
             assert!((counted.gain() - 1.0).abs() < 0.01, "{page_bytes}: {counted:?}");
         }
     }
@@ -425,9 +494,15 @@ mod tests {
     #[test]
     fn figure_3_rises_and_falls() {
         let gains: Vec<f64> =
-            by_skew(&Array::default(), &[0.1, 0.5, 0.9, 0.99, 1.2], Heat::Expected, 1).iter().map(|(_, amat)| amat.gain()).collect();
+            by_skew(&Array::default(), &[0.1, 0.5, 0.9, 0.99, 1.2], Heat::Expected, 1)
+                .iter()
+                .map(|(_, amat)| amat.gain())
+                .collect();
         assert!((gains[1] / 1.3 - 1.0).abs() < 0.03, "{gains:?}");
-        assert!(gains[0] < 1.05 && gains[2] > 1.85 && gains[3] > 1.85 && gains[4] < 1.4, "{gains:?}");
+        assert!(
+            gains[0] < 1.05 && gains[2] > 1.85 && gains[3] > 1.85 && gains[4] < 1.4,
+            "{gains:?}"
+        );
     }
 
     /// Of Figure 2a the paper says that about a half of each page in the fast tier is never accessed if objects are scattered, and 0 to 30 % if they are sorted. With its numbers that
@@ -437,8 +512,20 @@ mod tests {
     fn figure_2a_has_less_in_use_than_the_paper_says() {
         let used = Array::default().utilisation(1);
         assert!((used.hottest_scattered_counted - used.hottest_scattered).abs() < 0.005);
-        assert!((used.hottest_scattered - 0.306).abs() < 0.005 && (used.scattered[50] - 0.305).abs() < 0.005, "{used:?}");
-        assert!((used.least_hot_consolidated - 0.45).abs() < 0.01 && (used.hottest_consolidated - 0.71).abs() < 0.01, "{used:?}");
-        assert!(used.consolidated.is_sorted_by(|a, b| a >= b) && used.consolidated[0] > 0.99 && used.consolidated[99] < 0.2);
+        assert!(
+            (used.hottest_scattered - 0.306).abs() < 0.005
+                && (used.scattered[50] - 0.305).abs() < 0.005,
+            "{used:?}"
+        );
+        assert!(
+            (used.least_hot_consolidated - 0.45).abs() < 0.01
+                && (used.hottest_consolidated - 0.71).abs() < 0.01,
+            "{used:?}"
+        );
+        assert!(
+            used.consolidated.is_sorted_by(|a, b| a >= b)
+                && used.consolidated[0] > 0.99
+                && used.consolidated[99] < 0.2
+        );
     }
 }

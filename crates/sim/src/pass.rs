@@ -6,8 +6,13 @@ use crate::source::{Access, Source, SourceError};
 /// Runs all over the whole stream. `progress` is told the accesses of each block. Who asks for what is to come has blocks read ahead for it.
 ///
 /// The stream's units must be below those of each simulation; a recorded stream that breaks its word is an error.
-pub fn run(source: &mut dyn Source, simulations: &mut [Simulation], progress: &mut dyn FnMut(u64)) -> Result<(), SourceError> {
-    let units = simulations.iter().map(|simulation| simulation.settings().units).min().unwrap_or(u32::MAX);
+pub fn run(
+    source: &mut dyn Source,
+    simulations: &mut [Simulation],
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), SourceError> {
+    let units =
+        simulations.iter().map(|simulation| simulation.settings().units).min().unwrap_or(u32::MAX);
     let looks_ahead = simulations.iter().map(Simulation::looks_ahead).max().unwrap_or(0);
     // What was read and not run yet, and blocks to be filled again.
     let (mut blocks, mut empty): (Vec<Vec<Access>>, Vec<Vec<Access>>) = Default::default();
@@ -19,7 +24,9 @@ pub fn run(source: &mut dyn Source, simulations: &mut [Simulation], progress: &m
             // A sum of comparisons, as vectors have no maximum on every machine.
             if block.iter().map(|access| u32::from(access.unit() >= units)).sum::<u32>() > 0 {
                 let highest = block.iter().map(|access| access.unit()).max().unwrap_or(0);
-                return Err(SourceError(format!("unit {highest} was touched, where {units} were announced").into()));
+                return Err(SourceError(
+                    format!("unit {highest} was touched, where {units} were announced").into(),
+                ));
             }
             ended = block.is_empty();
             ahead += block.len() as u64;

@@ -31,7 +31,16 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 8] = [Kind::Zipf, Kind::Scattered, Kind::Jump, Kind::Drift, Kind::Scan, Kind::Phases, Kind::Chase, Kind::Stencil];
+    pub const ALL: [Kind; 8] = [
+        Kind::Zipf,
+        Kind::Scattered,
+        Kind::Jump,
+        Kind::Drift,
+        Kind::Scan,
+        Kind::Phases,
+        Kind::Chase,
+        Kind::Stencil,
+    ];
 
     /// The name that commands use.
     pub fn name(self) -> &'static str {
@@ -55,7 +64,9 @@ impl Kind {
             Kind::Jump => {
                 "90 % of accesses to a fifth of the elements, which is another fifth after each change (Jenga's FlexKVS pattern, §7)"
             }
-            Kind::Drift => "The same, but the fifth moves on all the time, by itself from one change to the next",
+            Kind::Drift => {
+                "The same, but the fifth moves on all the time, by itself from one change to the next"
+            }
             Kind::Scan => {
                 "Half of the accesses Zipf over a fifth of the elements, the other half one element after the other through all of them"
             }
@@ -63,7 +74,9 @@ impl Kind {
             Kind::Chase => {
                 "A chain of pointers through a fifth of the elements, each of which must be read to know the next; a tenth of the accesses anywhere"
             }
-            Kind::Stencil => "Sweeps over one third of the elements, neighbours included; the next third after each change",
+            Kind::Stencil => {
+                "Sweeps over one third of the elements, neighbours included; the next third after each change"
+            }
         }
     }
 }
@@ -104,7 +117,8 @@ impl Pattern {
         Pattern {
             kind,
             elements,
-            zipf: Zipf::new(zipf_over as f64, theta).expect("there are elements, and theta is a number not below 0"),
+            zipf: Zipf::new(zipf_over as f64, theta)
+                .expect("there are elements, and theta is a number not below 0"),
             scattered: Scattered::new(elements, seed),
             random: SmallRng::seed_from_u64(mixed(mixed(seed) ^ thread)),
             from: 0,
@@ -149,7 +163,9 @@ impl Pattern {
                 let rank = self.rank();
                 self.scattered.item(rank)
             }
-            Kind::Jump | Kind::Drift if self.is_to_hot() => (self.from + self.below(hot)) % self.elements,
+            Kind::Jump | Kind::Drift if self.is_to_hot() => {
+                (self.from + self.below(hot)) % self.elements
+            }
             Kind::Chase if self.is_to_hot() => link,
             Kind::Jump | Kind::Drift | Kind::Chase => self.below(self.elements),
             Kind::Scan if self.random.next_u32() & 1 == 0 => self.rank(),
@@ -200,7 +216,8 @@ mod tests {
     }
 
     fn share(counts: &[u64], range: std::ops::Range<u64>) -> f64 {
-        counts[range.start as usize..range.end as usize].iter().sum::<u64>() as f64 / counts.iter().sum::<u64>() as f64
+        counts[range.start as usize..range.end as usize].iter().sum::<u64>() as f64
+            / counts.iter().sum::<u64>() as f64
     }
 
     #[test]
@@ -223,7 +240,9 @@ mod tests {
     fn a_jump_takes_nine_tenths_along() {
         let mut pattern = Pattern::new(Kind::Jump, N, 0.99, 3, 0);
         let expected = 0.9 + 0.1 / 5.0;
-        for (changes, from) in [(0.0, 0), (0.98, 0), (1.0, 2 * N / 5), (2.02, 4 * N / 5), (3.0, N / 5)] {
+        for (changes, from) in
+            [(0.0, 0), (0.98, 0), (1.0, 2 * N / 5), (2.02, 4 * N / 5), (3.0, N / 5)]
+        {
             pattern.at(changes);
             let there = share(&counts(&mut pattern, 50_000), from..from + N / 5);
             assert!((there - expected).abs() < 0.01, "{there} after {changes}");

@@ -23,6 +23,9 @@ mod tests {
             ["0", "120K", "2M", "1.5g", "0.5k"].map(count),
             [Some(0), Some(120_000), Some(2_000_000), Some(1_500_000_000), Some(500)]
         );
-        assert_eq!(["", "K", "-1", "1.5", "1.2345K", "1e9G", "nanK", "2 M", "12T"].map(count), [None; 9]);
+        assert_eq!(
+            ["", "K", "-1", "1.5", "1.2345K", "1e9G", "nanK", "2 M", "12T"].map(count),
+            [None; 9]
+        );
     }
 }

@@ -45,7 +45,12 @@ impl Recorded {
         let reader = Reader::open(path).map_err(|error| of_file(path, error))?;
         let page_bytes = reader.header.page_bytes;
         if unit_bytes < page_bytes || !unit_bytes.is_multiple_of(page_bytes) {
-            return Err(of_file(path, format!("it has pages of {page_bytes} bytes, of which units of {unit_bytes} cannot be made")));
+            return Err(of_file(
+                path,
+                format!(
+                    "it has pages of {page_bytes} bytes, of which units of {unit_bytes} cannot be made"
+                ),
+            ));
         }
         if reader.records() == 0 {
             return Err(of_file(path, "no access is in it"));
@@ -56,14 +61,25 @@ impl Recorded {
             let mut numbers = HashMap::new();
             let units = reader.pages().iter().map(|page| {
                 let next = numbers.len() as u32;
-                *numbers.entry((page.process, page.number / (unit_bytes / page_bytes))).or_insert(next)
+                *numbers
+                    .entry((page.process, page.number / (unit_bytes / page_bytes)))
+                    .or_insert(next)
             });
             (units.collect(), numbers.len())
         };
         let ends_early = EndsEarly::default();
         reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
         let pages = unit_bytes / page_bytes;
-        Ok(Recorded { reader, ends_early, decoder: Decoder::new(), records: Vec::new(), next: 0, units, count: count as u32, pages })
+        Ok(Recorded {
+            reader,
+            ends_early,
+            decoder: Decoder::new(),
+            records: Vec::new(),
+            next: 0,
+            units,
+            count: count as u32,
+            pages,
+        })
     }
 
     /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge if at least this share of its pages is touched at all.
@@ -127,12 +143,18 @@ impl Source for Recorded {
             self.next += 1;
             if self.units.is_empty() {
                 // Both are the same 32 bits: the vectors change places, and nothing is copied.
-                let records =
-                    std::mem::take(&mut self.records).into_iter().map(|record| Access::new(page_of(record), is_write(record))).collect();
-                self.records =
-                    std::mem::replace(block, records).into_iter().map(|access| access.unit() << 1 | u32::from(access.is_write())).collect();
+                let records = std::mem::take(&mut self.records)
+                    .into_iter()
+                    .map(|record| Access::new(page_of(record), is_write(record)))
+                    .collect();
+                self.records = std::mem::replace(block, records)
+                    .into_iter()
+                    .map(|access| access.unit() << 1 | u32::from(access.is_write()))
+                    .collect();
             } else {
-                block.extend(self.records.iter().map(|record| Access::new(self.units[page_of(*record) as usize], is_write(*record))));
+                block.extend(self.records.iter().map(|record| {
+                    Access::new(self.units[page_of(*record) as usize], is_write(*record))
+                }));
             }
         }
         Ok(())
@@ -153,7 +175,13 @@ impl RecordedObjects {
     pub fn open(path: &Path, ends_early: EndsEarly) -> Result<RecordedObjects, SourceError> {
         let reader = objects::Reader::open(path).map_err(|error| of_file(path, error))?;
         reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
-        Ok(RecordedObjects { reader, ends_early, decoder: Decoder::new(), events: Vec::new(), next: 0 })
+        Ok(RecordedObjects {
+            reader,
+            ends_early,
+            decoder: Decoder::new(),
+            events: Vec::new(),
+            next: 0,
+        })
     }
 
     /// Real accesses that each stands for.
@@ -177,16 +205,27 @@ impl ObjectSource for RecordedObjects {
         events.clear();
         while events.is_empty() && self.next < self.reader.blocks() {
             if let Err(why) = self.reader.decode(self.next, &mut self.decoder, &mut self.events) {
-                self.ends_early.because(damaged(&why, self.next as u64, self.reader.blocks() as u64, "blocks of events"));
+                self.ends_early.because(damaged(
+                    &why,
+                    self.next as u64,
+                    self.reader.blocks() as u64,
+                    "blocks of events",
+                ));
                 self.next = usize::MAX;
                 break;
             }
             self.next += 1;
             events.extend(self.events.iter().filter_map(|event| match *event {
-                objects::Event::Born { bytes, context, .. } => Some(Event::Allocated(Request { bytes, context, near: None })),
+                objects::Event::Born { bytes, context, .. } => {
+                    Some(Event::Allocated(Request { bytes, context, near: None }))
+                }
                 objects::Event::Died { object, .. } => Some(Event::Freed(object)),
-                objects::Event::Resized { object, bytes, .. } => Some(Event::Resized { object, bytes }),
-                objects::Event::Access { object, offset, written } => Some(Event::Touched { object, offset, bytes: 1, write: written }),
+                objects::Event::Resized { object, bytes, .. } => {
+                    Some(Event::Resized { object, bytes })
+                }
+                objects::Event::Access { object, offset, written } => {
+                    Some(Event::Touched { object, offset, bytes: 1, write: written })
+                }
                 objects::Event::Counting { .. } => None,
             }));
         }
@@ -231,33 +270,52 @@ mod tests {
         let path = directory.path().join("a.acc");
         let mut writer = Writer::create(&path, &header(8), u64::MAX).unwrap();
         // The second page is in the first one's region; the third has its number in another process; the fourth is in the next region.
-        let pages = [(1, 512), (1, 513), (2, 512), (1, 1024), (1, 513)].map(|(process, number)| Page { process, number });
+        let pages = [(1, 512), (1, 513), (2, 512), (1, 1024), (1, 513)]
+            .map(|(process, number)| Page { process, number });
         for (clock, page) in (0..).zip(pages) {
             writer.append(page, clock % 2 == 1, clock).unwrap();
         }
         writer.finish(9).unwrap();
         let mut by_page = Recorded::open(&path, 4096).unwrap();
-        assert_eq!((by_page.units(), by_page.accesses(), by_page.period(), by_page.note()), (4, Some(5), 8, None));
+        assert_eq!(
+            (by_page.units(), by_page.accesses(), by_page.period(), by_page.note()),
+            (4, Some(5), 8, None)
+        );
         assert_eq!(all(&mut by_page), [(0, false), (1, true), (2, false), (3, true), (1, false)]);
         assert_eq!(by_page.ends_early().why(), None);
         let mut by_region = Recorded::open(&path, 2 << 20).unwrap();
-        assert_eq!((by_region.units(), all(&mut by_region)), (3, vec![(0, false), (0, true), (1, false), (2, true), (0, false)]));
+        assert_eq!(
+            (by_region.units(), all(&mut by_region)),
+            (3, vec![(0, false), (0, true), (1, false), (2, true), (0, false)])
+        );
         let error = |unit_bytes| Recorded::open(&path, unit_bytes).err().unwrap().to_string();
-        assert!(error(1024).ends_with("it has pages of 4096 bytes, of which units of 1024 cannot be made"), "{}", error(1024));
+        assert!(
+            error(1024)
+                .ends_with("it has pages of 4096 bytes, of which units of 1024 cannot be made"),
+            "{}",
+            error(1024)
+        );
         // Cut off: what is left is read, and it is said.
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
         let mut cut = Recorded::open(&path, 4096).unwrap();
-        assert_eq!((cut.ends_early().why(), all(&mut cut).len()), (Some("its index is damaged, or what is behind it"), 5));
+        assert_eq!(
+            (cut.ends_early().why(), all(&mut cut).len()),
+            (Some("its index is damaged, or what is behind it"), 5)
+        );
         // Damaged, where its index is whole: it ends there, as often as one asks.
         let mut damaged = bytes.clone();
-        let records = bytes.windows(5).position(|bytes| bytes[0] == 2 && bytes[2..] == [0; 3]).unwrap();
+        let records =
+            bytes.windows(5).position(|bytes| bytes[0] == 2 && bytes[2..] == [0; 3]).unwrap();
         damaged[records + 12] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
         let mut damaged = Recorded::open(&path, 4096).unwrap();
         assert_eq!((damaged.accesses(), damaged.ends_early().why()), (Some(5), None));
         assert!(all(&mut damaged).is_empty() && all(&mut damaged).is_empty());
-        assert_eq!(damaged.ends_early().why(), Some("a block's checksum is wrong, behind 0 of 5 accesses"));
+        assert_eq!(
+            damaged.ends_early().why(),
+            Some("a block's checksum is wrong, behind 0 of 5 accesses")
+        );
         std::fs::write(&path, b"something else").unwrap();
         assert!(Recorded::open(&path, 4096).err().unwrap().to_string().contains("a.acc: "));
     }
@@ -278,7 +336,12 @@ mod tests {
         let mut writer = objects::Writer::create(&path, &header, u64::MAX).unwrap();
         writer.name_context(vec!["one".into()]);
         writer.name_context(vec!["two".into()]);
-        let born = |address, bytes, context, clock| objects::Event::Born { address, bytes, context, clock };
+        let born = |address, bytes, context, clock| objects::Event::Born {
+            address,
+            bytes,
+            context,
+            clock,
+        };
         let access = |object, offset| objects::Event::Access { object, offset, written: false };
         for event in [
             born(0x1000, 100, 0, 0),
@@ -293,15 +356,21 @@ mod tests {
             writer.append(event, 5).unwrap();
         }
         writer.finish(9).unwrap();
-        let make = || -> Box<dyn ObjectSource> { Box::new(RecordedObjects::open(&path, EndsEarly::default()).unwrap()) };
+        let make = || -> Box<dyn ObjectSource> {
+            Box::new(RecordedObjects::open(&path, EndsEarly::default()).unwrap())
+        };
         let ends_early = EndsEarly::default();
         let opened = RecordedObjects::open(&path, ends_early.clone()).unwrap();
-        assert_eq!((opened.period(), opened.are_misses(), opened.note(), ends_early.why()), (1, false, None, None));
+        assert_eq!(
+            (opened.period(), opened.are_misses(), opened.note(), ends_early.why()),
+            (1, false, None, None)
+        );
         let mut by_time = HeapSource::new(&make, layouts::Kind::Time, Filter::All, 4096).unwrap();
         // 8 + 112 + 112 + 9000 bytes.
         assert_eq!((by_time.units(), by_time.accesses()), (3, Some(3)));
         assert_eq!(all(&mut by_time), [(0, false), (0, false), (2, false)]);
-        let mut by_context = HeapSource::new(&make, layouts::Kind::Context, Filter::All, 2 << 20).unwrap();
+        let mut by_context =
+            HeapSource::new(&make, layouts::Kind::Context, Filter::All, 2 << 20).unwrap();
         assert_eq!(all(&mut by_context), [(0, false), (1, false), (1, false)]);
     }
 }

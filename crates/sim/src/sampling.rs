@@ -44,10 +44,14 @@ mod tests {
             let mut gaps = Gaps::new(period, 7);
             let drawn: Vec<f64> = (0..200_000).map(|_| gaps.next_gap() as f64).collect();
             let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
-            let variance = drawn.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
+            let variance =
+                drawn.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
             assert!((mean / period - 1.0).abs() < 0.01, "mean {mean} of {period}");
             let expected = period * (period - 1.0);
-            assert!((variance - expected).abs() <= 0.05 * expected, "variance {variance} instead of {expected}");
+            assert!(
+                (variance - expected).abs() <= 0.05 * expected,
+                "variance {variance} instead of {expected}"
+            );
         }
     }
 

@@ -24,7 +24,11 @@ impl Scattered {
     pub fn new(items: u64, seed: u64) -> Self {
         assert!((1..1 << 62).contains(&items), "a permutation of {items} numbers");
         let bits = u64::BITS - (items - 1).leading_zeros();
-        Scattered { items, half_bits: bits.div_ceil(2).max(1), keys: std::array::from_fn(|round| mixed(seed.wrapping_add(round as u64))) }
+        Scattered {
+            items,
+            half_bits: bits.div_ceil(2).max(1),
+            keys: std::array::from_fn(|round| mixed(seed.wrapping_add(round as u64))),
+        }
     }
 
     /// Where `rank`, below `items`, is.
@@ -56,7 +60,9 @@ mod tests {
     #[test]
     fn neighbouring_ranks_are_not_neighbours() {
         let scattered = Scattered::new(1_000_000, 1);
-        let close = (0..10_000).filter(|rank| scattered.item(*rank).abs_diff(scattered.item(rank + 1)) < 1000).count();
+        let close = (0..10_000)
+            .filter(|rank| scattered.item(*rank).abs_diff(scattered.item(rank + 1)) < 1000)
+            .count();
         assert!(close < 50, "{close} of 10,000; chance gives 20");
     }
 

@@ -70,9 +70,12 @@ impl Settings {
         let slowness = match machine.slow {
             Slow::Memory(memory) => memory.latency_ns / fast_ns,
             // Of the real accesses that one stands for the first is a fault.
-            Slow::Compressed(compressed) => 1.0 + compressed.fault_ns * self.pages() / self.stands_for / fast_ns,
+            Slow::Compressed(compressed) => {
+                1.0 + compressed.fault_ns * self.pages() / self.stands_for / fast_ns
+            }
         };
-        let move_ns = (machine.promotion.ns(self.unit_bytes) + machine.demotion.ns(self.unit_bytes)) / 2.0;
+        let move_ns =
+            (machine.promotion.ns(self.unit_bytes) + machine.demotion.ns(self.unit_bytes)) / 2.0;
         let sample_ns = self.sample_period * fast_ns / f64::from(machine.in_flight);
         Parameters {
             unit_bytes: self.unit_bytes,
@@ -90,7 +93,9 @@ impl Settings {
 
     /// Base units that may be moved in a tick.
     pub fn moves_max(&self) -> u32 {
-        (self.machine.move_bytes as f64 * (self.tick_ns / 50e6) / self.unit_bytes).round().clamp(1.0, f64::from(u32::MAX)) as u32
+        (self.machine.move_bytes as f64 * (self.tick_ns / 50e6) / self.unit_bytes)
+            .round()
+            .clamp(1.0, f64::from(u32::MAX)) as u32
     }
 }
 
@@ -178,15 +183,30 @@ impl Simulation {
 
     /// The same of units with such sizes: of each how many base units it is, at least 1, and less than 2³¹ together; or nothing, where all are one. In a tick
     /// three of the largest units may be moved, if they differ, even where that is more than the machine's bytes.
-    pub fn sized(settings: Settings, sizes: Arc<[u32]>, policy: Box<dyn PlacementPolicy>) -> Simulation {
-        assert!(sizes.is_empty() || sizes.len() == settings.units as usize && sizes.iter().all(|size| *size > 0), "each unit has a size");
-        assert!(sizes.iter().map(|size| u64::from(*size)).sum::<u64>() < 1 << 31, "too much memory for base units this small");
+    pub fn sized(
+        settings: Settings,
+        sizes: Arc<[u32]>,
+        policy: Box<dyn PlacementPolicy>,
+    ) -> Simulation {
+        assert!(
+            sizes.is_empty()
+                || sizes.len() == settings.units as usize && sizes.iter().all(|size| *size > 0),
+            "each unit has a size"
+        );
+        assert!(
+            sizes.iter().map(|size| u64::from(*size)).sum::<u64>() < 1 << 31,
+            "too much memory for base units this small"
+        );
         let largest = sizes.iter().copied().max().unwrap_or(1);
-        assert!(settings.sample_period >= settings.stands_for && settings.stands_for >= 1.0, "more than one sample an access");
+        assert!(
+            settings.sample_period >= settings.stands_for && settings.stands_for >= 1.0,
+            "more than one sample an access"
+        );
         assert!(settings.tick_ns > 0.0 && settings.window > 0 && settings.unit_bytes > 0.0);
         let faults = matches!(settings.machine.slow, Slow::Compressed(_));
         assert!(!faults || settings.capacity >= largest, "what faults needs room");
-        let mut gaps = Gaps::new(settings.sample_period / settings.stands_for, mixed(settings.seed));
+        let mut gaps =
+            Gaps::new(settings.sample_period / settings.stands_for, mixed(settings.seed));
         let mut simulation = Simulation {
             senses: policy.senses(),
             marks: policy.senses().referenced || policy.senses().written,
@@ -250,7 +270,12 @@ impl Simulation {
 
     /// Accesses that [`run`](Simulation::run) wants to look ahead at most: as many as there can be in a tick, of a policy that asks for what is to come.
     pub fn looks_ahead(&self) -> u64 {
-        if self.senses.foretold { (self.settings.tick_ns / self.access_ns(self.settings.machine.fast.latency_ns)).ceil() as u64 } else { 0 }
+        if self.senses.foretold {
+            (self.settings.tick_ns / self.access_ns(self.settings.machine.fast.latency_ns)).ceil()
+                as u64
+        } else {
+            0
+        }
     }
 
     /// What comes next in the stream, and after that. Units are below `settings.units`.
@@ -259,7 +284,8 @@ impl Simulation {
             // So many surely come before the tick is due; then the rest of it again, until it is due.
             let until_tick = ((self.tick_at_ns - self.now_ns) / self.slowest_ns()) as u64;
             let until_window = self.settings.window - self.window.accesses;
-            let (now, rest) = accesses.split_at(until_tick.clamp(1, until_window).min(accesses.len() as u64) as usize);
+            let (now, rest) = accesses
+                .split_at(until_tick.clamp(1, until_window).min(accesses.len() as u64) as usize);
             accesses = rest;
             self.stretch(now);
             if self.window.accesses == self.settings.window {
@@ -277,7 +303,11 @@ impl Simulation {
     /// The end of the stream.
     pub fn finish(mut self) -> Outcome {
         let in_fast = (0..).zip(&self.places).filter(|(_, place)| **place & (SLOW | ABSENT) == 0);
-        assert_eq!(in_fast.map(|(unit, _)| self.size(unit)).sum::<u32>(), self.used, "what is in the fast tier, counted again");
+        assert_eq!(
+            in_fast.map(|(unit, _)| self.size(unit)).sum::<u32>(),
+            self.used,
+            "what is in the fast tier, counted again"
+        );
         match self.windows.last_mut() {
             // What moved in a tick behind the last access of a whole window.
             Some(last) if self.window.accesses == 0 => last.add(&self.window),
@@ -311,14 +341,20 @@ impl Simulation {
                 self.sample(now[now.len() - 1]);
             }
         }
-        assert!(self.used <= self.settings.capacity, "{} base units in a tier for {}", self.used, self.settings.capacity);
+        assert!(
+            self.used <= self.settings.capacity,
+            "{} base units in a tier for {}",
+            self.used,
+            self.settings.capacity
+        );
         let (all, misses_all) = (accesses.len() as u64, misses.reads + misses.writes);
         let writes = accesses.iter().map(|access| u64::from(access.is_write())).sum::<u64>();
         self.traffic.fast[0] += all - writes - misses.reads;
         self.traffic.fast[1] += writes - misses.writes;
         self.traffic.slow[0] += misses.reads;
         self.traffic.slow[1] += misses.writes;
-        let latency_ns = (all - misses_all) as f64 * self.latencies[0] + misses_all as f64 * self.latencies[1];
+        let latency_ns =
+            (all - misses_all) as f64 * self.latencies[0] + misses_all as f64 * self.latencies[1];
         self.window.accesses += all;
         self.window.hits += all - misses_all;
         self.window.writes += writes;
@@ -371,7 +407,11 @@ impl Simulation {
             misses.reads += slow & !write;
             misses.writes += slow & write;
         }
-        assert_eq!(hits + misses.reads + misses.writes, accesses.len() as u64, "every access is a hit or a miss");
+        assert_eq!(
+            hits + misses.reads + misses.writes,
+            accesses.len() as u64,
+            "every access is a hit or a miss"
+        );
         misses
     }
 
@@ -407,7 +447,9 @@ impl Simulation {
 
     /// A compressed unit comes back, another goes where there is no room.
     fn fault(&mut self, unit: UnitId) {
-        let Slow::Compressed(compressed) = self.settings.machine.slow else { unreachable!("only compressed units fault") };
+        let Slow::Compressed(compressed) = self.settings.machine.slow else {
+            unreachable!("only compressed units fault")
+        };
         while !self.has_room(unit) {
             self.evict_one();
         }
@@ -421,7 +463,9 @@ impl Simulation {
     /// At once, for one that comes: the coldest of a few.
     fn evict_one(&mut self) {
         let below = self.resident.len() as u64;
-        let mut drawn = || self.resident[((u128::from(self.random.next_u64()) * u128::from(below)) >> 64) as usize];
+        let mut drawn = || {
+            self.resident[((u128::from(self.random.next_u64()) * u128::from(below)) >> 64) as usize]
+        };
         let mut coldest = drawn();
         for _ in 1..CANDIDATES {
             let other = drawn();
@@ -453,7 +497,10 @@ impl Simulation {
         self.places[at] &= !ARMED;
         match to {
             Place::Fast => {
-                assert!(self.places[at] & SLOW != 0 && self.has_room(unit), "unit {unit} has no room in the fast tier");
+                assert!(
+                    self.places[at] & SLOW != 0 && self.has_room(unit),
+                    "unit {unit} has no room in the fast tier"
+                );
                 self.places[at] &= !(SLOW | FAULTS);
                 self.used += self.size(unit);
                 if !self.index.is_empty() {
@@ -462,7 +509,10 @@ impl Simulation {
                 }
             }
             Place::Slow => {
-                assert!(self.places[at] & (SLOW | ABSENT) == 0, "unit {unit} is not in the fast tier");
+                assert!(
+                    self.places[at] & (SLOW | ABSENT) == 0,
+                    "unit {unit} is not in the fast tier"
+                );
                 self.places[at] |= SLOW | self.faulting();
                 self.used -= self.size(unit);
                 if !self.index.is_empty() {
@@ -494,7 +544,11 @@ impl Simulation {
     fn sample(&mut self, access: Access) {
         self.until_sample = self.gaps.next_gap();
         self.window.samples += 1;
-        if access.is_write() { self.policy.sampled_write(access.unit(), 1) } else { self.policy.sampled(access.unit(), 1) }
+        if access.is_write() {
+            self.policy.sampled_write(access.unit(), 1)
+        } else {
+            self.policy.sampled(access.unit(), 1)
+        }
     }
 
     fn tick(&mut self) {
@@ -512,11 +566,16 @@ impl Simulation {
             self.policy.foretold(&self.coming);
         }
         let mut moves = std::mem::take(&mut self.moves);
-        self.policy.decide(Room { capacity: self.settings.capacity, used: self.used, moves_max: self.moves_max }, &mut moves);
+        self.policy.decide(
+            Room { capacity: self.settings.capacity, used: self.used, moves_max: self.moves_max },
+            &mut moves,
+        );
         let mut left = self.moves_max;
         for step in &moves {
             let fits = match (step.to, self.places.get(step.unit as usize)) {
-                (Place::Fast, Some(place)) => place & (SLOW | ABSENT) == SLOW && self.has_room(step.unit),
+                (Place::Fast, Some(place)) => {
+                    place & (SLOW | ABSENT) == SLOW && self.has_room(step.unit)
+                }
                 (Place::Slow, Some(place)) => place & (SLOW | ABSENT) == 0,
                 (_, None) => false,
             };
@@ -535,7 +594,9 @@ impl Simulation {
             let mut units = std::mem::take(&mut self.units);
             self.policy.arm(&mut units);
             for unit in &units {
-                if let Some(place) = self.places.get_mut(*unit as usize).filter(|place| **place & ABSENT == 0) {
+                if let Some(place) =
+                    self.places.get_mut(*unit as usize).filter(|place| **place & ABSENT == 0)
+                {
                     *place |= ARMED;
                 }
             }
@@ -562,8 +623,10 @@ impl Simulation {
 
     /// Counts the accesses until the next tick, if they go on as fast as those since the last one.
     fn count_coming<'a>(&mut self, accesses: impl Iterator<Item = &'a Access>) {
-        let [hits, misses] = [self.traffic.fast, self.traffic.slow].map(|[reads, writes]| (reads + writes) as f64);
-        let latency_ns = (hits * self.latencies[0] + misses * self.latencies[1]) / (hits + misses).max(1.0);
+        let [hits, misses] =
+            [self.traffic.fast, self.traffic.slow].map(|[reads, writes]| (reads + writes) as f64);
+        let latency_ns =
+            (hits * self.latencies[0] + misses * self.latencies[1]) / (hits + misses).max(1.0);
         let until_tick = (self.settings.tick_ns / self.access_ns(latency_ns)).ceil() as usize;
         self.coming.clear();
         self.coming.resize(self.settings.units as usize, 0);
@@ -585,7 +648,8 @@ mod tests {
 
     /// 100 and 300 ns, one request at a time, moves of 1000 ns up and 2000 down, hints of 50.
     fn machine() -> Machine {
-        let memory = |latency_ns, cost| Memory { latency_ns, read_gbps: 1e12, write_gbps: 1e12, cost };
+        let memory =
+            |latency_ns, cost| Memory { latency_ns, read_gbps: 1e12, write_gbps: 1e12, cost };
         Machine {
             fast: memory(100.0, 1.0),
             slow: Slow::Memory(memory(300.0, 0.5)),
@@ -598,7 +662,13 @@ mod tests {
     }
 
     fn settings(units: u32, capacity: u32) -> Settings {
-        Settings { capacity, tick_ns: 1e9, stands_for: 1.0, sample_period: 1.0, ..Settings::new(machine(), units) }
+        Settings {
+            capacity,
+            tick_ns: 1e9,
+            stands_for: 1.0,
+            sample_period: 1.0,
+            ..Settings::new(machine(), units)
+        }
     }
 
     fn reads(units: &[u32]) -> Vec<Access> {
@@ -671,9 +741,15 @@ mod tests {
             self.costs.get(unit as usize).copied().unwrap_or(1.0)
         }
         fn decide(&mut self, room: Room, moves: &mut Vec<Move>) {
-            self.hear(format!("decide {} of {}, {} moves", room.used, room.capacity, room.moves_max));
+            self.hear(format!(
+                "decide {} of {}, {} moves",
+                room.used, room.capacity, room.moves_max
+            ));
             let asked = self.moves.get(self.tick).cloned().unwrap_or_default();
-            *moves = asked.into_iter().map(|(unit, to)| Move { unit, to, reason: Reason::Coldest }).collect();
+            *moves = asked
+                .into_iter()
+                .map(|(unit, to)| Move { unit, to, reason: Reason::Coldest })
+                .collect();
             self.tick += 1;
         }
         fn moved(&mut self, unit: UnitId, to: Place) {
@@ -690,7 +766,12 @@ mod tests {
     }
 
     /// Of units with sizes.
-    fn tell_of(sizes: &[u32], settings: Settings, told: Told, accesses: &[Access]) -> (Vec<String>, Outcome) {
+    fn tell_of(
+        sizes: &[u32],
+        settings: Settings,
+        told: Told,
+        accesses: &[Access],
+    ) -> (Vec<String>, Outcome) {
         let heard = told.heard.clone();
         let mut simulation = Simulation::sized(settings, sizes.into(), Box::new(told));
         heard.lock().unwrap().clear();
@@ -707,15 +788,26 @@ mod tests {
         let (heard, outcome) = tell(settings(4, 2), Told::default(), &accesses);
         let total = outcome.total;
         assert_eq!((total.accesses, total.hits, total.writes, total.samples), (6, 3, 1, 6));
-        assert!(near(total.time_ns, 3.0 * 100.0 + 3.0 * 300.0) && near(total.amat_ns(1.0), 200.0), "{total:?}");
+        assert!(
+            near(total.time_ns, 3.0 * 100.0 + 3.0 * 300.0) && near(total.amat_ns(1.0), 200.0),
+            "{total:?}"
+        );
         assert!(near(total.per_s(1.0), 5e6));
         // Half of the units at 1, half at 0.5.
         assert!(near(total.cost(&machine()), 0.75));
         assert_eq!(heard, ["read 0", "read 1", "read 2", "read 3", "read 0", "write 3"]);
         // Four requests at a time, each access standing for ten: 2.5 times as long.
-        let four = Settings { machine: Machine { in_flight: 4, ..machine() }, stands_for: 10.0, sample_period: 10.0, ..settings(4, 2) };
+        let four = Settings {
+            machine: Machine { in_flight: 4, ..machine() },
+            stands_for: 10.0,
+            sample_period: 10.0,
+            ..settings(4, 2)
+        };
         let (_, outcome) = tell(four, Told::default(), &accesses);
-        assert!(near(outcome.total.time_ns, 3000.0) && near(outcome.total.amat_ns(10.0), 200.0), "{outcome:?}");
+        assert!(
+            near(outcome.total.time_ns, 3000.0) && near(outcome.total.amat_ns(10.0), 200.0),
+            "{outcome:?}"
+        );
     }
 
     #[test]
@@ -723,26 +815,58 @@ mod tests {
         let optane = Settings::new(Machine::preset("optane").unwrap(), 10_240);
         let parameters = optane.parameters(1.0);
         // 0.4 ms; 5003 accesses of 80 ns, 16 at a time.
-        assert!(near(parameters.move_samples, 400_000.0 / (5003.0 * 80.0 / 16.0)) && near(parameters.slowness, 3.75), "{parameters:?}");
-        let lz4 = Settings { unit_bytes: 4096.0, ..Settings::new(Machine::preset("lz4").unwrap(), 10_240) };
+        assert!(
+            near(parameters.move_samples, 400_000.0 / (5003.0 * 80.0 / 16.0))
+                && near(parameters.slowness, 3.75),
+            "{parameters:?}"
+        );
+        let lz4 = Settings {
+            unit_bytes: 4096.0,
+            ..Settings::new(Machine::preset("lz4").unwrap(), 10_240)
+        };
         assert!(near(lz4.parameters(1.0).slowness, 1.0 + 5870.0 / 100.0 / 80.0));
     }
 
     #[test]
     fn ticks_come_when_they_are_due_and_moves_take_their_time() {
-        let moves = vec![vec![(0, Place::Slow), (2, Place::Fast), (3, Place::Fast), (2, Place::Fast), (1, Place::Fast)]];
+        let moves = vec![vec![
+            (0, Place::Slow),
+            (2, Place::Fast),
+            (3, Place::Fast),
+            (2, Place::Fast),
+            (1, Place::Fast),
+        ]];
         let setup = Settings { tick_ns: 1000.0, window: 5, ..settings(4, 2) };
-        let setup = Settings { machine: Machine { move_bytes: u64::MAX, ..setup.machine }, ..setup };
-        let (heard, outcome) = tell(setup, Told { moves, ..Told::default() }, &reads(&[[0; 3].as_slice(), &[2; 13]].concat()));
-        let heard: Vec<&str> = heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
+        let setup =
+            Settings { machine: Machine { move_bytes: u64::MAX, ..setup.machine }, ..setup };
+        let (heard, outcome) = tell(
+            setup,
+            Told { moves, ..Told::default() },
+            &reads(&[[0; 3].as_slice(), &[2; 13]].concat()),
+        );
+        let heard: Vec<&str> =
+            heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
         // 3 · 100 + 3 · 300 ns until the tick, moves of 3000, the next tick 1000 later; all units being fast now: no room for 3, 2 and 1 are there.
         let moves_max = setup.moves_max();
         let decide = format!("decide 2 of 2, {moves_max} moves");
         assert_eq!(heard, ["at 1200", &decide, "moved 0 Slow", "moved 2 Fast", "at 5200", &decide]);
-        assert_eq!((outcome.total.promoted, outcome.total.demoted, outcome.total.refused, outcome.ticks), (1, 1, 3, 2));
-        assert_eq!(outcome.windows.iter().map(|window| window.hits).collect::<Vec<_>>(), [3, 4, 5, 1]);
-        assert!(near(outcome.total.time_ns, 13.0 * 100.0 + 3.0 * 300.0 + 3000.0) && near(outcome.total.move_ns, 3000.0));
-        assert!(near(outcome.windows[1].time_ns, 300.0 + 3000.0 + 400.0), "{:?}", outcome.windows[1]);
+        assert_eq!(
+            (outcome.total.promoted, outcome.total.demoted, outcome.total.refused, outcome.ticks),
+            (1, 1, 3, 2)
+        );
+        assert_eq!(
+            outcome.windows.iter().map(|window| window.hits).collect::<Vec<_>>(),
+            [3, 4, 5, 1]
+        );
+        assert!(
+            near(outcome.total.time_ns, 13.0 * 100.0 + 3.0 * 300.0 + 3000.0)
+                && near(outcome.total.move_ns, 3000.0)
+        );
+        assert!(
+            near(outcome.windows[1].time_ns, 300.0 + 3000.0 + 400.0),
+            "{:?}",
+            outcome.windows[1]
+        );
     }
 
     #[test]
@@ -750,9 +874,18 @@ mod tests {
         let moves = vec![vec![(0, Place::Slow), (1, Place::Slow), (2, Place::Fast)]];
         let two = Settings { tick_ns: 100.0, ..settings(4, 2) };
         // Two units in 50 ms.
-        let two = Settings { machine: Machine { move_bytes: (2.0 * two.unit_bytes * 50e6 / 100.0) as u64, ..two.machine }, ..two };
+        let two = Settings {
+            machine: Machine {
+                move_bytes: (2.0 * two.unit_bytes * 50e6 / 100.0) as u64,
+                ..two.machine
+            },
+            ..two
+        };
         let (_, outcome) = tell(two, Told { moves, ..Told::default() }, &reads(&[0]));
-        assert_eq!((outcome.total.promoted, outcome.total.demoted, outcome.total.refused), (0, 2, 1));
+        assert_eq!(
+            (outcome.total.promoted, outcome.total.demoted, outcome.total.refused),
+            (0, 2, 1)
+        );
     }
 
     /// 0 to 3 are of 4, 1, 2 and 3 base units, and 5 are fast: 0 and 1.
@@ -771,32 +904,51 @@ mod tests {
         let page = MoveCost { unit_ns: 100.0, page_ns: 10.0 };
         // A base unit has two pages.
         let setup = Settings { tick_ns: 100.0, unit_bytes: 8192.0, ..settings(4, 5) };
-        let setup = Settings { machine: Machine { promotion: page, demotion: page, ..setup.machine }, ..setup };
-        let (heard, outcome) = tell_of(&SIZES, setup, Told { moves: moves.clone(), ..Told::default() }, &reads(&[0]));
-        assert_eq!(heard[1..], ["at 100", "decide 5 of 5, 12 moves", "moved 0 Slow", "moved 3 Fast"]);
+        let setup = Settings {
+            machine: Machine { promotion: page, demotion: page, ..setup.machine },
+            ..setup
+        };
+        let (heard, outcome) =
+            tell_of(&SIZES, setup, Told { moves: moves.clone(), ..Told::default() }, &reads(&[0]));
+        assert_eq!(
+            heard[1..],
+            ["at 100", "decide 5 of 5, 12 moves", "moved 0 Slow", "moved 3 Fast"]
+        );
         let total = outcome.total;
         assert_eq!((total.promoted, total.demoted, total.refused), (1, 1, 3));
         assert!(near(total.move_ns, 2.0 * 100.0 + (4.0 + 3.0) * 2.0 * 10.0), "{total:?}");
         // 5 of 10 at 1 and the others at half, until 0 has moved; then 1 until 3 has, which is added up when the move is done.
         let fast_ns = 100.0 * 5.0 + 180.0 * 5.0 + 160.0;
-        assert!(near(total.cost(&setup.machine), (fast_ns + (440.0 * 10.0 - fast_ns) / 2.0) / 4400.0), "{total:?}");
+        assert!(
+            near(total.cost(&setup.machine), (fast_ns + (440.0 * 10.0 - fast_ns) / 2.0) / 4400.0),
+            "{total:?}"
+        );
         // 12 is three of the largest; more fit where the machine moves more.
         let more = Settings { machine: Machine { move_bytes: u64::MAX, ..setup.machine }, ..setup };
         assert!(
-            tell_of(&SIZES, more, Told::default(), &reads(&[0])).0[2].starts_with(&format!("decide 5 of 5, {} moves", more.moves_max()))
+            tell_of(&SIZES, more, Told::default(), &reads(&[0])).0[2]
+                .starts_with(&format!("decide 5 of 5, {} moves", more.moves_max()))
         );
         // No more than that: 4, 4 and 4 of 12.
-        let moves = vec![[Place::Slow, Place::Fast, Place::Slow, Place::Fast].map(|to| (0, to)).to_vec()];
+        let moves =
+            vec![[Place::Slow, Place::Fast, Place::Slow, Place::Fast].map(|to| (0, to)).to_vec()];
         let (_, outcome) = tell_of(&SIZES, setup, Told { moves, ..Told::default() }, &reads(&[0]));
-        assert_eq!((outcome.total.promoted, outcome.total.demoted, outcome.total.refused), (1, 2, 1));
+        assert_eq!(
+            (outcome.total.promoted, outcome.total.demoted, outcome.total.refused),
+            (1, 2, 1)
+        );
     }
 
     #[test]
     fn units_arrive_where_they_fit() {
         let setup = Settings { populated: false, ..settings(4, 5) };
         let (heard, _) = tell_of(&SIZES, setup, Told::default(), &reads(&[0, 2, 1, 3]));
-        let heard: Vec<&str> = heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
-        assert_eq!(heard, ["arrived 0 Fast of 4", "arrived 2 Slow of 2", "arrived 1 Fast", "arrived 3 Slow of 3"]);
+        let heard: Vec<&str> =
+            heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
+        assert_eq!(
+            heard,
+            ["arrived 0 Fast of 4", "arrived 2 Slow of 2", "arrived 1 Fast", "arrived 3 Slow of 3"]
+        );
         // A hint is no promotion where there is too little room, and one where there is enough.
         let told = Told {
             senses: Senses { hints: true, ..Senses::default() },
@@ -807,20 +959,31 @@ mod tests {
         };
         let setup = Settings { tick_ns: 100.0, ..settings(4, 5) };
         let (heard, _) = tell_of(&SIZES, setup, told, &reads(&[1, 2, 2]));
-        let heard: Vec<&str> =
-            heard.iter().map(String::as_str).filter(|heard| heard.starts_with("moved") || heard.starts_with("hint")).collect();
+        let heard: Vec<&str> = heard
+            .iter()
+            .map(String::as_str)
+            .filter(|heard| heard.starts_with("moved") || heard.starts_with("hint"))
+            .collect();
         assert_eq!(heard, ["hinted 2 false", "moved 0 Slow", "hinted 2 false", "moved 2 Fast"]);
     }
 
     #[test]
     fn large_compressed_units_fault_page_by_page_and_displace_as_much() {
-        let compressed = Slow::Compressed(crate::machine::Compressed { fault_ns: 5000.0, ratio: 2.0 });
-        let setup =
-            Settings { machine: Machine { slow: compressed, ..machine() }, unit_bytes: 4096.0, sample_period: 1e9, ..settings(4, 4) };
+        let compressed =
+            Slow::Compressed(crate::machine::Compressed { fault_ns: 5000.0, ratio: 2.0 });
+        let setup = Settings {
+            machine: Machine { slow: compressed, ..machine() },
+            unit_bytes: 4096.0,
+            sample_period: 1e9,
+            ..settings(4, 4)
+        };
         // 0 to 2 are there. 3 needs all the room but one.
         let (heard, outcome) = tell_of(&[1, 1, 2, 3], setup, Told::default(), &reads(&[3]));
         assert_eq!(heard.last().map(String::as_str), Some("moved 3 Fast"));
-        assert!((2..=3).contains(&outcome.total.demoted) && near(outcome.total.fault_ns, 15_000.0), "{heard:?} {outcome:?}");
+        assert!(
+            (2..=3).contains(&outcome.total.demoted) && near(outcome.total.fault_ns, 15_000.0),
+            "{heard:?} {outcome:?}"
+        );
     }
 
     #[test]
@@ -828,8 +991,12 @@ mod tests {
         let moves = vec![vec![(0, Place::Slow), (1, Place::Slow), (2, Place::Fast)]];
         let one = Settings { tick_ns: 100.0, ..settings(4, 2) };
         assert_eq!(one.moves_max(), 1);
-        let (_, outcome) = tell(one, Told { moves, costs: vec![0.0, 0.5, 0.0], ..Told::default() }, &reads(&[0]));
-        assert_eq!((outcome.total.promoted, outcome.total.demoted, outcome.total.refused), (1, 2, 0));
+        let (_, outcome) =
+            tell(one, Told { moves, costs: vec![0.0, 0.5, 0.0], ..Told::default() }, &reads(&[0]));
+        assert_eq!(
+            (outcome.total.promoted, outcome.total.demoted, outcome.total.refused),
+            (1, 2, 0)
+        );
         assert!(near(outcome.total.move_ns, 1000.0), "{outcome:?}");
     }
 
@@ -837,7 +1004,8 @@ mod tests {
     fn units_arrive_when_they_are_touched_first() {
         let setup = Settings { populated: false, ..settings(10, 2) };
         let (heard, outcome) = tell(setup, Told::default(), &reads(&[7, 7, 3, 5, 3]));
-        let heard: Vec<&str> = heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
+        let heard: Vec<&str> =
+            heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
         assert_eq!(heard, ["arrived 7 Fast", "arrived 3 Fast", "arrived 5 Slow"]);
         assert_eq!(outcome.total.hits, 4);
     }
@@ -885,11 +1053,15 @@ mod tests {
     fn what_was_touched_is_told_once() {
         let senses = Senses { referenced: true, ..Senses::default() };
         let setup = Settings { tick_ns: 400.0, sample_period: 1e9, ..settings(70, 70) };
-        let (heard, _) = tell(setup, Told { senses, ..Told::default() }, &reads(&[0, 65, 65, 1, 0, 0, 0, 0]));
-        let told = |heard: &[String], what: &str| heard.iter().filter(|heard| heard.starts_with(what)).cloned().collect::<Vec<_>>();
+        let (heard, _) =
+            tell(setup, Told { senses, ..Told::default() }, &reads(&[0, 65, 65, 1, 0, 0, 0, 0]));
+        let told = |heard: &[String], what: &str| {
+            heard.iter().filter(|heard| heard.starts_with(what)).cloned().collect::<Vec<_>>()
+        };
         assert_eq!(told(&heard, "referenced"), ["referenced [3, 2]", "referenced [1, 0]"]);
         let senses = Senses { written: true, ..Senses::default() };
-        let accesses = [reads(&[0, 65, 65]), vec![Access::new(69, true)], reads(&[0, 0, 0, 0])].concat();
+        let accesses =
+            [reads(&[0, 65, 65]), vec![Access::new(69, true)], reads(&[0, 0, 0, 0])].concat();
         let (heard, _) = tell(setup, Told { senses, ..Told::default() }, &accesses);
         assert_eq!(
             (told(&heard, "written"), told(&heard, "referenced").len()),
@@ -899,19 +1071,28 @@ mod tests {
 
     #[test]
     fn compressed_units_come_back_by_faults() {
-        let compressed = Slow::Compressed(crate::machine::Compressed { fault_ns: 5000.0, ratio: 2.0 });
-        let setup =
-            Settings { machine: Machine { slow: compressed, ..machine() }, unit_bytes: 4096.0, sample_period: 1e9, ..settings(4, 2) };
+        let compressed =
+            Slow::Compressed(crate::machine::Compressed { fault_ns: 5000.0, ratio: 2.0 });
+        let setup = Settings {
+            machine: Machine { slow: compressed, ..machine() },
+            unit_bytes: 4096.0,
+            sample_period: 1e9,
+            ..settings(4, 2)
+        };
         let (heard, outcome) = tell(setup, Told::default(), &reads(&[0, 3, 3, 3]));
         // The coldest of the two goes, which is 0.
         assert_eq!(heard, ["moved 0 Slow", "moved 3 Fast"]);
         let total = outcome.total;
         assert_eq!((total.hits, total.faults, total.promoted, total.demoted), (3, 1, 1, 1));
-        assert!(near(total.time_ns, 4.0 * 100.0 + 2000.0 + 5000.0) && near(total.fault_ns, 5000.0), "{total:?}");
+        assert!(
+            near(total.time_ns, 4.0 * 100.0 + 2000.0 + 5000.0) && near(total.fault_ns, 5000.0),
+            "{total:?}"
+        );
         // Two of four units at half; AMAT has the fault, not the move.
         assert!(near(total.cost(&setup.machine), 0.75) && near(total.amat_ns(1.0), 1350.0));
         // What is new is not compressed, and makes room for itself.
-        let (heard, outcome) = tell(Settings { populated: false, ..setup }, Told::default(), &reads(&[2, 1, 0]));
+        let (heard, outcome) =
+            tell(Settings { populated: false, ..setup }, Told::default(), &reads(&[2, 1, 0]));
         assert_eq!(heard, ["arrived 2 Fast", "arrived 1 Fast", "moved 1 Slow", "arrived 0 Fast"]);
         assert_eq!((outcome.total.hits, outcome.total.faults), (3, 0));
     }
@@ -924,14 +1105,20 @@ mod tests {
     /// Over units of such sizes.
     fn all_of(sizes: &[u32], settings: Settings) -> Vec<Simulation> {
         let largest = sizes.iter().copied().max().unwrap_or(1);
-        let parameters = Parameters { slowness: 3.75, samples: 0.05, largest, ..Parameters::default() };
-        let policies = published::NAMES.iter().map(|name| published::policy(name, &parameters).unwrap());
+        let parameters =
+            Parameters { slowness: 3.75, samples: 0.05, largest, ..Parameters::default() };
+        let policies =
+            published::NAMES.iter().map(|name| published::policy(name, &parameters).unwrap());
         policies.map(|policy| Simulation::sized(settings, sizes.into(), policy)).collect()
     }
 
     #[test]
     fn the_same_again_is_the_same_alone_or_together() {
-        let setup = Settings { window: 30_000, tick_ns: 1e6, ..Settings::new(Machine::preset("optane").unwrap(), 500) };
+        let setup = Settings {
+            window: 30_000,
+            tick_ns: 1e6,
+            ..Settings::new(Machine::preset("optane").unwrap(), 500)
+        };
         let stream = || Generator::parse("jump", 500, 300_000).unwrap().stream(3);
         let outcomes = |mut simulations: Vec<Simulation>| {
             pass::run(&mut stream(), &mut simulations, &mut |_| {}).unwrap();
@@ -957,7 +1144,8 @@ mod tests {
     fn free_moves(units: u32, capacity: u32) -> Settings {
         let free = MoveCost { unit_ns: 0.0, page_ns: 0.0 };
         let slow = Slow::Memory(machine().fast);
-        let machine = Machine { slow, promotion: free, demotion: free, move_bytes: u64::MAX, ..machine() };
+        let machine =
+            Machine { slow, promotion: free, demotion: free, move_bytes: u64::MAX, ..machine() };
         Settings {
             tick_ns: TICK as f64 * 100.0,
             sample_period: 5.0,
@@ -979,21 +1167,34 @@ mod tests {
             let mut simulations = all(setup);
             let mut parameters = Parameters::default();
             parameters.set("oracle.free=on").unwrap();
-            simulations.push(Simulation::new(setup, published::policy("oracle", &parameters).unwrap()));
+            simulations
+                .push(Simulation::new(setup, published::policy("oracle", &parameters).unwrap()));
             pass::run(&mut stream, &mut simulations, &mut |_| {}).unwrap();
-            let hints: Vec<bool> = simulations.iter().map(|simulation| simulation.senses.hints).collect();
+            let hints: Vec<bool> =
+                simulations.iter().map(|simulation| simulation.senses.hints).collect();
             let names: Vec<&str> = simulations.iter().map(Simulation::policy).collect();
-            let mut outcomes: Vec<Outcome> = simulations.into_iter().map(Simulation::finish).collect();
+            let mut outcomes: Vec<Outcome> =
+                simulations.into_iter().map(Simulation::finish).collect();
             let best = outcomes.pop().unwrap();
             for ((policy, hints), outcome) in names.iter().zip(hints).zip(&outcomes) {
-                assert!(outcome.total.hits <= best.total.hits, "{policy} with {name}: {} and {}", outcome.total.hits, best.total.hits);
+                assert!(
+                    outcome.total.hits <= best.total.hits,
+                    "{policy} with {name}: {} and {}",
+                    outcome.total.hits,
+                    best.total.hits
+                );
                 if hints {
                     // Faults take their time, and what they promote is there before a tick.
                     continue;
                 }
                 assert_eq!(outcome.ticks, best.ticks);
                 for (window, known) in outcome.windows.iter().zip(&best.windows) {
-                    assert!(window.hits <= known.hits, "{policy} with {name}: {} and {}", window.hits, known.hits);
+                    assert!(
+                        window.hits <= known.hits,
+                        "{policy} with {name}: {} and {}",
+                        window.hits,
+                        known.hits
+                    );
                 }
             }
             // And it is not that nobody does anything.
@@ -1011,7 +1212,11 @@ mod tests {
             let mut simulations = all_of(&sizes, setup);
             let mut parameters = Parameters::default();
             parameters.set("oracle.free=on").unwrap();
-            simulations.push(Simulation::sized(setup, sizes.clone().into(), published::policy("oracle", &parameters).unwrap()));
+            simulations.push(Simulation::sized(
+                setup,
+                sizes.clone().into(),
+                published::policy("oracle", &parameters).unwrap(),
+            ));
             let generator = Generator::parse(name, 300, 60_000).unwrap();
             pass::run(&mut generator.stream(3), &mut simulations, &mut |_| {}).unwrap();
             let (mut all, mut block, mut stream) = (Vec::new(), Vec::new(), generator.stream(3));
@@ -1023,15 +1228,26 @@ mod tests {
                 accesses.iter().for_each(|access| counts[access.unit() as usize] += 1);
                 counts.into_iter().max().unwrap_or(0)
             };
-            let hints: Vec<bool> = simulations.iter().map(|simulation| simulation.senses.hints).collect();
+            let hints: Vec<bool> =
+                simulations.iter().map(|simulation| simulation.senses.hints).collect();
             let names: Vec<&str> = simulations.iter().map(Simulation::policy).collect();
-            let mut outcomes: Vec<Outcome> = simulations.into_iter().map(Simulation::finish).collect();
+            let mut outcomes: Vec<Outcome> =
+                simulations.into_iter().map(Simulation::finish).collect();
             let best = outcomes.pop().unwrap();
-            for ((policy, _), outcome) in names.iter().zip(hints).zip(&outcomes).filter(|((_, hints), _)| !hints) {
+            for ((policy, _), outcome) in
+                names.iter().zip(hints).zip(&outcomes).filter(|((_, hints), _)| !hints)
+            {
                 assert_eq!(outcome.ticks, best.ticks);
-                for ((window, known), accesses) in outcome.windows.iter().zip(&best.windows).zip(all.chunks(TICK)) {
+                for ((window, known), accesses) in
+                    outcome.windows.iter().zip(&best.windows).zip(all.chunks(TICK))
+                {
                     let most = known.hits + most_of_one_unit(accesses);
-                    assert!(window.hits <= most, "{policy} with {name}: {} and {}", window.hits, known.hits);
+                    assert!(
+                        window.hits <= most,
+                        "{policy} with {name}: {} and {}",
+                        window.hits,
+                        known.hits
+                    );
                 }
             }
         }
@@ -1130,8 +1346,12 @@ mod tests {
 
     #[test]
     fn a_stream_that_breaks_its_word_is_an_error() {
-        let mut simulations = vec![Simulation::new(settings(4, 2), published::policy("first-touch", &Parameters::default()).unwrap())];
-        let error = pass::run(&mut Given::reads(10, [1, 9]), &mut simulations, &mut |_| {}).unwrap_err();
+        let mut simulations = vec![Simulation::new(
+            settings(4, 2),
+            published::policy("first-touch", &Parameters::default()).unwrap(),
+        )];
+        let error =
+            pass::run(&mut Given::reads(10, [1, 9]), &mut simulations, &mut |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "unit 9 was touched, where 4 were announced");
     }
 }

@@ -39,7 +39,12 @@ pub enum SpecError {
 pub fn split(text: &str) -> (&str, impl Iterator<Item = Parameter<'_>>) {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let parameters = parameters.split(',').filter(|parameter| !parameter.is_empty());
-    (name, parameters.map(|parameter| parameter.split_once('=').unwrap_or((parameter, ""))).map(|(key, value)| Parameter { key, value }))
+    (
+        name,
+        parameters
+            .map(|parameter| parameter.split_once('=').unwrap_or((parameter, "")))
+            .map(|(key, value)| Parameter { key, value }),
+    )
 }
 
 /// One of them.
@@ -63,9 +68,9 @@ impl Parameter<'_> {
 
     /// A whole number within these, which may have a suffix.
     pub fn whole(self, least: u64, most: u64) -> Result<u64, SpecError> {
-        count(self.value)
-            .filter(|number| (least..=most).contains(number))
-            .ok_or_else(|| self.wrong(format!("a whole number from {least} to {most} (10K is 10000)")))
+        count(self.value).filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+            self.wrong(format!("a whole number from {least} to {most} (10K is 10000)"))
+        })
     }
 
     /// A parameter that there is not.

@@ -101,17 +101,34 @@ impl Workload {
 
     /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
     /// filtered already.
-    pub fn open(&self, seed: u64, layout: Kind, filter: Filter, pages: Pages) -> Result<Opened, SourceError> {
+    pub fn open(
+        &self,
+        seed: u64,
+        layout: Kind,
+        filter: Filter,
+        pages: Pages,
+    ) -> Result<Opened, SourceError> {
         let ends_early = EndsEarly::default();
         Ok(match self {
-            Workload::Generated(generator) => Opened { source: generator.source(seed), period: None, note: None, ends_early },
+            Workload::Generated(generator) => {
+                Opened { source: generator.source(seed), period: None, note: None, ends_early }
+            }
             Workload::Program(program) => {
                 let make = || program.make(seed);
-                Opened { source: heap(&make, layout, filter, pages)?, period: None, note: None, ends_early }
+                Opened {
+                    source: heap(&make, layout, filter, pages)?,
+                    period: None,
+                    note: None,
+                    ends_early,
+                }
             }
             Workload::Accesses(path) => {
-                let recorded = Recorded::open(path, if let Pages::Alike(bytes) = pages { bytes } else { PAGE })?;
-                let (period, note, ends_early) = (Some(recorded.period()), recorded.note(), recorded.ends_early());
+                let recorded = Recorded::open(
+                    path,
+                    if let Pages::Alike(bytes) = pages { bytes } else { PAGE },
+                )?;
+                let (period, note, ends_early) =
+                    (Some(recorded.period()), recorded.note(), recorded.ends_early());
                 let source: Box<dyn Source> = match pages {
                     Pages::Alike(_) => Box::new(recorded),
                     Pages::Mixed(share) => Box::new(recorded.mixed(share)),
@@ -137,7 +154,12 @@ impl Workload {
 }
 
 /// Objects in a layout.
-fn heap(make: &MakeSource<'_>, layout: Kind, filter: Filter, pages: Pages) -> Result<Box<dyn Source>, SourceError> {
+fn heap(
+    make: &MakeSource<'_>,
+    layout: Kind,
+    filter: Filter,
+    pages: Pages,
+) -> Result<Box<dyn Source>, SourceError> {
     let share = match pages {
         Pages::Alike(bytes) => return Ok(Box::new(HeapSource::new(make, layout, filter, bytes)?)),
         Pages::Mixed(share) => share,
@@ -178,14 +200,19 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn recording(path: &Path) -> Result<Workload, WorkloadError> {
     let wrong = |why: String| WorkloadError::File { path: path.to_owned(), why };
     let mut magic = [0; 8];
-    let read = File::open(path).and_then(|file| file.take(8).read(&mut magic)).map_err(|error| wrong(error.to_string()))?;
+    let read = File::open(path)
+        .and_then(|file| file.take(8).read(&mut magic))
+        .map_err(|error| wrong(error.to_string()))?;
     let is = |of: &[u8; 8]| magic[..read].starts_with(&of[..7]);
     let (of, workload) = if is(&accesses::MAGIC) {
         (accesses::MAGIC, Workload::Accesses(path.to_owned()))
     } else if is(&objects::MAGIC) {
         (objects::MAGIC, Workload::Objects(path.to_owned()))
     } else {
-        return Err(wrong("no recording of accesses or of objects (`terrace record --accesses` makes the former)".into()));
+        return Err(wrong(
+            "no recording of accesses or of objects (`terrace record --accesses` makes the former)"
+                .into(),
+        ));
     };
     // Of another version.
     check_magic(&magic[..read], &of).map_err(|error| wrong(error.to_string()))?;
@@ -215,22 +242,41 @@ mod tests {
         assert_eq!(store.to_string(), "store:keys=10000,theta=0.99,lookups=4000000,writes=0.5");
         assert_eq!(parse(&store.to_string()).unwrap(), store);
         let chained = parse("store:chain=1600,keys=300K").unwrap();
-        assert_eq!(chained.to_string(), "store:keys=300000,theta=0.99,lookups=4000000,writes=0,chain=1600");
+        assert_eq!(
+            chained.to_string(),
+            "store:keys=300000,theta=0.99,lookups=4000000,writes=0,chain=1600"
+        );
         assert_eq!(parse(&chained.to_string()).unwrap(), chained);
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(
             error("jmp"),
             "there is no stream `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, btree, tree, store, or write the path of a recording"
         );
-        assert_eq!(error("tree:writes=1"), "`tree` has no parameter `writes`; it has keys, theta, lookups");
-        assert_eq!(error("tree:chain=2"), "`tree` has no parameter `chain`; it has keys, theta, lookups");
-        assert_eq!(error("store:chain=0"), "`chain=0`: write a whole number from 1 to 268435456 (10K is 10000)");
-        assert_eq!(error("store:long=2"), "`store` has no parameter `long`; it has keys, theta, lookups, writes, chain");
+        assert_eq!(
+            error("tree:writes=1"),
+            "`tree` has no parameter `writes`; it has keys, theta, lookups"
+        );
+        assert_eq!(
+            error("tree:chain=2"),
+            "`tree` has no parameter `chain`; it has keys, theta, lookups"
+        );
+        assert_eq!(
+            error("store:chain=0"),
+            "`chain=0`: write a whole number from 1 to 268435456 (10K is 10000)"
+        );
+        assert_eq!(
+            error("store:long=2"),
+            "`store` has no parameter `long`; it has keys, theta, lookups, writes, chain"
+        );
         assert_eq!(error("./none.acc"), "./none.acc: No such file or directory (os error 2)");
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("short");
         std::fs::write(&path, b"TERR").unwrap();
-        assert!(error(path.to_str().unwrap()).contains("short: no recording"), "{}", error(path.to_str().unwrap()));
+        assert!(
+            error(path.to_str().unwrap()).contains("short: no recording"),
+            "{}",
+            error(path.to_str().unwrap())
+        );
     }
 
     #[test]
@@ -245,8 +291,12 @@ mod tests {
         // A thousand records of 32 bytes, and some 600 nodes of 96.
         assert!((20..28).contains(&opened.source.units()), "{}", opened.source.units());
         // All of them are touched, but no range is half full.
-        let of = |share: f64| tree.open(1, Kind::Size, Filter::All, Pages::Mixed(share)).unwrap().source;
-        assert_eq!((of(0.5).units(), of(0.5).sizes().iter().max()), (opened.source.units(), Some(&1)));
+        let of =
+            |share: f64| tree.open(1, Kind::Size, Filter::All, Pages::Mixed(share)).unwrap().source;
+        assert_eq!(
+            (of(0.5).units(), of(0.5).sizes().iter().max()),
+            (opened.source.units(), Some(&1))
+        );
         assert_eq!(of(0.02).sizes()[..], [512]);
         assert!(tree.is_mixed(Pages::Mixed(0.5)) && !tree.is_mixed(Pages::Alike(4096)));
     }

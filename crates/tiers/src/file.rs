@@ -190,7 +190,11 @@ impl FileMedium {
 
     /// Files of a parent that are open here.
     pub fn files_inherited(&self) -> Vec<Arc<DataFile>> {
-        self.files().iter().filter(|file| file.is_inherited() && !file.is_closed()).cloned().collect()
+        self.files()
+            .iter()
+            .filter(|file| file.is_inherited() && !file.is_closed())
+            .cloned()
+            .collect()
     }
 
     /// In a forked child, once the files it needs are [`DataFile::inherit`]ed: forgets the others, which are its parent's.
@@ -273,12 +277,20 @@ struct GivenUp {
 
 impl DataFile {
     fn make(directory: &str, held_bytes: Arc<AtomicU64>) -> Result<Self, MediumError> {
-        let refused = |doing| move |errno| MediumError::File { doing, directory: directory.to_owned(), source: from_errno(errno) };
-        let fd = create(directory, libc::O_DIRECT).or_else(|errno| if errno == Errno::EINVAL { create(directory, 0) } else { Err(errno) });
+        let refused = |doing| {
+            move |errno| MediumError::File {
+                doing,
+                directory: directory.to_owned(),
+                source: from_errno(errno),
+            }
+        };
+        let fd = create(directory, libc::O_DIRECT).or_else(|errno| {
+            if errno == Errno::EINVAL { create(directory, 0) } else { Err(errno) }
+        });
         let fd = fd.map_err(refused("make"))?;
-        let known = identity(fd)
-            .map_err(refused("look at"))
-            .and_then(|identity| Ok((identity, try_out(fd).map_err(|(doing, errno)| refused(doing)(errno))?)));
+        let known = identity(fd).map_err(refused("look at")).and_then(|identity| {
+            Ok((identity, try_out(fd).map_err(|(doing, errno)| refused(doing)(errno))?))
+        });
         let (identity, in_dram) = known.inspect_err(|_| close(fd))?;
         Ok(DataFile {
             directory: directory.to_owned(),
@@ -356,7 +368,8 @@ impl DataFile {
     /// Whether giving `slot` up would give no space back at present.
     fn is_frozen(&self, slot: u32) -> bool {
         let slots = self.slots();
-        self.is_inherited() || slots.living.iter().any(|(fork, _)| *fork > slots.born[slot as usize])
+        self.is_inherited()
+            || slots.living.iter().any(|(fork, _)| *fork > slots.born[slot as usize])
     }
 
     /// Punches what was given up and no living child may read: those forked while the slot was in use. Closes an inherited file in which
@@ -379,7 +392,11 @@ impl DataFile {
                 }
             });
             let Slots { given_up, living, born, .. } = &mut *slots;
-            let needed = |gone: &GivenUp| living.iter().any(|(fork, _)| born[gone.slot as usize] < *fork && *fork <= gone.died);
+            let needed = |gone: &GivenUp| {
+                living
+                    .iter()
+                    .any(|(fork, _)| born[gone.slot as usize] < *fork && *fork <= gone.died)
+            };
             let due: Vec<GivenUp> = given_up.extract_if(.., |gone| !needed(gone)).collect();
             (due, self.fd.load(Relaxed))
         };
@@ -434,7 +451,8 @@ impl DataFile {
 
     /// Whether these are the file's descriptors, and not something that the program put in their place.
     pub fn are(&self, [file, token]: [Fd; 2]) -> bool {
-        identity(file) == Ok(self.identity) && identity(token).as_ref() == Ok(&*self.token_identity())
+        identity(file) == Ok(self.identity)
+            && identity(token).as_ref() == Ok(&*self.token_identity())
     }
 
     fn token_identity(&self) -> MutexGuard<'_, Identity> {
@@ -454,7 +472,12 @@ pub(crate) struct FileExtent {
 
 impl FileExtent {
     /// Puts two parts behind the `cursor` bytes there are; they take `room`. Nothing has changed after an error.
-    pub fn append(&mut self, cursor: usize, parts: [&[u8]; 2], room: usize) -> Result<(), MediumError> {
+    pub fn append(
+        &mut self,
+        cursor: usize,
+        parts: [&[u8]; 2],
+        room: usize,
+    ) -> Result<(), MediumError> {
         debug_assert!(parts[0].len() + parts[1].len() <= room && cursor + room <= EXTENT_BYTES);
         let at = cursor % BLOCK_BYTES;
         let put = |into: &mut [u8]| {
@@ -483,7 +506,13 @@ impl FileExtent {
     }
 
     /// The bytes `start..start + len` of the `cursor` bytes there are.
-    pub fn read<'b>(&'b self, cursor: usize, start: usize, len: usize, buffer: &'b mut ReadBuffer) -> Result<&'b [u8], MediumError> {
+    pub fn read<'b>(
+        &'b self,
+        cursor: usize,
+        start: usize,
+        len: usize,
+        buffer: &'b mut ReadBuffer,
+    ) -> Result<&'b [u8], MediumError> {
         let tail_start = cursor / BLOCK_BYTES * BLOCK_BYTES;
         let end = start + len;
         if start >= tail_start {
@@ -492,8 +521,12 @@ impl FileExtent {
         let from = start / BLOCK_BYTES * BLOCK_BYTES;
         let to = end.next_multiple_of(BLOCK_BYTES).min(tail_start);
         let image = buffer.bytes();
-        read_exactly(self.file.fd.load(Relaxed), &mut image[..to - from], self.offset() + from as u64)
-            .map_err(|error| self.file.error("read", error))?;
+        read_exactly(
+            self.file.fd.load(Relaxed),
+            &mut image[..to - from],
+            self.offset() + from as u64,
+        )
+        .map_err(|error| self.file.error("read", error))?;
         if end > to {
             image[to - from..end - from].copy_from_slice(&self.tail[..end - to]);
         }
@@ -503,7 +536,8 @@ impl FileExtent {
     /// All of the `cursor` bytes there are.
     pub fn load(&self, cursor: usize) -> Result<Vec<Block>, MediumError> {
         let tail_start = cursor / BLOCK_BYTES * BLOCK_BYTES;
-        let mut image = blocks(cursor.div_ceil(BLOCK_BYTES)).map_err(|error| self.file.error("read", error))?;
+        let mut image =
+            blocks(cursor.div_ceil(BLOCK_BYTES)).map_err(|error| self.file.error("read", error))?;
         let bytes = bytes_of(&mut image);
         read_exactly(self.file.fd.load(Relaxed), &mut bytes[..tail_start], self.offset())
             .map_err(|error| self.file.error("read", error))?;
@@ -546,7 +580,8 @@ impl FileExtent {
         if self.file.is_inherited() {
             return Err(self.file.error("write", io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        write_exactly(self.file.fd.load(Relaxed), bytes, self.offset() + at as u64).map_err(|error| self.file.error("write", error))
+        write_exactly(self.file.fd.load(Relaxed), bytes, self.offset() + at as u64)
+            .map_err(|error| self.file.error("write", error))
     }
 }
 
@@ -571,13 +606,15 @@ fn create(directory: &str, flags: i32) -> Result<Fd, Errno> {
 /// For file systems without O_TMPFILE.
 fn create_and_unlink(directory: &str, flags: i32) -> Result<Fd, Errno> {
     for n in 0.. {
-        let path = CString::new(format!("{directory}/.terrace-{}-{n}", std::process::id())).map_err(|_| Errno::EINVAL)?;
+        let path = CString::new(format!("{directory}/.terrace-{}-{n}", std::process::id()))
+            .map_err(|_| Errno::EINVAL)?;
         match open(&path, flags | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW) {
             Err(Errno::EEXIST) if n < 1000 => {}
             Err(errno) => return Err(errno),
             Ok(fd) => {
                 // SAFETY: the path is NUL-terminated; the file is the one just made.
-                let unlinked = unsafe { syscall!(Sysno::unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
+                let unlinked =
+                    unsafe { syscall!(Sysno::unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
                 return unlinked.map(|_| fd).inspect_err(|_| close(fd));
             }
         }
@@ -662,7 +699,16 @@ fn allocate_space(fd: Fd, slot: u32) -> Result<(), Errno> {
 fn punch(fd: Fd, slot: u32) -> Result<(), Errno> {
     let (start, len) = slot_range(slot);
     // SAFETY: no memory is involved.
-    unsafe { syscall!(Sysno::fallocate, fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, start, len) }.map(drop)
+    unsafe {
+        syscall!(
+            Sysno::fallocate,
+            fd,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            start,
+            len
+        )
+    }
+    .map(drop)
 }
 
 /// The reading and the writing end.
@@ -701,7 +747,12 @@ fn read_exactly(fd: Fd, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()>
     while !bytes.is_empty() {
         // SAFETY: the buffer is exclusively ours for the call.
         match unsafe { syscall!(Sysno::pread64, fd, bytes.as_mut_ptr(), bytes.len(), offset) } {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than what was written to it")),
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it is shorter than what was written to it",
+                ));
+            }
             Ok(count) => {
                 bytes = &mut bytes[count..];
                 offset += count as u64;
@@ -784,9 +835,17 @@ mod tests {
     fn check_child(file: &Arc<DataFile>, child: &Child) {
         for Known { slot, tail, bytes } in &child.extents {
             file.live.fetch_add(1, Relaxed);
-            let view = std::mem::ManuallyDrop::new(FileExtent { file: Arc::clone(file), slot: *slot, written: 0, tail: *tail });
+            let view = std::mem::ManuallyDrop::new(FileExtent {
+                file: Arc::clone(file),
+                slot: *slot,
+                written: 0,
+                tail: *tail,
+            });
             let mut image = view.load(bytes.len()).unwrap();
-            assert!(bytes_of(&mut image)[..bytes.len()] == bytes[..], "a child's extent in slot {slot} was changed");
+            assert!(
+                bytes_of(&mut image)[..bytes.len()] == bytes[..],
+                "a child's extent in slot {slot} was changed"
+            );
             file.live.fetch_sub(1, Relaxed);
         }
     }
@@ -812,7 +871,9 @@ mod tests {
             match *step {
                 Step::Append { extent, len } => {
                     let room = len.next_multiple_of(8);
-                    let fits = |(_, bytes): &&mut (FileExtent, Vec<u8>)| bytes.len() + room <= EXTENT_BYTES;
+                    let fits = |(_, bytes): &&mut (FileExtent, Vec<u8>)| {
+                        bytes.len() + room <= EXTENT_BYTES
+                    };
                     if extent % 8 == 0 || extents.is_empty() {
                         extents.push((medium.allocate().unwrap(), Vec::new()));
                     }
@@ -830,7 +891,10 @@ mod tests {
                     let (file, bytes) = &extents[extent % extents.len()];
                     let start = from % bytes.len().max(1);
                     let len = len.min(bytes.len() - start);
-                    assert!(file.read(bytes.len(), start, len, &mut buffer).unwrap() == &bytes[start..start + len]);
+                    assert!(
+                        file.read(bytes.len(), start, len, &mut buffer).unwrap()
+                            == &bytes[start..start + len]
+                    );
                 }
                 Step::Copy(extent) if !extents.is_empty() => {
                     let index = extent % extents.len();
@@ -840,19 +904,28 @@ mod tests {
                     copy.fill(bytes.len(), &mut image).unwrap();
                     *file = copy;
                 }
-                Step::GiveUp(extent) if !extents.is_empty() => drop(extents.swap_remove(extent % extents.len())),
+                Step::GiveUp(extent) if !extents.is_empty() => {
+                    drop(extents.swap_remove(extent % extents.len()))
+                }
                 Step::Fork => {
                     medium.begin_sharing().unwrap();
                     if let Some(file) = medium.files_in_use().first() {
                         // SAFETY: no memory is involved.
-                        let token = unsafe { syscall!(Sysno::dup, file.descriptors()[1]) }.unwrap() as Fd;
-                        let known =
-                            |(file, bytes): &(FileExtent, Vec<u8>)| Known { slot: file.slot, tail: file.tail, bytes: bytes.clone() };
-                        children.push(Child { token, extents: extents.iter().map(known).collect() });
+                        let token =
+                            unsafe { syscall!(Sysno::dup, file.descriptors()[1]) }.unwrap() as Fd;
+                        let known = |(file, bytes): &(FileExtent, Vec<u8>)| Known {
+                            slot: file.slot,
+                            tail: file.tail,
+                            bytes: bytes.clone(),
+                        };
+                        children
+                            .push(Child { token, extents: extents.iter().map(known).collect() });
                     }
                     medium.end_sharing();
                 }
-                Step::ChildEnds(child) if !children.is_empty() => close(children.swap_remove(child % children.len()).token),
+                Step::ChildEnds(child) if !children.is_empty() => {
+                    close(children.swap_remove(child % children.len()).token)
+                }
                 Step::Tidy => {
                     medium.tidy();
                 }
@@ -872,7 +945,10 @@ mod tests {
         assert_eq!(medium.held_bytes(), 0);
         if let Some(file) = medium.files().first() {
             let slots = file.slots();
-            assert_eq!((slots.free.len(), slots.given_up.len(), slots.living.len()), (slots.born.len(), 0, 0));
+            assert_eq!(
+                (slots.free.len(), slots.given_up.len(), slots.living.len()),
+                (slots.born.len(), 0, 0)
+            );
             drop(slots);
             assert_eq!(blocks_of(file), 0, "everything was punched");
             close(file.fd.load(Relaxed));
@@ -911,7 +987,8 @@ mod tests {
         let fork = || {
             medium.begin_sharing().unwrap();
             // SAFETY: no memory is involved.
-            let token = unsafe { syscall!(Sysno::dup, medium.files_in_use()[0].descriptors()[1]) }.unwrap() as Fd;
+            let token = unsafe { syscall!(Sysno::dup, medium.files_in_use()[0].descriptors()[1]) }
+                .unwrap() as Fd;
             medium.end_sharing();
             token
         };
@@ -958,9 +1035,11 @@ mod tests {
     #[test]
     fn directories_that_will_not_do_are_explained() {
         let said = |directory: &str| FileMedium::check(directory).unwrap_err().to_string();
-        for (directory, remedy) in
-            [("/no/such/directory", "directory that exists"), ("/dev/null", "directory that exists"), ("/proc", "cannot make")]
-        {
+        for (directory, remedy) in [
+            ("/no/such/directory", "directory that exists"),
+            ("/dev/null", "directory that exists"),
+            ("/proc", "cannot make"),
+        ] {
             assert!(said(directory).contains(remedy), "{}", said(directory));
         }
         for directory in directories() {

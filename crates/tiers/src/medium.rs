@@ -18,7 +18,9 @@ pub const EXTENT_BYTES: usize = 8 << 16;
 #[derive(Debug, thiserror::Error)]
 pub enum MediumError {
     /// The reservation could not be made.
-    #[error("cannot reserve {bytes} bytes of address space: {source}; reserve less, or raise `ulimit -v`")]
+    #[error(
+        "cannot reserve {bytes} bytes of address space: {source}; reserve less, or raise `ulimit -v`"
+    )]
     Reserve {
         /// How much was asked for.
         bytes: usize,
@@ -26,13 +28,17 @@ pub enum MediumError {
         source: io::Error,
     },
     /// A reservation of nothing, or of more than there are addresses.
-    #[error("a medium of {bytes} bytes is not possible: reserve at least one byte and at most 2^47")]
+    #[error(
+        "a medium of {bytes} bytes is not possible: reserve at least one byte and at most 2^47"
+    )]
     Size {
         /// How much was asked for.
         bytes: usize,
     },
     /// Every extent is taken.
-    #[error("all {reserved_bytes} reserved bytes are in use: reserve more, or restore or repack pages first")]
+    #[error(
+        "all {reserved_bytes} reserved bytes are in use: reserve more, or restore or repack pages first"
+    )]
     Exhausted {
         /// The size of the reservation.
         reserved_bytes: usize,
@@ -48,7 +54,9 @@ pub enum MediumError {
         source: io::Error,
     },
     /// The kernel refused to make an extent accessible.
-    #[error("the kernel gives no memory for another extent: {source}; see vm.overcommit_memory and vm.max_map_count")]
+    #[error(
+        "the kernel gives no memory for another extent: {source}; see vm.overcommit_memory and vm.max_map_count"
+    )]
     Commit {
         /// What the kernel said.
         source: io::Error,
@@ -58,10 +66,16 @@ pub enum MediumError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => "; name a directory that exists",
-        Some(libc::EACCES | libc::EPERM | libc::EROFS) => "; name a directory that this user can write to",
-        Some(libc::ENOSPC | libc::EDQUOT) => "; free some space there, or name a directory on a larger file system",
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            "; name a directory that this user can write to"
+        }
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            "; free some space there, or name a directory on a larger file system"
+        }
         Some(libc::EFBIG) => "; see `ulimit -f`",
-        Some(libc::EOPNOTSUPP) => "; name a directory on another file system, such as ext4, xfs or tmpfs",
+        Some(libc::EOPNOTSUPP) => {
+            "; name a directory on another file system, such as ext4, xfs or tmpfs"
+        }
         _ => "",
     }
 }
@@ -137,13 +151,15 @@ impl DramMedium {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             syscall!(Sysno::mmap, 0, bytes, libc::PROT_NONE, flags, -1isize, 0)
         };
-        let address = address.map_err(|errno| MediumError::Reserve { bytes, source: from_errno(errno) })?;
+        let address =
+            address.map_err(|errno| MediumError::Reserve { bytes, source: from_errno(errno) })?;
         let Some(base) = NonNull::new(address as *mut u8) else {
             return Err(MediumError::Reserve { bytes, source: io::ErrorKind::OutOfMemory.into() });
         };
         let open: Open = Box::new(|start, bytes| {
             // SAFETY: only called for extents of the reservation made here that nobody uses.
-            unsafe { syscall!(Sysno::mprotect, start, bytes, libc::PROT_READ | libc::PROT_WRITE) }.map(drop)
+            unsafe { syscall!(Sysno::mprotect, start, bytes, libc::PROT_READ | libc::PROT_WRITE) }
+                .map(drop)
         });
         Ok(DramMedium::of(base, slots, open, true))
     }
@@ -164,7 +180,12 @@ impl DramMedium {
     }
 
     fn of(base: NonNull<u8>, slots: usize, open: Open, owned: bool) -> Self {
-        let state = Slots { used: vec![0; slots.div_ceil(64)], first_free_word: 0, opened: 0, allocated: 0 };
+        let state = Slots {
+            used: vec![0; slots.div_ceil(64)],
+            first_free_word: 0,
+            opened: 0,
+            allocated: 0,
+        };
         DramMedium { base, slots, open, owned, state: Mutex::new(state) }
     }
 
@@ -205,7 +226,8 @@ impl DramMedium {
 
 impl Slots {
     fn lowest_free(&self, slots: usize) -> Option<usize> {
-        let word = (self.first_free_word..self.used.len()).find(|&word| self.used[word] != u64::MAX)?;
+        let word =
+            (self.first_free_word..self.used.len()).find(|&word| self.used[word] != u64::MAX)?;
         let slot = word * 64 + self.used[word].trailing_ones() as usize;
         (slot < slots).then_some(slot)
     }

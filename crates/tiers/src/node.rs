@@ -51,7 +51,9 @@ pub struct Nodes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
     /// The kernel shows no such node.
-    #[error("this machine has no node {node}: there is {there}; write one of them that is not where pages start")]
+    #[error(
+        "this machine has no node {node}: there is {there}; write one of them that is not where pages start"
+    )]
     NotThere {
         /// The number.
         node: u32,
@@ -68,7 +70,9 @@ pub enum NodeError {
         node: u32,
     },
     /// The process may not use it.
-    #[error("this process may not use memory of node {node}: its cpuset allows {allowed}; see cpuset.mems of its control group")]
+    #[error(
+        "this process may not use memory of node {node}: its cpuset allows {allowed}; see cpuset.mems of its control group"
+    )]
     Forbidden {
         /// The number.
         node: u32,
@@ -76,7 +80,9 @@ pub enum NodeError {
         allowed: String,
     },
     /// There is no other memory that pages could start in: none with CPUs, if this has some.
-    #[error("node {node} is the only one with CPUs and memory that may be used: pages start there, so it is the tier dram")]
+    #[error(
+        "node {node} is the only one with CPUs and memory that may be used: pages start there, so it is the tier dram"
+    )]
     IsDram {
         /// The number.
         node: u32,
@@ -98,12 +104,17 @@ impl Nodes {
     fn with_zones(root: &Path, zones: &str) -> Nodes {
         let directory = root.join("sys/devices/system/node");
         let number = |name: &str| name.strip_prefix("node")?.parse::<u32>().ok();
-        let names = fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let names =
+            fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let mut numbers: Vec<u32> = names.filter_map(|name| number(name.to_str()?)).collect();
         numbers.sort_unstable();
-        let all = numbers.into_iter().map(|number| NodeView::read(number, &directory.join(format!("node{number}")), zones)).collect();
+        let all = numbers
+            .into_iter()
+            .map(|number| NodeView::read(number, &directory.join(format!("node{number}")), zones))
+            .collect();
         let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
-        let allowed = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:")).map(numbers_of);
+        let allowed =
+            status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:")).map(numbers_of);
         Nodes { all, allowed }
     }
 
@@ -121,10 +132,12 @@ impl Nodes {
     /// # Errors
     /// [`NodeError`] says why not.
     pub fn check(&self, node: u32) -> Result<(), NodeError> {
-        let with_memory = || self.all.iter().filter(|node| node.total_bytes > 0).map(|node| node.number);
+        let with_memory =
+            || self.all.iter().filter(|node| node.total_bytes > 0).map(|node| node.number);
         let Some(view) = self.node(node) else {
             let there: Vec<String> = with_memory().map(|number| format!("node {number}")).collect();
-            let there = if there.is_empty() { "none that it shows".to_owned() } else { there.join(", ") };
+            let there =
+                if there.is_empty() { "none that it shows".to_owned() } else { there.join(", ") };
             return Err(NodeError::NotThere { node, there });
         };
         if view.total_bytes == 0 {
@@ -132,15 +145,24 @@ impl Nodes {
         }
         if !self.allows(node) {
             let allowed: Vec<String> = self.allowed.iter().flatten().map(u32::to_string).collect();
-            return Err(NodeError::Forbidden { node, allowed: format!("node {}", allowed.join(", ")) });
+            return Err(NodeError::Forbidden {
+                node,
+                allowed: format!("node {}", allowed.join(", ")),
+            });
         }
-        self.near(node).filter(|near| near.has_cpus || !view.has_cpus).map(drop).ok_or(NodeError::IsDram { node })
+        self.near(node)
+            .filter(|near| near.has_cpus || !view.has_cpus)
+            .map(drop)
+            .ok_or(NodeError::IsDram { node })
     }
 
     /// The node in which pages start, seen from a far one: of the others that may be used, one with CPUs if any has some, and of those the one with
     /// the most memory to be had.
     fn near(&self, far: u32) -> Option<&NodeView> {
-        let others = self.all.iter().filter(|node| node.number != far && node.total_bytes > 0 && self.allows(node.number));
+        let others = self
+            .all
+            .iter()
+            .filter(|node| node.number != far && node.total_bytes > 0 && self.allows(node.number));
         others.max_by_key(|node| (node.has_cpus, node.free_bytes, std::cmp::Reverse(node.number)))
     }
 
@@ -148,7 +170,9 @@ impl Nodes {
     fn slowness(&self, far: &NodeView, near: &NodeView) -> f64 {
         // Of memory with CPUs beside it latencies are those that its own CPUs see.
         let by_latency = || {
-            Some(far).filter(|far| !far.has_cpus).and_then(|far| Some(f64::from(far.read_latency_ns?) / f64::from(near.read_latency_ns?)))
+            Some(far).filter(|far| !far.has_cpus).and_then(|far| {
+                Some(f64::from(far.read_latency_ns?) / f64::from(near.read_latency_ns?))
+            })
         };
         let by_distance = || {
             let at = self.all.iter().position(|node| node.number == far.number)?;
@@ -162,15 +186,23 @@ impl NodeView {
     fn read(number: u32, directory: &Path, zones: &str) -> NodeView {
         let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
         let meminfo = text("meminfo");
-        let bytes = |name: &str| meminfo_bytes(&meminfo, &format!("Node {number} "), name).unwrap_or(0);
+        let bytes =
+            |name: &str| meminfo_bytes(&meminfo, &format!("Node {number} "), name).unwrap_or(0);
         NodeView {
             number,
             has_cpus: !text("cpulist").trim().is_empty(),
             total_bytes: bytes("MemTotal"),
             free_bytes: bytes("MemFree") + bytes("Inactive(file)"),
             watermark_bytes: watermark_pages(zones, number) * PAGE_BYTES as u64,
-            distances: text("distance").split_whitespace().filter_map(|distance| distance.parse().ok()).collect(),
-            read_latency_ns: text("access0/initiators/read_latency").trim().parse().ok().filter(|ns| *ns > 0),
+            distances: text("distance")
+                .split_whitespace()
+                .filter_map(|distance| distance.parse().ok())
+                .collect(),
+            read_latency_ns: text("access0/initiators/read_latency")
+                .trim()
+                .parse()
+                .ok()
+                .filter(|ns| *ns > 0),
         }
     }
 }
@@ -249,10 +281,14 @@ impl Node {
         if let (Some(far), Some(near)) = (machine.node(self.number), machine.near(self.number)) {
             self.near.store(near.number, Relaxed);
             self.slowness.store((machine.slowness(far, near) * 1000.0) as u32, Relaxed);
-            let watermark_bytes = self.watermark_bytes.load(Relaxed).max(far.watermark_bytes).max(1);
+            let watermark_bytes =
+                self.watermark_bytes.load(Relaxed).max(far.watermark_bytes).max(1);
             self.watermark_bytes.store(watermark_bytes, Relaxed);
-            let room = |kept_bytes: u64| (far.free_bytes as i64 - kept_bytes.max(watermark_bytes) as i64) / PAGE_BYTES as i64;
-            self.room_pages.store(room((far.total_bytes / KEEP_FREE).max(KEEP_FREE_BYTES)), Relaxed);
+            let room = |kept_bytes: u64| {
+                (far.free_bytes as i64 - kept_bytes.max(watermark_bytes) as i64) / PAGE_BYTES as i64
+            };
+            self.room_pages
+                .store(room((far.total_bytes / KEEP_FREE).max(KEEP_FREE_BYTES)), Relaxed);
             self.buffer_pages.store(room(KEEP_FREE_BYTES / 2), Relaxed);
         }
         checked
@@ -321,7 +357,10 @@ mod tests {
 
     const NODES: [(&str, &str); 7] = [
         ("sys/devices/system/node/node0/cpulist", "0-1\n"),
-        ("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:  1048576 kB\nNode 0 MemFree:  524288 kB\n"),
+        (
+            "sys/devices/system/node/node0/meminfo",
+            "Node 0 MemTotal:  1048576 kB\nNode 0 MemFree:  524288 kB\n",
+        ),
         ("sys/devices/system/node/node0/distance", "10 20\n"),
         ("sys/devices/system/node/node1/cpulist", "\n"),
         (
@@ -346,7 +385,10 @@ mod tests {
         node.gave(50);
         assert_eq!((node.room_pages(), node.buffer_pages()), ((244 << 8) - 50, (256 << 8) - 50));
         node.took(250 << 8);
-        assert!(node.room_pages() == 0 && node.buffer_pages() == (6 << 8) - 50, "what is left to others is there for exchange");
+        assert!(
+            node.room_pages() == 0 && node.buffer_pages() == (6 << 8) - 50,
+            "what is left to others is there for exchange"
+        );
         node.is_full();
         assert_eq!((node.room_pages(), node.buffer_pages()), (0, 0));
     }
@@ -355,7 +397,10 @@ mod tests {
     fn what_the_kernel_wants_to_have_free_stays_free() {
         let zones = "Node 0, zone    DMA32\n  pages free     235001\n        min      8140\n        high     12210\n  pagesets\n    cpu: 0\n              high: 378\n\
                      Node 1, zone   Normal\n        high     10000\nNode 1, zone  Movable\n        high     240\nNode 10, zone Normal\n        high     7\n";
-        assert_eq!((watermark_pages(zones, 0), watermark_pages(zones, 1), watermark_pages(zones, 2)), (12_210, 10_240, 0));
+        assert_eq!(
+            (watermark_pages(zones, 0), watermark_pages(zones, 1), watermark_pages(zones, 2)),
+            (12_210, 10_240, 0)
+        );
         let mut files = NODES.to_vec();
         files.push(("proc/zoneinfo", zones));
         let node = Node::new(1);
@@ -377,7 +422,8 @@ mod tests {
 
     #[test]
     fn what_is_no_tier_is_said_with_its_reason() {
-        let said = |files: &[(&str, &str)], node| machine(files).check(node).unwrap_err().to_string();
+        let said =
+            |files: &[(&str, &str)], node| machine(files).check(node).unwrap_err().to_string();
         assert!(said(&NODES, 7).contains("no node 7: there is node 0, node 1"));
         assert!(said(&[], 1).contains("none that it shows"));
         let mut forbidden = NODES;
@@ -389,7 +435,10 @@ mod tests {
         assert!(said(&empty, 0).contains("the only one"), "pages start there");
         let node = Node::new(1);
         node.seen(&machine(&NODES)).unwrap();
-        assert!(node.seen(&machine(&forbidden)).is_err() && node.room_pages() == 0, "a cpuset may change");
+        assert!(
+            node.seen(&machine(&forbidden)).is_err() && node.room_pages() == 0,
+            "a cpuset may change"
+        );
         assert!(said(&NODES, 0).contains("pages start there"));
         let mut sockets = NODES.to_vec();
         sockets[3].1 = "2-3\n";

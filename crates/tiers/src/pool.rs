@@ -138,13 +138,17 @@ pub enum PoolError {
         len: usize,
     },
     /// A location that nothing can be stored at.
-    #[error("{location:?} is not in this region's pool (internal error): its page was removed, moved or never stored here")]
+    #[error(
+        "{location:?} is not in this region's pool (internal error): its page was removed, moved or never stored here"
+    )]
     NoSuchPage {
         /// The location.
         location: Location,
     },
     /// The locations given to `repack` are not the pages that the extent holds.
-    #[error("{0} Nothing was moved (internal error): the caller's locations are not those this pool gave out")]
+    #[error(
+        "{0} Nothing was moved (internal error): the caller's locations are not those this pool gave out"
+    )]
     Mismatch(RepackMismatch),
 }
 
@@ -165,7 +169,11 @@ impl std::fmt::Display for RepackMismatch {
         if pages.0 == pages.1 && bytes.0 == bytes.1 {
             return write!(f, "pages of extent {extent} overlap or lie outside it.");
         }
-        write!(f, "extent {extent} holds {} pages in {} bytes, but {} pages in {} bytes were given.", pages.0, bytes.0, pages.1, bytes.1)
+        write!(
+            f,
+            "extent {extent} holds {} pages in {} bytes, but {} pages in {} bytes were given.",
+            pages.0, bytes.0, pages.1, bytes.1
+        )
     }
 }
 
@@ -221,14 +229,21 @@ impl Holes {
         }
         // All of an extent, 65,536 units, is never one hole: an extent without live pages is given back.
         let Ok(units) = u16::try_from((end - start) / UNIT_BYTES) else { return };
-        if let Some(smallest) = self.0.iter_mut().min_by_key(|hole| hole.units).filter(|hole| hole.units < units) {
+        if let Some(smallest) =
+            self.0.iter_mut().min_by_key(|hole| hole.units).filter(|hole| hole.units < units)
+        {
             *smallest = Hole { offset: (start / UNIT_BYTES) as u16, units };
         }
     }
 
     fn smallest_for(&self, room: usize) -> Option<usize> {
         let fits = |hole: &(usize, &Hole)| usize::from(hole.1.units) * UNIT_BYTES >= room;
-        self.0.iter().enumerate().filter(fits).min_by_key(|(_, hole)| hole.units).map(|(index, _)| index)
+        self.0
+            .iter()
+            .enumerate()
+            .filter(fits)
+            .min_by_key(|(_, hole)| hole.units)
+            .map(|(index, _)| index)
     }
 
     /// Takes room out of the smallest hole that has as much, and says where it is.
@@ -296,7 +311,11 @@ impl Extent {
         match &self.data {
             Data::Memory { .. } => self.has_dead(REPACK_DEAD_ONE_IN),
             Data::File(file) => {
-                self.has_dead(if file.is_in_dram() { REPACK_DRAM_FILE_DEAD_ONE_IN } else { REPACK_FILE_DEAD_ONE_IN }) && !file.is_frozen()
+                self.has_dead(if file.is_in_dram() {
+                    REPACK_DRAM_FILE_DEAD_ONE_IN
+                } else {
+                    REPACK_FILE_DEAD_ONE_IN
+                }) && !file.is_frozen()
             }
         }
     }
@@ -328,7 +347,12 @@ impl RegionStore {
     /// # Errors
     /// [`PoolError::Medium`] without memory, [`PoolError::Full`] without room, [`PoolError::NoPool`] for a tier that is
     /// none or has no pool, [`PoolError::Length`] for 0 or more than 4096 bytes; nothing has changed then.
-    pub fn insert(&mut self, tiers: &[Tier], tier_index: u8, encoded: Encoded<'_>) -> Result<Location, PoolError> {
+    pub fn insert(
+        &mut self,
+        tiers: &[Tier],
+        tier_index: u8,
+        encoded: Encoded<'_>,
+    ) -> Result<Location, PoolError> {
         let tier = tiers.get(usize::from(tier_index)).filter(|tier| tier.is_compressed());
         let tier = tier.ok_or(PoolError::NoPool { tier_index })?;
         let bytes = encoded.bytes;
@@ -338,7 +362,8 @@ impl RegionStore {
         let room = packed(bytes.len());
         let fits = |extent: &Extent| {
             extent.tier == tier_index
-                && (extent.cursor as usize + room <= EXTENT_BYTES || extent.holes.smallest_for(room).is_some())
+                && (extent.cursor as usize + room <= EXTENT_BYTES
+                    || extent.holes.smallest_for(room).is_some())
                 && extent.live_pages < u16::MAX
                 && extent.takes_more()
         };
@@ -374,11 +399,18 @@ impl RegionStore {
         }
         extent.live_bytes += room as u32;
         extent.live_pages += 1;
-        let touched_pages = extent.touched_pages.max((extent.cursor as usize).div_ceil(PAGE_BYTES) as u16);
-        tier.stats.physical_grew(u64::from(touched_pages - extent.touched_pages) * PAGE_BYTES as u64);
+        let touched_pages =
+            extent.touched_pages.max((extent.cursor as usize).div_ceil(PAGE_BYTES) as u16);
+        tier.stats
+            .physical_grew(u64::from(touched_pages - extent.touched_pages) * PAGE_BYTES as u64);
         extent.touched_pages = touched_pages;
         tier.stats.page_added(bytes.len() as u64);
-        Ok(Location { extent: index as u8, offset: (start / UNIT_BYTES) as u16, len: bytes.len() as u16, encoding: encoded.encoding })
+        Ok(Location {
+            extent: index as u8,
+            offset: (start / UNIT_BYTES) as u16,
+            len: bytes.len() as u16,
+            encoding: encoded.encoding,
+        })
     }
 
     /// The tier whose extent `location` is in; `None` if there is no such extent.
@@ -391,18 +423,31 @@ impl RegionStore {
     /// # Errors
     /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was removed is not
     /// always found out: its bytes stay until they are overwritten. [`PoolError::Read`] if the medium cannot be read.
-    pub fn page<'b>(&'b self, location: Location, buffer: &'b mut ReadBuffer) -> Result<Encoded<'b>, PoolError> {
+    pub fn page<'b>(
+        &'b self,
+        location: Location,
+        buffer: &'b mut ReadBuffer,
+    ) -> Result<Encoded<'b>, PoolError> {
         let extent = self.extent(location.extent).filter(|extent| extent.holds(location));
         let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
         let (start, len) = (location.start(), CHECKSUM_BYTES + usize::from(location.len));
         let blob = match &extent.data {
             // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the extent, which `&self`
             // keeps from being written, moved or released.
-            Data::Memory { base, .. } => unsafe { std::slice::from_raw_parts(base.add(start).as_ptr(), len) },
-            Data::File(file) => file.read(extent.cursor as usize, start, len, buffer).map_err(PoolError::Read)?,
+            Data::Memory { base, .. } => unsafe {
+                std::slice::from_raw_parts(base.add(start).as_ptr(), len)
+            },
+            Data::File(file) => {
+                file.read(extent.cursor as usize, start, len, buffer).map_err(PoolError::Read)?
+            }
         };
-        let (checksum, bytes) = blob.split_first_chunk().ok_or(PoolError::NoSuchPage { location })?;
-        Ok(Encoded { encoding: location.encoding, checksum: Checksum::from_ne_bytes(*checksum), bytes })
+        let (checksum, bytes) =
+            blob.split_first_chunk().ok_or(PoolError::NoSuchPage { location })?;
+        Ok(Encoded {
+            encoding: location.encoding,
+            checksum: Checksum::from_ne_bytes(*checksum),
+            bytes,
+        })
     }
 
     /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last page of an extent takes
@@ -413,8 +458,12 @@ impl RegionStore {
     pub fn remove(&mut self, tiers: &[Tier], location: Location) -> Result<(), PoolError> {
         let room = packed(location.len.into()) as u32;
         let refused = PoolError::NoSuchPage { location };
-        let Some(slot) = self.extents.get_mut(usize::from(location.extent)) else { return Err(refused) };
-        let Some(extent) = slot.as_mut().filter(|extent| extent.holds(location)) else { return Err(refused) };
+        let Some(slot) = self.extents.get_mut(usize::from(location.extent)) else {
+            return Err(refused);
+        };
+        let Some(extent) = slot.as_mut().filter(|extent| extent.holds(location)) else {
+            return Err(refused);
+        };
         let Some(tier) = tiers.get(usize::from(extent.tier)) else { return Err(refused) };
         // The last page must account for all that is live, any other must leave room for at least one more.
         let last = extent.live_pages == 1;
@@ -451,7 +500,10 @@ impl RegionStore {
     }
 
     fn first_extent(&self, wanted: fn(&Extent) -> bool) -> Option<u8> {
-        self.extents.iter().position(|slot| slot.as_ref().is_some_and(wanted)).map(|index| index as u8)
+        self.extents
+            .iter()
+            .position(|slot| slot.as_ref().is_some_and(wanted))
+            .map(|index| index as u8)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
@@ -461,7 +513,12 @@ impl RegionStore {
     /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
     /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an extent in a file [`PoolError::Read`]
     /// and [`PoolError::Medium`]; nothing has moved then.
-    pub fn repack(&mut self, tiers: &[Tier], extent: u8, live: &mut [Location]) -> Result<(), PoolError> {
+    pub fn repack(
+        &mut self,
+        tiers: &[Tier],
+        extent: u8,
+        live: &mut [Location],
+    ) -> Result<(), PoolError> {
         let held = self.extents.get_mut(usize::from(extent)).and_then(Option::as_mut);
         let bytes_given = live.iter().map(|location| packed(location.len.into())).sum();
         let mismatch = |pages, bytes: u32| {
@@ -476,7 +533,9 @@ impl RegionStore {
         if live.len() != usize::from(held.live_pages) || bytes_given != held.live_bytes as usize {
             return Err(refused);
         }
-        if let Some(&location) = live.iter().find(|location| location.extent != extent || !held.holds(**location)) {
+        if let Some(&location) =
+            live.iter().find(|location| location.extent != extent || !held.holds(**location))
+        {
             return Err(PoolError::NoSuchPage { location });
         }
         // `live` keeps its order, which is the caller's; this one is by address, so that no page overwrites the next.
@@ -484,7 +543,10 @@ impl RegionStore {
         order.try_reserve_exact(live.len()).map_err(|_| PoolError::NoMemory)?;
         order.extend(0..held.live_pages);
         order.sort_unstable_by_key(|&index| live[usize::from(index)].offset);
-        if order.windows(2).any(|pair| live[usize::from(pair[0])].end() > live[usize::from(pair[1])].start()) {
+        if order
+            .windows(2)
+            .any(|pair| live[usize::from(pair[0])].end() > live[usize::from(pair[1])].start())
+        {
             return Err(refused);
         }
 
@@ -500,7 +562,9 @@ impl RegionStore {
                 let mut image = file.load(held.cursor as usize).map_err(PoolError::Read)?;
                 let mut packed = live.to_vec();
                 // SAFETY: the image is the extent up to its cursor; the rest as above.
-                let cursor = unsafe { pack(NonNull::from(bytes_of(&mut image)).cast(), &order, &mut packed) };
+                let cursor = unsafe {
+                    pack(NonNull::from(bytes_of(&mut image)).cast(), &order, &mut packed)
+                };
                 let mut copy = files.allocate().map_err(medium)?;
                 copy.fill(cursor, &mut image).map_err(medium)?;
                 **file = copy;
@@ -513,7 +577,10 @@ impl RegionStore {
         let touched_pages = cursor.div_ceil(PAGE_BYTES) as u16;
         let given_back = held.touched_pages - touched_pages;
         if given_back > 0 {
-            let (from, to) = (usize::from(touched_pages) * PAGE_BYTES, usize::from(held.touched_pages) * PAGE_BYTES);
+            let (from, to) = (
+                usize::from(touched_pages) * PAGE_BYTES,
+                usize::from(held.touched_pages) * PAGE_BYTES,
+            );
             if let Data::Memory { medium, base } = &held.data {
                 medium.release_part(*base, from, to);
             }
@@ -559,11 +626,22 @@ impl RegionStore {
         }
         let refused = |source| PoolError::Medium { tier: tier.spec.name.clone(), source };
         let data = match tier.backing() {
-            Backing::Memory(medium) => Data::Memory { base: medium.allocate().map_err(refused)?, medium: Arc::clone(medium) },
+            Backing::Memory(medium) => Data::Memory {
+                base: medium.allocate().map_err(refused)?,
+                medium: Arc::clone(medium),
+            },
             Backing::File(files) => Data::File(Box::new(files.allocate().map_err(refused)?)),
             Backing::Node(_) | Backing::Swap(_) => return Err(PoolError::NoPool { tier_index }),
         };
-        let extent = Extent { data, cursor: 0, live_bytes: 0, live_pages: 0, touched_pages: 0, tier: tier_index, holes: Holes::default() };
+        let extent = Extent {
+            data,
+            cursor: 0,
+            live_bytes: 0,
+            live_pages: 0,
+            touched_pages: 0,
+            tier: tier_index,
+            holes: Holes::default(),
+        };
         if index == self.extents.len() {
             self.extents.push(Some(extent));
         } else {

@@ -80,13 +80,17 @@ pub enum MediumKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Nothing, or nothing between two commas.
-    #[error("`{list}` has an empty tier: write tiers separated by single commas, such as dram,lz4,zstd:1")]
+    #[error(
+        "`{list}` has an empty tier: write tiers separated by single commas, such as dram,lz4,zstd:1"
+    )]
     Empty {
         /// The whole list.
         list: String,
     },
     /// The first tier is another than `dram`, which pages start in.
-    #[error("the first tier is `{first}`, but pages start in DRAM: write dram first, such as dram,{first}")]
+    #[error(
+        "the first tier is `{first}`, but pages start in DRAM: write dram first, such as dram,{first}"
+    )]
     DramNotFirst {
         /// The first tier.
         first: String,
@@ -140,19 +144,25 @@ pub enum SpecError {
         remedy: &'static str,
     },
     /// `node` without a number, or with a pool or medium.
-    #[error("`{tier}`: a node is written with its number alone, such as node:1 (`terrace doctor` names those there are)")]
+    #[error(
+        "`{tier}`: a node is written with its number alone, such as node:1 (`terrace doctor` names those there are)"
+    )]
     NodeNumber {
         /// The tier.
         tier: String,
     },
     /// A node behind a tier that is slower.
-    #[error("`{tier}` holds pages as they are, and is faster than what is before it: write it right behind dram, such as dram,{tier},zstd")]
+    #[error(
+        "`{tier}` holds pages as they are, and is faster than what is before it: write it right behind dram, such as dram,{tier},zstd"
+    )]
     NodeNotSecond {
         /// The tier.
         tier: String,
     },
     /// More than one node beside DRAM.
-    #[error("`{second}`: this version has one node as a tier, and `{first}` is one already: remove one of them")]
+    #[error(
+        "`{second}`: this version has one node as a tier, and `{first}` is one already: remove one of them"
+    )]
     SecondNode {
         /// The earlier one.
         first: String,
@@ -169,7 +179,9 @@ pub enum SpecError {
     #[error("`auto` is a whole list, of which Terrace chooses: write auto alone")]
     AutoAmongOthers,
     /// A file medium without a usable directory.
-    #[error("`{tier}`: `{directory}` is no absolute path: write a directory such as lz4@file:/var/tmp")]
+    #[error(
+        "`{tier}`: `{directory}` is no absolute path: write a directory such as lz4@file:/var/tmp"
+    )]
     Directory {
         /// The tier.
         tier: String,
@@ -190,7 +202,9 @@ pub enum SpecError {
 
 fn what_there_is(part: &str) -> &'static str {
     match part {
-        "codec" => "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram, node:NUMBER and swap",
+        "codec" => {
+            "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram, node:NUMBER and swap"
+        }
         "pool" => "there is extent, as in lz4/extent",
         "medium" => "there are dram and file:/DIRECTORY, as in lz4@dram and lz4@file:/var/tmp",
         _ => "there are dram, node:NUMBER, swap, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
@@ -202,8 +216,19 @@ fn did_you_mean(nearest: &Option<&'static str>) -> String {
 }
 
 /// Codecs that DESIGN.md or the published systems name, and that are not built.
-const CODECS_NOT_BUILT: [&str; 11] =
-    ["lzo", "lzo-rle", "lz4hc", "842", "deflate", "zlib", "libdeflate", "snappy", "snap", "wkdm", "lz4_flex"];
+const CODECS_NOT_BUILT: [&str; 11] = [
+    "lzo",
+    "lzo-rle",
+    "lz4hc",
+    "842",
+    "deflate",
+    "zlib",
+    "libdeflate",
+    "snappy",
+    "snap",
+    "wkdm",
+    "lz4_flex",
+];
 const POOLS_NOT_BUILT: [&str; 3] = ["zsmalloc", "zbud", "z3fold"];
 const MEDIA_NOT_BUILT: [&str; 1] = ["node"];
 
@@ -225,9 +250,10 @@ pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
     let mut tiers: Vec<TierSpec> = Vec::new();
     for word in &words {
         let kind = parse_kind(word).map_err(|error| match tiers.last() {
-            Some(TierSpec { name, kind: TierKind::Compressed { medium: MediumKind::File { .. }, .. } }) => {
-                SpecError::PathCut { before: name.clone(), error: Box::new(error) }
-            }
+            Some(TierSpec {
+                name,
+                kind: TierKind::Compressed { medium: MediumKind::File { .. }, .. },
+            }) => SpecError::PathCut { before: name.clone(), error: Box::new(error) },
             _ => error,
         })?;
         let tier = TierSpec { name: (*word).to_owned(), kind };
@@ -240,7 +266,9 @@ pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
         let is_node = |tier: &TierSpec| matches!(tier.kind, TierKind::Node { .. });
         if is_node(&tier) && tiers.len() > 1 {
             return Err(match tiers.iter().find(|earlier| is_node(earlier)) {
-                Some(first) => SpecError::SecondNode { first: first.name.clone(), second: tier.name },
+                Some(first) => {
+                    SpecError::SecondNode { first: first.name.clone(), second: tier.name }
+                }
                 None => SpecError::NodeNotSecond { tier: tier.name },
             });
         }
@@ -269,8 +297,12 @@ fn parse_kind(tier: &str) -> Result<TierKind, SpecError> {
         return Err(SpecError::AutoAmongOthers);
     }
     if codec == "node" {
-        let number = level.filter(|_| pool.is_none() && medium.is_none()).and_then(|level| level.parse().ok());
-        return number.map(|node| TierKind::Node { node }).ok_or_else(|| SpecError::NodeNumber { tier: tier.to_owned() });
+        let number = level
+            .filter(|_| pool.is_none() && medium.is_none())
+            .and_then(|level| level.parse().ok());
+        return number
+            .map(|node| TierKind::Node { node })
+            .ok_or_else(|| SpecError::NodeNumber { tier: tier.to_owned() });
     }
     Ok(TierKind::Compressed {
         codec: parse_codec(tier, codec, level)?,
@@ -288,16 +320,26 @@ fn split(text: &str, separator: char) -> (&str, Option<&str>) {
 }
 
 fn parse_codec(tier: &str, codec: &str, level: Option<&str>) -> Result<CodecKind, SpecError> {
-    let bad_level = |codec, level: &str, remedy| Err(SpecError::Level { tier: tier.to_owned(), codec, level: level.to_owned(), remedy });
+    let bad_level = |codec, level: &str, remedy| {
+        Err(SpecError::Level { tier: tier.to_owned(), codec, level: level.to_owned(), remedy })
+    };
     match (codec, level) {
         ("lz4", None) => Ok(CodecKind::Lz4),
         ("lz4", Some(level)) => bad_level("lz4", level, "lz4 has none, write lz4"),
         ("zstd", None) => Ok(CodecKind::Zstd { level: ZSTD_LEVEL_DEFAULT }),
         ("zstd", Some(text)) => match text.parse() {
-            Ok(level @ ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX) if level != 0 => Ok(CodecKind::Zstd { level }),
+            Ok(level @ ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX) if level != 0 => {
+                Ok(CodecKind::Zstd { level })
+            }
             _ => bad_level("zstd", text, "write -5 to 19 without 0, such as zstd:1"),
         },
-        _ => Err(refuse(tier, "codec", codec, &["lz4", "zstd", "dram", "node", "swap"], &CODECS_NOT_BUILT)),
+        _ => Err(refuse(
+            tier,
+            "codec",
+            codec,
+            &["lz4", "zstd", "dram", "node", "swap"],
+            &CODECS_NOT_BUILT,
+        )),
     }
 }
 
@@ -314,19 +356,32 @@ fn parse_medium(tier: &str, medium: &str) -> Result<MediumKind, SpecError> {
         ("file", directory) => {
             let directory = directory.unwrap_or_default();
             if !directory.starts_with('/') || directory.contains('\0') {
-                return Err(SpecError::Directory { tier: tier.to_owned(), directory: directory.to_owned() });
+                return Err(SpecError::Directory {
+                    tier: tier.to_owned(),
+                    directory: directory.to_owned(),
+                });
             }
             let trimmed = directory.trim_end_matches('/');
-            Ok(MediumKind::File { directory: if trimmed.is_empty() { "/" } else { trimmed }.to_owned() })
+            Ok(MediumKind::File {
+                directory: if trimmed.is_empty() { "/" } else { trimmed }.to_owned(),
+            })
         }
-        (word, _) if MEDIA_NOT_BUILT.contains(&word) => {
-            Err(SpecError::NotBuilt { tier: tier.to_owned(), part: "medium", word: medium.to_owned() })
-        }
+        (word, _) if MEDIA_NOT_BUILT.contains(&word) => Err(SpecError::NotBuilt {
+            tier: tier.to_owned(),
+            part: "medium",
+            word: medium.to_owned(),
+        }),
         _ => Err(refuse(tier, "medium", medium, &["dram", "file"], &MEDIA_NOT_BUILT)),
     }
 }
 
-fn refuse(tier: &str, part: &'static str, word: &str, built: &[&'static str], not_built: &[&'static str]) -> SpecError {
+fn refuse(
+    tier: &str,
+    part: &'static str,
+    word: &str,
+    built: &[&'static str],
+    not_built: &[&'static str],
+) -> SpecError {
     let (tier, text) = (tier.to_owned(), word.to_owned());
     if not_built.contains(&word) {
         return SpecError::NotBuilt { tier, part, word: text };
@@ -334,7 +389,8 @@ fn refuse(tier: &str, part: &'static str, word: &str, built: &[&'static str], no
     let known = built.iter().chain(not_built).copied();
     let nearest = known.map(|known| (edits(word, known), known)).min_by_key(|&(edits, _)| edits);
     // A third of the letters wrong is a slip; more is another word.
-    let nearest = nearest.filter(|&(edits, known)| edits <= known.len().div_ceil(3)).map(|(_, known)| known);
+    let nearest =
+        nearest.filter(|&(edits, known)| edits <= known.len().div_ceil(3)).map(|(_, known)| known);
     SpecError::Unknown { tier, part, word: text, nearest }
 }
 

@@ -36,8 +36,8 @@ impl Times {
     /// Nothing yet.
     pub fn new() -> Self {
         // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low, digits <= 5).
-        let histogram =
-            Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS).expect("constant histogram bounds are valid");
+        let histogram = Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS)
+            .expect("constant histogram bounds are valid");
         Times(Mutex::new(histogram))
     }
 
@@ -203,6 +203,9 @@ mod tests {
         stats.record_restore(1_000_000);
         assert!(stats.restore_quantile_ns(0.5) > 0);
         stats.begin_again();
-        assert_eq!((stats.pages(), stats.faults(), stats.rejected(), stats.restore_quantile_ns(0.5)), (3, 0, 0, 0));
+        assert_eq!(
+            (stats.pages(), stats.faults(), stats.rejected(), stats.restore_quantile_ns(0.5)),
+            (3, 0, 0, 0)
+        );
     }
 }

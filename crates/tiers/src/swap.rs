@@ -49,7 +49,10 @@ impl SwapKind {
     }
 
     fn from_number(number: u32) -> SwapKind {
-        [SwapKind::Zram, SwapKind::Zswap, SwapKind::Disk].into_iter().find(|kind| *kind as u32 == number).unwrap_or(SwapKind::None)
+        [SwapKind::Zram, SwapKind::Zswap, SwapKind::Disk]
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
+            .unwrap_or(SwapKind::None)
     }
 }
 
@@ -82,22 +85,38 @@ impl SwapView {
         let bytes = |name: &str| meminfo_bytes(&meminfo, "", name);
         let devices: Vec<SwapDevice> = swap_devices(&swaps).collect();
         // The kernel fills the highest priority first.
-        let Some(first) = devices.iter().max_by_key(|device| device.priority).map(|device| device.path) else { return SwapView::default() };
+        let Some(first) =
+            devices.iter().max_by_key(|device| device.priority).map(|device| device.path)
+        else {
+            return SwapView::default();
+        };
         let zram_of = |path: &str| {
             let name = path.rsplit('/').next().filter(|name| name.starts_with("zram"))?;
             root.join("sys/block").join(name).is_dir().then(|| format!("sys/block/{name}"))
         };
         let zswap = read("sys/module/zswap/parameters/enabled").trim() == "Y";
-        let chosen = |text: String| text.split_whitespace().find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()));
+        let chosen = |text: String| {
+            text.split_whitespace()
+                .find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()))
+        };
         let (kind, codec) = match zram_of(first) {
-            Some(directory) => (SwapKind::Zram, chosen(read(&format!("{directory}/comp_algorithm"))).unwrap_or_default()),
-            None if zswap => (SwapKind::Zswap, format!("zswap, {}", read("sys/module/zswap/parameters/compressor").trim())),
+            Some(directory) => (
+                SwapKind::Zram,
+                chosen(read(&format!("{directory}/comp_algorithm"))).unwrap_or_default(),
+            ),
+            None if zswap => (
+                SwapKind::Zswap,
+                format!("zswap, {}", read("sys/module/zswap/parameters/compressor").trim()),
+            ),
             None => (SwapKind::Disk, String::new()),
         };
         // mm_stat: original size, compressed size, memory used in all, …
         let zrams = devices.iter().filter_map(|device| zram_of(device.path));
-        let used: Option<u64> =
-            zrams.map(|directory| read(&format!("{directory}/mm_stat")).split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
+        let used: Option<u64> = zrams
+            .map(|directory| {
+                read(&format!("{directory}/mm_stat")).split_whitespace().nth(2)?.parse::<u64>().ok()
+            })
+            .sum();
         SwapView {
             kind,
             name: if codec.is_empty() { first.to_owned() } else { format!("{first} ({codec})") },
@@ -119,7 +138,9 @@ impl SwapView {
     /// What a swapped page takes of memory, as a share of itself. Whose pages they are is not told apart: all are taken to compress alike.
     pub fn ratio(&self) -> f64 {
         match self.memory_bytes {
-            Some(memory) if self.used_bytes() >= MEASURED_FROM => (memory as f64 / self.used_bytes() as f64).min(1.25),
+            Some(memory) if self.used_bytes() >= MEASURED_FROM => {
+                (memory as f64 / self.used_bytes() as f64).min(1.25)
+            }
             _ if self.kind.is_memory() => RATIO_ASSUMED,
             _ => 0.0,
         }
@@ -128,7 +149,9 @@ impl SwapView {
 
 /// A quantity in the text of `/proc/meminfo`, or (there `before` stands before each name, as `Node 1 `) of a node's.
 pub fn meminfo_bytes(text: &str, before: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(before)?.strip_prefix(name)?.strip_prefix(':'))?;
+    let rest = text
+        .lines()
+        .find_map(|line| line.strip_prefix(before)?.strip_prefix(name)?.strip_prefix(':'))?;
     // "kB" are units of 1024.
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -154,7 +177,12 @@ pub fn swap_devices(text: &str) -> impl Iterator<Item = SwapDevice<'_>> {
         let [path, .., size, used, priority] = fields[..] else { return None };
         // In units of 1024 bytes.
         let bytes = |text: &str| text.parse::<u64>().ok().map(|units| units * 1024);
-        Some(SwapDevice { path, size_bytes: bytes(size)?, used_bytes: bytes(used)?, priority: priority.parse().ok()? })
+        Some(SwapDevice {
+            path,
+            size_bytes: bytes(size)?,
+            used_bytes: bytes(used)?,
+            priority: priority.parse().ok()?,
+        })
     })
 }
 
@@ -186,7 +214,9 @@ impl Swap {
 
     /// What a look saw.
     pub fn seen(&self, view: &SwapView, own_pages: u64) {
-        let room = Some(view.room_bytes() / PAGE_BYTES as u64).filter(|room| *room >= LEAST_ROOM).unwrap_or(0);
+        let room = Some(view.room_bytes() / PAGE_BYTES as u64)
+            .filter(|room| *room >= LEAST_ROOM)
+            .unwrap_or(0);
         self.kind.store(view.kind as u32, Relaxed);
         self.ratio.store((view.ratio() * 65536.0) as u32, Relaxed);
         let used = view.used_bytes() / PAGE_BYTES as u64;
@@ -216,7 +246,8 @@ impl Swap {
         match (self.memory_bytes.load(Relaxed), self.used_pages.load(Relaxed)) {
             (UNKNOWN, _) | (_, 0) => fresh(pages, self.ratio()),
             (memory, used) => {
-                (u128::from(memory) * u128::from(own) / u128::from(used)) as u64 + fresh(pages - own, self.ratio().min(RATIO_ASSUMED))
+                (u128::from(memory) * u128::from(own) / u128::from(used)) as u64
+                    + fresh(pages - own, self.ratio().min(RATIO_ASSUMED))
             }
         }
     }
@@ -228,7 +259,8 @@ impl Swap {
 
     /// Pages were put there. True if it is time to look again.
     pub fn took(&self, pages: u64) -> bool {
-        let less = |field: &AtomicU64| field.store(field.load(Relaxed).saturating_sub(pages), Relaxed);
+        let less =
+            |field: &AtomicU64| field.store(field.load(Relaxed).saturating_sub(pages), Relaxed);
         less(&self.room_pages);
         less(&self.look_in);
         self.stayed.store(0, Relaxed);
@@ -284,8 +316,12 @@ mod tests {
         // 12 MiB and 4 MiB for 32 MiB.
         assert_eq!((view.ratio(), view.room_bytes()), (0.5, 64 << 20));
         let zswap = SwapView::below(machine(disk, MEMINFO, "Y\n").path());
-        assert_eq!((zswap.kind, zswap.name.as_str(), zswap.ratio()), (SwapKind::Zswap, "/a\\040file (zswap, lzo)", 0.125));
-        let plain = SwapView::below(machine(disk, "SwapTotal: 131072 kB\nSwapFree: 0 kB\n", "N\n").path());
+        assert_eq!(
+            (zswap.kind, zswap.name.as_str(), zswap.ratio()),
+            (SwapKind::Zswap, "/a\\040file (zswap, lzo)", 0.125)
+        );
+        let plain =
+            SwapView::below(machine(disk, "SwapTotal: 131072 kB\nSwapFree: 0 kB\n", "N\n").path());
         assert_eq!((plain.kind, plain.ratio(), plain.room_bytes()), (SwapKind::Disk, 0.0, 0));
         assert_eq!(SwapView::below(machine("", MEMINFO, "Y\n").path()), SwapView::default());
         assert_eq!(SwapView::below(Path::new("/nowhere")).kind, SwapKind::None);
@@ -293,7 +329,11 @@ mod tests {
 
     #[test]
     fn little_in_it_says_nothing_of_its_ratio() {
-        let root = machine("/dev/zram3 partition 131072 0 100\n", "SwapTotal: 131072 kB\nSwapFree: 131000 kB\n", "N\n");
+        let root = machine(
+            "/dev/zram3 partition 131072 0 100\n",
+            "SwapTotal: 131072 kB\nSwapFree: 131000 kB\n",
+            "N\n",
+        );
         assert_eq!(SwapView::below(root.path()).ratio(), RATIO_ASSUMED);
     }
 
@@ -323,9 +363,17 @@ mod tests {
     fn a_quarter_is_left_to_others() {
         let swap = Swap::default();
         assert!(!swap.accepts());
-        let view = |free: u64| SwapView { kind: SwapKind::Zram, total_bytes: 1000 << 12, free_bytes: free << 12, ..SwapView::default() };
+        let view = |free: u64| SwapView {
+            kind: SwapKind::Zram,
+            total_bytes: 1000 << 12,
+            free_bytes: free << 12,
+            ..SwapView::default()
+        };
         swap.seen(&view(330), 0);
-        assert!(swap.accepts() && !swap.took(19) && swap.took(1), "20 of 80 may go before another look");
+        assert!(
+            swap.accepts() && !swap.took(19) && swap.took(1),
+            "20 of 80 may go before another look"
+        );
         assert!(swap.accepts());
         assert!(swap.took(60) && !swap.accepts());
         swap.seen(&view(313), 0);

@@ -61,7 +61,9 @@ pub enum DecodeError {
         want: usize,
     },
     /// A coded page in a tier that has no codec.
-    #[error("tier `{tier}` does not compress, so it holds no coded page: decode with the tier the page was stored in")]
+    #[error(
+        "tier `{tier}` does not compress, so it holds no coded page: decode with the tier the page was stored in"
+    )]
     NoCodec {
         /// The tier's name.
         tier: String,
@@ -180,7 +182,9 @@ impl Tier {
     pub fn dram_bytes(&self) -> u64 {
         match &self.backing {
             Backing::Memory(_) | Backing::Swap(_) => self.stats.physical_bytes(),
-            Backing::File(files) if files.is_in_dram() => self.stats.physical_bytes() + files.held_bytes(),
+            Backing::File(files) if files.is_in_dram() => {
+                self.stats.physical_bytes() + files.held_bytes()
+            }
             Backing::File(_) | Backing::Node(_) => 0,
         }
     }
@@ -229,7 +233,12 @@ impl Tier {
     ///
     /// # Errors
     /// [`DecodeError`] if that is not the page that was stored.
-    pub fn decode(&self, encoded: Encoded<'_>, page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
+    pub fn decode(
+        &self,
+        encoded: Encoded<'_>,
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), DecodeError> {
         self.decode_unchecked(encoded, page, scratch)?;
         match checksum(page) {
             got if got == encoded.checksum => Ok(()),
@@ -237,12 +246,18 @@ impl Tier {
         }
     }
 
-    fn decode_unchecked(&self, encoded: Encoded<'_>, page: &mut Page, scratch: &mut Scratch) -> Result<(), DecodeError> {
+    fn decode_unchecked(
+        &self,
+        encoded: Encoded<'_>,
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), DecodeError> {
         let Encoded { encoding, bytes, .. } = encoded;
         let wrong_length = |want| DecodeError::Length { encoding, got: bytes.len(), want };
         match encoding {
             Encoding::Same => {
-                let pattern: [u8; PATTERN_BYTES] = bytes.try_into().map_err(|_| wrong_length(PATTERN_BYTES))?;
+                let pattern: [u8; PATTERN_BYTES] =
+                    bytes.try_into().map_err(|_| wrong_length(PATTERN_BYTES))?;
                 page.as_chunks_mut::<PATTERN_BYTES>().0.fill(pattern);
                 Ok(())
             }

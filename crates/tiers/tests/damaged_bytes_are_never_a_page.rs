@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::{
-    Codec, CodecError, DecodeError, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, ReadBuffer, RegionStore,
-    Scratch, Tier, checksum, parse_tiers,
+    Codec, CodecError, DecodeError, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium,
+    PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier, checksum, parse_tiers,
 };
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
     let specs = parse_tiers("dram,lz4,zstd").unwrap();
-    let mut tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
+    let mut tiers: Vec<Tier> =
+        specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
     let learned = Tier::new(parse_tiers("dram,zstd").unwrap().remove(1), medium);
     assert!(pages::teach(&learned, 0));
     tiers.push(learned);
@@ -101,11 +102,23 @@ impl Codec for Mistaken {
     fn name(&self) -> &str {
         "mistaken"
     }
-    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]> {
-        terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4).compress(page, scratch, limit)
+    fn compress<'s>(
+        &self,
+        page: &Page,
+        scratch: &'s mut Scratch,
+        limit: usize,
+    ) -> Option<&'s [u8]> {
+        terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4)
+            .compress(page, scratch, limit)
     }
-    fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError> {
-        terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4).decompress(bytes, page, scratch)?;
+    fn decompress(
+        &self,
+        bytes: &[u8],
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), CodecError> {
+        terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4)
+            .decompress(bytes, page, scratch)?;
         page[4000] ^= 1;
         Ok(())
     }
@@ -115,27 +128,40 @@ impl Codec for Mistaken {
 fn a_codecs_mistake_is_an_error() {
     let (mut scratch, mut page) = (Scratch::new(), [0; PAGE_BYTES]);
     let tier = tiers().remove(1).with_codec(Box::new(Mistaken));
-    let text: Vec<u8> = b"a page that compresses ".iter().copied().cycle().take(PAGE_BYTES).collect();
+    let text: Vec<u8> =
+        b"a page that compresses ".iter().copied().cycle().take(PAGE_BYTES).collect();
     let encoded = tier.encode(text.as_slice().try_into().unwrap(), &mut scratch);
     let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
     assert_eq!(encoding, Encoding::Coded);
-    let mistake = tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut page, &mut scratch).unwrap_err();
-    assert!(matches!(mistake, DecodeError::Checksum { .. }) && !mistake.is_out_of_memory(), "{mistake}");
+    let mistake = tier
+        .decode(Encoded { encoding, checksum, bytes: &bytes }, &mut page, &mut scratch)
+        .unwrap_err();
+    assert!(
+        matches!(mistake, DecodeError::Checksum { .. }) && !mistake.is_out_of_memory(),
+        "{mistake}"
+    );
 }
 
 #[test]
 fn errors_say_what_is_wrong() {
     let (mut scratch, mut page) = (Scratch::new(), [0; PAGE_BYTES]);
     let tiers = tiers();
-    let mut refused =
-        |tier: &Tier, encoding, bytes: &[u8]| tier.decode(Encoded { encoding, checksum: 0, bytes }, &mut page, &mut scratch).unwrap_err();
+    let mut refused = |tier: &Tier, encoding, bytes: &[u8]| {
+        tier.decode(Encoded { encoding, checksum: 0, bytes }, &mut page, &mut scratch).unwrap_err()
+    };
     for tier in &tiers {
         let length = refused(tier, Encoding::Same, &[1; 7]);
         assert!(matches!(length, DecodeError::Length { got: 7, want: 8, .. }), "{length}");
         let length = refused(tier, Encoding::Raw, &[1; 4095]);
-        assert!(matches!(length, DecodeError::Length { got: 4095, want: PAGE_BYTES, .. }), "{length}");
+        assert!(
+            matches!(length, DecodeError::Length { got: 4095, want: PAGE_BYTES, .. }),
+            "{length}"
+        );
         let other = refused(tier, Encoding::Same, &[1; 8]);
-        assert!(other.to_string().contains(&format!("and was {} when it was stored", "0".repeat(32))), "{other}");
+        assert!(
+            other.to_string().contains(&format!("and was {} when it was stored", "0".repeat(32))),
+            "{other}"
+        );
     }
     let none = refused(&tiers[0], Encoding::Coded, &[1; 70]);
     assert!(matches!(none, DecodeError::NoCodec { .. }), "{none}");

@@ -7,7 +7,8 @@ use terrace_tiers::{DramMedium, EXTENT_BYTES, Medium, MediumError, PAGE_BYTES};
 fn resident_pages(start: NonNull<u8>, bytes: usize) -> usize {
     let mut present = vec![0u8; bytes / PAGE_BYTES];
     // SAFETY: the range is mapped (it is part of a live reservation) and `present` has one byte a page.
-    let failed = unsafe { libc::mincore(start.as_ptr().cast(), bytes, present.as_mut_ptr().cast()) };
+    let failed =
+        unsafe { libc::mincore(start.as_ptr().cast(), bytes, present.as_mut_ptr().cast()) };
     assert_eq!(failed, 0);
     present.iter().filter(|page| **page & 1 == 1).count()
 }
@@ -38,7 +39,10 @@ fn memory_is_resident_from_touch_to_release() {
     assert_eq!(resident_pages(extent, EXTENT_BYTES), 128);
     medium.release_part(extent, 2 * PAGE_BYTES, 100 * PAGE_BYTES);
     assert_eq!(resident_pages(extent, EXTENT_BYTES), 30);
-    assert_eq!((read(extent, PAGE_BYTES), read(extent, 2 * PAGE_BYTES), read(extent, 100 * PAGE_BYTES)), (7, 0, 7));
+    assert_eq!(
+        (read(extent, PAGE_BYTES), read(extent, 2 * PAGE_BYTES), read(extent, 100 * PAGE_BYTES)),
+        (7, 0, 7)
+    );
     write(extent, 2 * PAGE_BYTES, 9);
     medium.release(extent);
     assert_eq!((resident_pages(extent, EXTENT_BYTES), medium.allocated_bytes()), (0, 0));
@@ -50,13 +54,22 @@ fn memory_is_resident_from_touch_to_release() {
 fn extents_are_distinct_lowest_first_and_in_range() {
     let medium = DramMedium::new(200 * EXTENT_BYTES - 1).unwrap();
     let extents: Vec<NonNull<u8>> = (0..200).map(|_| medium.allocate().unwrap()).collect();
-    assert!(extents.windows(2).all(|pair| pair[1].as_ptr().addr() - pair[0].as_ptr().addr() == EXTENT_BYTES));
+    assert!(
+        extents
+            .windows(2)
+            .all(|pair| pair[1].as_ptr().addr() - pair[0].as_ptr().addr() == EXTENT_BYTES)
+    );
     let (start, end) = medium.range();
     assert_eq!((extents[0].as_ptr().addr(), end - start), (start, 200 * EXTENT_BYTES));
     for (index, extent) in extents.iter().enumerate() {
         write(*extent, EXTENT_BYTES - 1, index as u8);
     }
-    assert!(extents.iter().enumerate().all(|(index, extent)| read(*extent, EXTENT_BYTES - 1) == index as u8));
+    assert!(
+        extents
+            .iter()
+            .enumerate()
+            .all(|(index, extent)| read(*extent, EXTENT_BYTES - 1) == index as u8)
+    );
     assert!(matches!(medium.allocate(), Err(MediumError::Exhausted { .. })));
     for index in [150, 3, 70] {
         medium.release(extents[index]);
@@ -78,7 +91,9 @@ fn what_is_no_extent_is_ignored() {
         medium.release(wrong);
         medium.release_part(wrong, 0, PAGE_BYTES);
     }
-    for (from, to) in [(0, 1), (1, PAGE_BYTES), (PAGE_BYTES, 0), (0, EXTENT_BYTES + PAGE_BYTES), (0, 0)] {
+    for (from, to) in
+        [(0, 1), (1, PAGE_BYTES), (PAGE_BYTES, 0), (0, EXTENT_BYTES + PAGE_BYTES), (0, 0)]
+    {
         medium.release_part(extent, from, to);
     }
     assert_eq!((read(extent, 0), medium.allocated_bytes()), (1, EXTENT_BYTES));

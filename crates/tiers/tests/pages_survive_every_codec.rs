@@ -7,13 +7,15 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use terrace_tiers::codec::codec_for;
 use terrace_tiers::{
-    Checksum, CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN, Scratch, Tier, parse_tiers,
+    Checksum, CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page,
+    REJECT_MARGIN, Scratch, Tier, parse_tiers,
 };
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
     let specs = parse_tiers("dram,lz4,zstd:-5,zstd:1,zstd:3,zstd:19").unwrap();
-    let mut tiers: Vec<Tier> = specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
+    let mut tiers: Vec<Tier> =
+        specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
     // And three that have learned.
     for mut spec in parse_tiers("dram,zstd:-5,zstd:1,zstd:3").unwrap().into_iter().skip(1) {
         spec.name += " that has learned";
@@ -81,7 +83,10 @@ proptest! {
 }
 
 fn zstd() -> Tier {
-    Tier::new(parse_tiers("dram,zstd").unwrap().remove(1), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()))
+    Tier::new(
+        parse_tiers("dram,zstd").unwrap().remove(1),
+        Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()),
+    )
 }
 
 fn keep(tier: &Tier, page: &Page, scratch: &mut Scratch) -> (Vec<u8>, Checksum) {
@@ -90,9 +95,19 @@ fn keep(tier: &Tier, page: &Page, scratch: &mut Scratch) -> (Vec<u8>, Checksum) 
     (encoded.bytes.to_vec(), encoded.checksum)
 }
 
-fn comes_back(tier: &Tier, (bytes, checksum): &(Vec<u8>, Checksum), page: &Page, scratch: &mut Scratch) {
+fn comes_back(
+    tier: &Tier,
+    (bytes, checksum): &(Vec<u8>, Checksum),
+    page: &Page,
+    scratch: &mut Scratch,
+) {
     let mut back = [0; PAGE_BYTES];
-    tier.decode(Encoded { encoding: Encoding::Coded, checksum: *checksum, bytes }, &mut back, scratch).unwrap();
+    tier.decode(
+        Encoded { encoding: Encoding::Coded, checksum: *checksum, bytes },
+        &mut back,
+        scratch,
+    )
+    .unwrap();
     assert!(back == *page);
 }
 
@@ -105,7 +120,12 @@ fn a_lesson_makes_pages_smaller_and_what_was_stored_before_is_read_as_before() {
     let before = keep(&tier, &page, &mut scratch);
     assert!(pages::teach(&tier, 0));
     let after = keep(&tier, &page, &mut scratch);
-    assert!(after.0.len() * 20 < before.0.len() * 19, "{} bytes, and {} before", after.0.len(), before.0.len());
+    assert!(
+        after.0.len() * 20 < before.0.len() * 19,
+        "{} bytes, and {} before",
+        after.0.len(),
+        before.0.len()
+    );
     comes_back(&tier, &before, &page, &mut scratch);
     comes_back(&tier, &after, &page, &mut scratch);
     // Nothing new.
@@ -152,11 +172,16 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
         kept.push((keep(&tier, &page, &mut scratch), page));
         let len = kept.last().unwrap().0.0.len();
         // What was learned in the first turn is used again in the second.
-        assert!(turn < 10 || len <= lengths[world], "{len} bytes in turn {turn}, {} before", lengths[world]);
+        assert!(
+            turn < 10 || len <= lengths[world],
+            "{len} bytes in turn {turn}, {} before",
+            lengths[world]
+        );
         lengths[world] = len;
     }
     // The number stands first.
-    let numbers: std::collections::BTreeSet<u8> = kept.iter().map(|(stored, _)| stored.0[0]).collect();
+    let numbers: std::collections::BTreeSet<u8> =
+        kept.iter().map(|(stored, _)| stored.0[0]).collect();
     assert!(numbers.len() >= 4 && numbers.iter().all(|number| *number <= 4), "{numbers:?}");
     kept.iter().for_each(|(stored, page)| comes_back(&tier, stored, page, &mut scratch));
     // With another's number a page is refused, or is right.
@@ -164,7 +189,11 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
         for number in 0..=u8::MAX {
             let bytes = [&[number], &bytes[1..]].concat();
             let mut back = [0; PAGE_BYTES];
-            let read = tier.decode(Encoded { encoding: Encoding::Coded, checksum: *checksum, bytes: &bytes }, &mut back, &mut scratch);
+            let read = tier.decode(
+                Encoded { encoding: Encoding::Coded, checksum: *checksum, bytes: &bytes },
+                &mut back,
+                &mut scratch,
+            );
             assert!(read.is_err() || back == *page);
         }
     }
@@ -173,8 +202,12 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
 #[test]
 fn two_tiers_learn_on_one_scratch() {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
-    let tiers: Vec<Tier> =
-        parse_tiers("dram,zstd:-3,zstd:3").unwrap().into_iter().skip(1).map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
+    let tiers: Vec<Tier> = parse_tiers("dram,zstd:-3,zstd:3")
+        .unwrap()
+        .into_iter()
+        .skip(1)
+        .map(|spec| Tier::new(spec, Arc::clone(&medium)))
+        .collect();
     let mut scratch = Scratch::new();
     let mut kept = Vec::new();
     for n in 0..60u64 {
@@ -191,7 +224,8 @@ fn two_tiers_learn_on_one_scratch() {
             assert_eq!(tier.encode(&noise(n), &mut scratch).encoding, Encoding::Raw);
         }
     }
-    kept.iter().for_each(|(index, stored, page)| comes_back(&tiers[*index], stored, page, &mut scratch));
+    kept.iter()
+        .for_each(|(index, stored, page)| comes_back(&tiers[*index], stored, page, &mut scratch));
 }
 
 #[test]
@@ -203,14 +237,16 @@ fn others_read_and_write_while_one_learns() {
             scope.spawn(move || {
                 let mut scratch = Scratch::new();
                 for n in 0..2_000 {
-                    let page = pages::records(worker << 32 | n).map(|byte| byte.wrapping_add((n / 400) as u8));
+                    let page = pages::records(worker << 32 | n)
+                        .map(|byte| byte.wrapping_add((n / 400) as u8));
                     let stored = keep(tier, &page, &mut scratch);
                     comes_back(tier, &stored, &page, &mut scratch);
                 }
             });
         }
         for world in 0..5u8 {
-            let pages: Vec<Page> = (0..96).map(|n| pages::records(n).map(|byte| byte.wrapping_add(world))).collect();
+            let pages: Vec<Page> =
+                (0..96).map(|n| pages::records(n).map(|byte| byte.wrapping_add(world))).collect();
             tier.learn(&pages, &pages::no_clock());
         }
     });
@@ -221,17 +257,28 @@ fn one_scratch_serves_all_codecs_after_pages_that_do_not_fit() {
     let mut scratch = Scratch::new();
     scratch.prepare().unwrap();
     let tiers = tiers();
-    let text = b"the same scratch again ".iter().copied().cycle().take(PAGE_BYTES).collect::<Vec<u8>>();
+    let text =
+        b"the same scratch again ".iter().copied().cycle().take(PAGE_BYTES).collect::<Vec<u8>>();
     let text: Page = text.try_into().unwrap();
     for seed in 0..50 {
         let noise = noise(seed);
         for tier in tiers.iter().filter(|tier| tier.is_compressed()) {
-            assert_eq!(tier.encode(&noise, &mut scratch).encoding, Encoding::Raw, "{}", tier.spec.name);
+            assert_eq!(
+                tier.encode(&noise, &mut scratch).encoding,
+                Encoding::Raw,
+                "{}",
+                tier.spec.name
+            );
             let encoded = tier.encode(&text, &mut scratch);
             assert_eq!(encoded.encoding, Encoding::Coded);
             let (checksum, bytes) = (encoded.checksum, encoded.bytes.to_vec());
             let mut back = [0; PAGE_BYTES];
-            tier.decode(Encoded { encoding: Encoding::Coded, checksum, bytes: &bytes }, &mut back, &mut scratch).unwrap();
+            tier.decode(
+                Encoded { encoding: Encoding::Coded, checksum, bytes: &bytes },
+                &mut back,
+                &mut scratch,
+            )
+            .unwrap();
             assert_eq!(back, text);
         }
     }

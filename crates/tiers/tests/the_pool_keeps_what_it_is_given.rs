@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_tiers::{
-    Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium, PAGE_BYTES, PoolError, ReadBuffer, RegionStore,
-    Tier, parse_tiers,
+    Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium,
+    PAGE_BYTES, PoolError, ReadBuffer, RegionStore, Tier, parse_tiers,
 };
 
 fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
@@ -21,7 +21,9 @@ fn tiers_in_files() -> Vec<Tier> {
     let mut specs = parse_tiers("dram,lz4,zstd:1").unwrap().into_iter();
     let dram = Tier::new(specs.next().unwrap(), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()));
     let directories = [std::env::temp_dir().display().to_string(), "/dev/shm".to_string()];
-    let in_files = specs.zip(directories).map(|(spec, directory)| Tier::in_files(spec, FileMedium::new(&directory)));
+    let in_files = specs
+        .zip(directories)
+        .map(|(spec, directory)| Tier::in_files(spec, FileMedium::new(&directory)));
     std::iter::once(dram).chain(in_files).collect()
 }
 
@@ -42,7 +44,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![Just(8usize), Just(PAGE_BYTES), 1..=PAGE_BYTES, 800usize..2400];
     let encoding = prop::sample::select(&[Encoding::Same, Encoding::Raw, Encoding::Coded][..]);
-    let insert = (1u8..=2, len, encoding).prop_map(|(tier, len, encoding)| Step::Insert { tier, len, encoding });
+    let insert = (1u8..=2, len, encoding).prop_map(|(tier, len, encoding)| Step::Insert {
+        tier,
+        len,
+        encoding,
+    });
     let step = prop_oneof![
         40 => insert,
         15 => any::<prop::sample::Index>().prop_map(Step::Remove),
@@ -68,7 +74,12 @@ impl Model {
     }
 
     fn repack(&mut self, store: &mut RegionStore, tiers: &[Tier], extent: u8) {
-        let numbers: Vec<u64> = self.pages.iter().filter(|(_, page)| page.1.extent == extent).map(|(n, _)| *n).collect();
+        let numbers: Vec<u64> = self
+            .pages
+            .iter()
+            .filter(|(_, page)| page.1.extent == extent)
+            .map(|(n, _)| *n)
+            .collect();
         let mut live: Vec<Location> = numbers.iter().map(|n| self.pages[n].1).collect();
         store.repack(tiers, extent, &mut live).unwrap();
         for (number, location) in numbers.iter().zip(live) {
@@ -93,7 +104,10 @@ impl Model {
 
     fn check_bytes(&self, store: &RegionStore) {
         for (tier, location, bytes) in self.pages.values() {
-            assert_eq!(stored(store, *location, &mut ReadBuffer::new()), (bytes.as_slice(), number_of(bytes)));
+            assert_eq!(
+                stored(store, *location, &mut ReadBuffer::new()),
+                (bytes.as_slice(), number_of(bytes))
+            );
             assert_eq!(store.tier_of(*location), Some(*tier));
             assert_eq!(Location::from_bits(location.to_bits()), *location);
         }
@@ -117,7 +131,11 @@ fn number_of(bytes: &[u8]) -> Checksum {
     bytes.iter().fold(7, |sum, byte| Checksum::rotate_left(sum, 5) ^ Checksum::from(*byte))
 }
 
-fn stored<'b>(store: &'b RegionStore, location: Location, buffer: &'b mut ReadBuffer) -> (&'b [u8], Checksum) {
+fn stored<'b>(
+    store: &'b RegionStore,
+    location: Location,
+    buffer: &'b mut ReadBuffer,
+) -> (&'b [u8], Checksum) {
     let page = store.page(location, buffer).unwrap();
     assert_eq!(page.encoding, location.encoding);
     (page.bytes, page.checksum)
@@ -130,7 +148,13 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
         match step {
             Step::Insert { tier, len, encoding } => {
                 let bytes = content(model.next, len);
-                let location = store.insert(tiers, tier, Encoded { encoding, checksum: number_of(&bytes), bytes: &bytes }).unwrap();
+                let location = store
+                    .insert(
+                        tiers,
+                        tier,
+                        Encoded { encoding, checksum: number_of(&bytes), bytes: &bytes },
+                    )
+                    .unwrap();
                 prop_assert_eq!((usize::from(location.len), location.encoding), (len, encoding));
                 model.pages.insert(model.next, (tier, location, bytes));
                 model.next += 1;
@@ -142,7 +166,11 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
             }
             Step::Remove(_) => {}
             Step::Thin => {
-                for number in model.numbers().into_iter().filter(|n| n.wrapping_mul(0x9E37_79B9) >> 7 & 1 == 0) {
+                for number in model
+                    .numbers()
+                    .into_iter()
+                    .filter(|n| n.wrapping_mul(0x9E37_79B9) >> 7 & 1 == 0)
+                {
                     let (_, location, _) = model.pages.remove(&number).unwrap();
                     store.remove(tiers, location).unwrap();
                 }
@@ -151,7 +179,10 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
                 while let Some(extent) = store.wants_repack() {
                     let before = store.physical_bytes();
                     model.repack(&mut store, tiers, extent);
-                    prop_assert!(store.physical_bytes() < before, "a repack that was wanted gave nothing back");
+                    prop_assert!(
+                        store.physical_bytes() < before,
+                        "a repack that was wanted gave nothing back"
+                    );
                 }
             }
             Step::RepackAll => {
@@ -210,7 +241,13 @@ proptest! {
 
 fn insert(store: &mut RegionStore, tiers: &[Tier], len: usize) -> Location {
     let bytes = content(len as u64, len);
-    store.insert(tiers, 1, Encoded { encoding: Encoding::Coded, checksum: number_of(&bytes), bytes: &bytes }).unwrap()
+    store
+        .insert(
+            tiers,
+            1,
+            Encoded { encoding: Encoding::Coded, checksum: number_of(&bytes), bytes: &bytes },
+        )
+        .unwrap()
 }
 
 #[test]
@@ -222,7 +259,11 @@ fn a_region_of_raw_pages_takes_five_extents_and_little_more() {
     }
     assert_eq!(medium.allocated_bytes(), 5 * EXTENT_BYTES);
     // 16 bytes of checksum a page, and the rest of a page in each extent.
-    assert!(store.physical_bytes() <= (2 << 20) + 512 * 16 + 5 * 4096, "{}", store.physical_bytes());
+    assert!(
+        store.physical_bytes() <= (2 << 20) + 512 * 16 + 5 * 4096,
+        "{}",
+        store.physical_bytes()
+    );
     drop(store);
     assert_eq!(medium.allocated_bytes(), 0, "a dropped store gives its memory back");
 }
@@ -231,16 +272,26 @@ fn a_region_of_raw_pages_takes_five_extents_and_little_more() {
 fn a_medium_without_memory_changes_nothing() {
     let (_, tiers) = tiers(1);
     let mut store = RegionStore::new();
-    let locations: Vec<Location> = (0..127).map(|_| insert(&mut store, &tiers, PAGE_BYTES)).collect();
+    let locations: Vec<Location> =
+        (0..127).map(|_| insert(&mut store, &tiers, PAGE_BYTES)).collect();
     for tier in [1, 2] {
-        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] });
+        let refused = store.insert(
+            &tiers,
+            tier,
+            Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] },
+        );
         assert!(matches!(refused, Err(PoolError::Medium { .. })), "{refused:?}");
     }
-    assert_eq!((tiers[1].stats.pages(), tiers[2].stats.pages(), store.physical_bytes()), (127, 0, 512 << 10));
+    assert_eq!(
+        (tiers[1].stats.pages(), tiers[2].stats.pages(), store.physical_bytes()),
+        (127, 0, 512 << 10)
+    );
     for location in locations {
         store.remove(&tiers, location).unwrap();
     }
-    store.insert(&tiers, 2, Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &[1; 100] }).unwrap();
+    store
+        .insert(&tiers, 2, Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &[1; 100] })
+        .unwrap();
 }
 
 #[test]
@@ -248,7 +299,11 @@ fn a_caller_that_never_repacks_is_told_that_the_region_is_full() {
     let (_, tiers) = tiers(80);
     let mut store = RegionStore::new();
     let error = loop {
-        match store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }) {
+        match store.insert(
+            &tiers,
+            1,
+            Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] },
+        ) {
             Ok(_) => {}
             Err(error) => break error,
         }
@@ -261,8 +316,14 @@ fn a_caller_that_never_repacks_is_told_that_the_region_is_full() {
 fn what_cannot_be_stored_is_refused() {
     let (medium, tiers) = tiers(1);
     let mut store = RegionStore::new();
-    for (tier, bytes, wanted) in [(0u8, 8usize, "pool"), (3, 8, "pool"), (1, 0, "0 bytes"), (1, 4097, "4097 bytes")] {
-        let refused = store.insert(&tiers, tier, Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &vec![1; bytes] });
+    for (tier, bytes, wanted) in
+        [(0u8, 8usize, "pool"), (3, 8, "pool"), (1, 0, "0 bytes"), (1, 4097, "4097 bytes")]
+    {
+        let refused = store.insert(
+            &tiers,
+            tier,
+            Encoded { encoding: Encoding::Coded, checksum: 0, bytes: &vec![1; bytes] },
+        );
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(wanted), "{text}");
     }
@@ -276,11 +337,17 @@ fn a_page_removed_twice_is_refused_once_it_shows() {
     let location = insert(&mut store, &tiers, 100);
     store.remove(&tiers, location).unwrap();
     assert!(matches!(store.remove(&tiers, location), Err(PoolError::NoSuchPage { .. })));
-    assert!(matches!(store.page(location, &mut ReadBuffer::new()), Err(PoolError::NoSuchPage { .. })));
+    assert!(matches!(
+        store.page(location, &mut ReadBuffer::new()),
+        Err(PoolError::NoSuchPage { .. })
+    ));
     assert_eq!(store.tier_of(location), None);
     let (a, b) = (insert(&mut store, &tiers, 100), insert(&mut store, &tiers, 3000));
     store.remove(&tiers, a).unwrap();
-    assert!(matches!(store.remove(&tiers, a), Err(PoolError::NoSuchPage { .. })), "not all of what is live");
+    assert!(
+        matches!(store.remove(&tiers, a), Err(PoolError::NoSuchPage { .. })),
+        "not all of what is live"
+    );
     store.remove(&tiers, b).unwrap();
     assert_eq!(tiers[1].stats.stored_bytes(), 0);
 }
@@ -307,18 +374,32 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
         assert_eq!(given, before, "{error}");
         error.to_string()
     };
-    assert!(refused(live[1..].to_vec(), 0).contains("holds 10 pages in 10160 bytes, but 9 pages in 9144"));
+    assert!(
+        refused(live[1..].to_vec(), 0)
+            .contains("holds 10 pages in 10160 bytes, but 9 pages in 9144")
+    );
     assert!(refused(twice, 0).contains("overlap"));
     assert!(refused(elsewhere, 0).contains("not in this region"));
     assert!(refused(outside, 0).contains("not in this region"));
     assert!(refused(live.to_vec(), 1).contains("holds 0 pages"));
-    assert!(live.iter().all(|location| stored(&store, *location, &mut ReadBuffer::new()).0 == content(1000, 1000)));
+    assert!(
+        live.iter()
+            .all(|location| stored(&store, *location, &mut ReadBuffer::new()).0
+                == content(1000, 1000))
+    );
     let mut live = live.to_vec();
     live.reverse();
     store.repack(&tiers, 0, &mut live).unwrap();
     assert_eq!((store.wants_repack(), store.physical_bytes()), (None, 3 * 4096));
-    assert!(live.iter().all(|location| stored(&store, *location, &mut ReadBuffer::new()).0 == content(1000, 1000)));
-    assert!(live.windows(2).all(|pair| pair[0].offset > pair[1].offset), "each location is updated where it stands");
+    assert!(
+        live.iter()
+            .all(|location| stored(&store, *location, &mut ReadBuffer::new()).0
+                == content(1000, 1000))
+    );
+    assert!(
+        live.windows(2).all(|pair| pair[0].offset > pair[1].offset),
+        "each location is updated where it stands"
+    );
 }
 
 #[test]

@@ -93,18 +93,26 @@ fn directories_of_files() {
     assert_eq!(medium("lz4/extent@file:/a@b:c/d e//"), directory("/a@b:c/d e"));
     assert_eq!(medium("zstd:3@file:/"), directory("/"));
     assert_eq!(parse_tiers("dram,lz4,lz4@file:/a,lz4@file:/b,zstd@file:/a").unwrap().len(), 5);
-    assert!(matches!(parse_tiers("dram,lz4@file:/a,lz4/extent@file:/a/"), Err(SpecError::Duplicate { .. })));
+    assert!(matches!(
+        parse_tiers("dram,lz4@file:/a,lz4/extent@file:/a/"),
+        Err(SpecError::Duplicate { .. })
+    ));
     for tier in ["lz4@file", "lz4@file:", "lz4@file:tmp", "lz4@file:./tmp", "lz4@file:/a\0b"] {
         assert!(refusal(&format!("dram,{tier}")).contains("such as lz4@file:/var/tmp"), "{tier}");
     }
     let cut = refusal("dram,lz4@file:/a,b,zstd");
-    assert!(cut.contains("there is no codec `b`") && cut.contains("cannot contain a comma"), "{cut}");
+    assert!(
+        cut.contains("there is no codec `b`") && cut.contains("cannot contain a comma"),
+        "{cut}"
+    );
     assert!(refusal("dram,lz4@fil").contains("did you mean `file`?"));
 }
 
 #[test]
 fn the_kernels_swap_is_one_tier() {
-    let kinds = |list: &str| parse_tiers(list).unwrap().into_iter().map(|tier| tier.kind).collect::<Vec<_>>();
+    let kinds = |list: &str| {
+        parse_tiers(list).unwrap().into_iter().map(|tier| tier.kind).collect::<Vec<_>>()
+    };
     assert_eq!(kinds("dram,swap"), [TierKind::Dram, TierKind::Swap]);
     assert_eq!(kinds("dram,lz4,swap")[2], TierKind::Swap);
     assert!(matches!(parse_tiers("dram,swap,lz4,swap"), Err(SpecError::Duplicate { .. })));
@@ -137,7 +145,8 @@ fn auto_is_a_list_of_its_own() {
 
 #[test]
 fn levels_are_checked() {
-    for tier in ["zstd:0", "zstd:20", "zstd:-6", "zstd:x", "zstd:", "zstd:1.5", "zstd:99999999999"] {
+    for tier in ["zstd:0", "zstd:20", "zstd:-6", "zstd:x", "zstd:", "zstd:1.5", "zstd:99999999999"]
+    {
         assert!(refusal(&format!("dram,{tier}")).contains("write -5 to 19"), "{tier}");
     }
     assert!(refusal("dram,lz4:9").contains("lz4 has none"));

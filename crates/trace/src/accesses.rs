@@ -178,7 +178,11 @@ impl Writer {
         put(&mut self.records, zigzag(i64::from(number) - self.last) << 1 | u64::from(written));
         self.last = i64::from(number);
         self.count += 1;
-        if self.count as usize == BLOCK_RECORDS || next + 1 == PAGES_MAX { self.flush() } else { Ok(()) }
+        if self.count as usize == BLOCK_RECORDS || next + 1 == PAGES_MAX {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes what was added so far, as a shorter block: for whoever reads it while it grows.
@@ -191,7 +195,8 @@ impl Writer {
         }
         let mut blocks = Vec::new();
         if !self.new_pages.is_empty() {
-            let (first, count) = ((self.numbers.len() - self.new_pages.len()) as u64, self.new_pages.len() as u32);
+            let (first, count) =
+                ((self.numbers.len() - self.new_pages.len()) as u64, self.new_pages.len() as u32);
             let mut plain = Vec::new();
             let mut before = Page { process: 0, number: 0 };
             for page in self.new_pages.drain(..) {
@@ -202,7 +207,12 @@ impl Writer {
             blocks.push((PAGES, self.compressor.contents(first, count, &plain)?, first, count));
         }
         let records = std::mem::take(&mut self.records);
-        blocks.push((RECORDS, self.compressor.contents(self.start, self.count, &records)?, self.start, self.count));
+        blocks.push((
+            RECORDS,
+            self.compressor.contents(self.start, self.count, &records)?,
+            self.start,
+            self.count,
+        ));
         if self.file.append(&blocks)? {
             self.end.records += u64::from(self.count);
         } else {
@@ -255,7 +265,8 @@ impl<S: Source> Reader<S> {
     /// As [`Reader::open`].
     pub fn of(source: S) -> Result<Reader<S>, ReadError> {
         let mut blocks = Blocks::open(source, &MAGIC)?;
-        let header: Header = serde_json::from_slice(&blocks.header).map_err(|error| ReadError::Header(error.to_string()))?;
+        let header: Header = serde_json::from_slice(&blocks.header)
+            .map_err(|error| ReadError::Header(error.to_string()))?;
         if !header.page_bytes.is_power_of_two() || header.page_bytes > 1 << 40 {
             return Err(ReadError::Header(format!("pages of {} bytes", header.page_bytes)));
         }
@@ -318,13 +329,19 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn decode(&self, number: usize, decoder: &mut Decoder, records: &mut Vec<Record>) -> Result<(), String> {
+    pub fn decode(
+        &self,
+        number: usize,
+        decoder: &mut Decoder,
+        records: &mut Vec<Record>,
+    ) -> Result<(), String> {
         let entry = &self.records[number];
         let wrong = || "a block of records cannot be understood".to_owned();
         if entry.count as usize > BLOCK_RECORDS {
             return Err(wrong());
         }
-        decode(decoder.read(&self.blocks, entry)?, entry.count, self.pages.len(), records).ok_or_else(wrong)
+        decode(decoder.read(&self.blocks, entry)?, entry.count, self.pages.len(), records)
+            .ok_or_else(wrong)
     }
 
     /// One block after the other, up to the first that cannot be read.
@@ -363,7 +380,12 @@ impl<S: Source> Iter<'_, S> {
     }
 }
 
-fn name_pages<S: Source>(blocks: &Blocks<S>, entry: &Entry, decoder: &mut Decoder, pages: &mut Vec<Page>) -> Result<(), String> {
+fn name_pages<S: Source>(
+    blocks: &Blocks<S>,
+    entry: &Entry,
+    decoder: &mut Decoder,
+    pages: &mut Vec<Page>,
+) -> Result<(), String> {
     let padded = decoder.read(blocks, entry)?;
     let wrong = || "a block of pages cannot be understood".to_owned();
     if entry.start != pages.len() as u64 || pages.len() + entry.count as usize > PAGES_MAX {
@@ -372,9 +394,14 @@ fn name_pages<S: Source>(blocks: &Blocks<S>, entry: &Entry, decoder: &mut Decode
     let mut bytes = &padded[..padded.len() - PADDING];
     let mut page = Page { process: 0, number: 0 };
     for _ in 0..entry.count {
-        let process = take(&mut bytes).and_then(|number| i64::from(page.process).checked_add(unzigzag(number))).ok_or_else(wrong)?;
+        let process = take(&mut bytes)
+            .and_then(|number| i64::from(page.process).checked_add(unzigzag(number)))
+            .ok_or_else(wrong)?;
         let distance = take(&mut bytes).map(unzigzag).ok_or_else(wrong)?;
-        page = Page { process: u32::try_from(process).map_err(|_| wrong())?, number: page.number.wrapping_add(distance as u64) };
+        page = Page {
+            process: u32::try_from(process).map_err(|_| wrong())?,
+            number: page.number.wrapping_add(distance as u64),
+        };
         pages.push(page);
     }
     if bytes.is_empty() { Ok(()) } else { Err(wrong()) }
@@ -382,7 +409,11 @@ fn name_pages<S: Source>(blocks: &Blocks<S>, entry: &Entry, decoder: &mut Decode
 
 /// Behind `padded`'s numbers are [`PADDING`] bytes more. `None` if they are not so many, or one is no page's.
 fn decode(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> Option<()> {
-    if decode_short(padded, count, pages, records) { Some(()) } else { decode_any(padded, count, pages, records) }
+    if decode_short(padded, count, pages, records) {
+        Some(())
+    } else {
+        decode_any(padded, count, pages, records)
+    }
 }
 
 /// Where no number has more than four bytes, as with less than 2^25 pages; false if that is not so, or something is wrong.
@@ -421,7 +452,11 @@ fn decode_any(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>
         let ends = !word & 0x80_8080_8080;
         let bits = ends.trailing_zeros() + 1;
         let word = word & ((1u64 << (bits & 63)) - 1);
-        let number = word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1F_C000 | word >> 3 & 0xFE0_0000 | word >> 4 & 0x7_F000_0000;
+        let number = word & 0x7F
+            | word >> 1 & 0x3F80
+            | word >> 2 & 0x1F_C000
+            | word >> 3 & 0xFE0_0000
+            | word >> 4 & 0x7_F000_0000;
         page = page.wrapping_add(unzigzag(number >> 1));
         // A negative one is very large.
         most = most.max(page as u64);
@@ -476,7 +511,9 @@ pub(crate) mod tests {
         while let Some(block) = blocks.next() {
             match block {
                 Ok((_, records)) => {
-                    found.extend(records.iter().map(|record| (reader.pages()[page_of(*record) as usize], is_write(*record))))
+                    found.extend(records.iter().map(|record| {
+                        (reader.pages()[page_of(*record) as usize], is_write(*record))
+                    }))
                 }
                 Err(why) => damage = Some(why),
             }
@@ -494,7 +531,8 @@ pub(crate) mod tests {
     }
 
     fn pages() -> impl Strategy<Value = Page> {
-        (0u32..3, prop_oneof![0u64..50, any::<u64>()]).prop_map(|(process, number)| Page { process: process * 0x7fff_ffff, number })
+        (0u32..3, prop_oneof![0u64..50, any::<u64>()])
+            .prop_map(|(process, number)| Page { process: process * 0x7fff_ffff, number })
     }
 
     proptest! {
@@ -511,15 +549,23 @@ pub(crate) mod tests {
         let bytes = written(&accesses, &[], u64::MAX);
         assert!(bytes.len() < accesses.len() * 3, "{}", bytes.len());
         let reader = Reader::of(&bytes[..]).unwrap();
-        assert_eq!((reader.blocks(), reader.records(), reader.end_clock(), reader.left_out()), (4, 200_000, 2_000_000, 0));
+        assert_eq!(
+            (reader.blocks(), reader.records(), reader.end_clock(), reader.left_out()),
+            (4, 200_000, 2_000_000, 0)
+        );
         assert_eq!(reader.header, header());
         let (mut decoder, mut records) = (Decoder::new(), Vec::new());
         for block in [2, 0, 3, 1] {
             reader.decode(block, &mut decoder, &mut records).unwrap();
             let expected = &accesses[block * BLOCK_RECORDS..][..records.len()];
-            let found = records.iter().map(|record| (reader.pages()[page_of(*record) as usize], is_write(*record)));
+            let found = records
+                .iter()
+                .map(|record| (reader.pages()[page_of(*record) as usize], is_write(*record)));
             assert!(found.eq(expected.iter().copied()));
-            assert_eq!(reader.block(block), (block as u64 * BLOCK_RECORDS as u64 * 10, records.len() as u32));
+            assert_eq!(
+                reader.block(block),
+                (block as u64 * BLOCK_RECORDS as u64 * 10, records.len() as u32)
+            );
         }
         // Numbers go by first access.
         assert_eq!(reader.pages()[..2], [accesses[0].0, accesses[1].0]);
@@ -535,7 +581,10 @@ pub(crate) mod tests {
         let (found, damage) = read(&bytes);
         assert!(damage.is_none() && !found.is_empty() && found[..] == accesses[..found.len()]);
         let reader = Reader::of(&bytes[..]).unwrap();
-        assert_eq!((reader.left_out() + found.len() as u64, reader.end_clock()), (300_000, 3_000_000));
+        assert_eq!(
+            (reader.left_out() + found.len() as u64, reader.end_clock()),
+            (300_000, 3_000_000)
+        );
     }
 
     #[test]
@@ -547,7 +596,12 @@ pub(crate) mod tests {
             match Reader::of(&bytes[..cut]) {
                 Ok(_) => {
                     let (found, damage) = read(&bytes[..cut]);
-                    assert!(damage.is_some() && found.len() >= most && found[..] == accesses[..found.len()], "{cut}: {damage:?}");
+                    assert!(
+                        damage.is_some()
+                            && found.len() >= most
+                            && found[..] == accesses[..found.len()],
+                        "{cut}: {damage:?}"
+                    );
                     most = found.len();
                 }
                 Err(ReadError::Magic(_) | ReadError::Header(_)) => assert_eq!(most, 0),
@@ -567,7 +621,10 @@ pub(crate) mod tests {
                 damaged[at] ^= 1 << bit;
                 if Reader::of(&damaged[..]).is_ok() {
                     let (found, damage) = read(&damaged);
-                    assert!(damage.is_some() && found[..] == accesses[..found.len()], "byte {at}, bit {bit}: {damage:?}");
+                    assert!(
+                        damage.is_some() && found[..] == accesses[..found.len()],
+                        "byte {at}, bit {bit}: {damage:?}"
+                    );
                 }
             }
         }
@@ -583,7 +640,11 @@ pub(crate) mod tests {
                 if let Ok(reader) = Reader::of(damaged) {
                     let mut blocks = reader.iter();
                     while let Some(Ok((_, records))) = blocks.next() {
-                        assert!(records.iter().all(|record| (page_of(*record) as usize) < reader.pages().len()));
+                        assert!(
+                            records
+                                .iter()
+                                .all(|record| (page_of(*record) as usize) < reader.pages().len())
+                        );
                     }
                 }
             });

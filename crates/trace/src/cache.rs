@@ -27,7 +27,12 @@ impl Cache {
 
     /// Empty, of so many bytes: a power of two, at least 2 KiB.
     pub fn of(bytes: usize) -> Cache {
-        Cache { sets: vec![[u64::MAX; Cache::WAYS]; (bytes / LINE as usize / Cache::WAYS).next_power_of_two().max(2)] }
+        Cache {
+            sets: vec![
+                [u64::MAX; Cache::WAYS];
+                (bytes / LINE as usize / Cache::WAYS).next_power_of_two().max(2)
+            ],
+        }
     }
 
     /// Touches the byte at this address; false if its line was not there.
@@ -65,7 +70,9 @@ mod tests {
         let kept = (0..lines / 2).filter(|line| cache.touch(*line * LINE)).count() as u64;
         assert!(kept > lines / 2 * 99 / 100, "{kept} of {}", lines / 2);
         // Four times as much, one after the other, is never there.
-        let kept = (0..lines * 4).chain(0..lines * 4).filter(|line| cache.touch(*line * LINE)).count() as u64;
+        let kept =
+            (0..lines * 4).chain(0..lines * 4).filter(|line| cache.touch(*line * LINE)).count()
+                as u64;
         assert!(kept < lines, "{kept}");
     }
 }

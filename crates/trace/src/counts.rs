@@ -77,7 +77,11 @@ impl Window {
             let sum = self.counts.entry(place).or_default();
             *sum = sum.saturating_add(count);
         }
-        Window { end_ms: later.end_ms, elsewhere: self.elsewhere.saturating_add(later.elsewhere), ..self }
+        Window {
+            end_ms: later.end_ms,
+            elsewhere: self.elsewhere.saturating_add(later.elsewhere),
+            ..self
+        }
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -90,7 +94,10 @@ impl Window {
         for (place, count) in &self.counts {
             let next_process = place.process - before.process;
             put(&mut out, next_process.into());
-            put(&mut out, if next_process == 0 { place.region - before.region } else { place.region });
+            put(
+                &mut out,
+                if next_process == 0 { place.region - before.region } else { place.region },
+            );
             put(&mut out, (*count).into());
             before = *place;
         }
@@ -107,7 +114,8 @@ impl Window {
         for _ in 0..take(bytes)? {
             let next_process = u32::try_from(take(bytes)?).ok()?;
             let region = take(bytes)?;
-            place.region = if next_process == 0 { place.region.checked_add(region)? } else { region };
+            place.region =
+                if next_process == 0 { place.region.checked_add(region)? } else { region };
             place.process = place.process.checked_add(next_process)?;
             window.counts.insert(place, take(bytes)?.try_into().ok()?);
         }
@@ -187,12 +195,16 @@ impl Writer {
         let old = std::fs::read(&self.path)?;
         let mut rest = old.get(MAGIC.len() + self.header.len()..).unwrap_or_default();
         let mut windows = std::iter::from_fn(|| match next_block(&mut rest) {
-            Ok(block) => block.map(|(_, contents)| Window::decode(contents).ok_or("a window cannot be understood".to_owned())),
+            Ok(block) => block.map(|(_, contents)| {
+                Window::decode(contents).ok_or("a window cannot be understood".to_owned())
+            }),
             Err(why) => Some(Err(why)),
         });
         let mut bytes = [&MAGIC[..], &self.header].concat();
         let mut merged = 0;
-        let changed = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("it was changed meanwhile: {why}"));
+        let changed = |why: String| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("it was changed meanwhile: {why}"))
+        };
         while let Some(first) = windows.next().transpose().map_err(changed)? {
             let window = match windows.next().transpose().map_err(changed)? {
                 Some(second) => first.with(second),
@@ -256,22 +268,31 @@ impl Recording {
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
         check_magic(bytes, &MAGIC)?;
         let mut rest = &bytes[MAGIC.len()..];
-        let (kind, contents) =
-            next_block(&mut rest).map_err(ReadError::Header)?.ok_or_else(|| ReadError::Header("it is missing".into()))?;
+        let (kind, contents) = next_block(&mut rest)
+            .map_err(ReadError::Header)?
+            .ok_or_else(|| ReadError::Header("it is missing".into()))?;
         if kind != HEADER {
             return Err(ReadError::Header(format!("it is a block of kind {kind}")));
         }
-        let header: Header = serde_json::from_slice(contents).map_err(|error| ReadError::Header(error.to_string()))?;
+        let header: Header = serde_json::from_slice(contents)
+            .map_err(|error| ReadError::Header(error.to_string()))?;
         if !(1..=REGION_MAX).contains(&header.region_bytes) {
             return Err(ReadError::Header(format!("regions of {} bytes", header.region_bytes)));
         }
         let fits = |window: &Window, before: u64| {
-            let inside =
-                |place: &Place| place.region.checked_mul(header.region_bytes).is_some_and(|address| address <= u64::MAX - REGION_MAX);
-            window.start_ms >= before && window.end_ms <= TIME_MAX_MS && window.counts.keys().all(inside)
+            let inside = |place: &Place| {
+                place
+                    .region
+                    .checked_mul(header.region_bytes)
+                    .is_some_and(|address| address <= u64::MAX - REGION_MAX)
+            };
+            window.start_ms >= before
+                && window.end_ms <= TIME_MAX_MS
+                && window.counts.keys().all(inside)
         };
         let mut before = 0;
-        let mut recording = Recording { header: header.clone(), windows: Vec::new(), incomplete: None };
+        let mut recording =
+            Recording { header: header.clone(), windows: Vec::new(), incomplete: None };
         recording.incomplete = loop {
             match next_block(&mut rest) {
                 Ok(Some((END, _))) => break None,
@@ -298,13 +319,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        Header { terrace: "0.1.0".into(), command: vec!["a".into()], source: "clock".into(), rate_hz: 1000, region_bytes: 2 << 20 }
+        Header {
+            terrace: "0.1.0".into(),
+            command: vec!["a".into()],
+            source: "clock".into(),
+            rate_hz: 1000,
+            region_bytes: 2 << 20,
+        }
     }
 
     fn window(n: u64) -> Window {
-        let mut window = Window { start_ms: n * 50, end_ms: n * 50 + 50, elsewhere: 16, ..Window::default() };
+        let mut window =
+            Window { start_ms: n * 50, end_ms: n * 50 + 50, elsewhere: 16, ..Window::default() };
         for region in 0..n % 5 {
-            window.add(Place { process: 7 + n as u32 % 2, region: 0x3F_8000 + region * (n % 7) }, 1.0);
+            window.add(
+                Place { process: 7 + n as u32 % 2, region: 0x3F_8000 + region * (n % 7) },
+                1.0,
+            );
         }
         window
     }
@@ -319,7 +350,11 @@ mod tests {
     }
 
     fn samples(windows: &[Window]) -> u64 {
-        windows.iter().flat_map(|window| window.counts.values()).map(|count| u64::from(*count)).sum()
+        windows
+            .iter()
+            .flat_map(|window| window.counts.values())
+            .map(|count| u64::from(*count))
+            .sum()
     }
 
     #[test]
@@ -351,7 +386,8 @@ mod tests {
     fn the_size_is_bounded_and_no_sample_is_lost() {
         let (small, large) = (written(2_000, 4_000), written(2_000, 1 << 20));
         assert!(small.len() < 4_200 && large.len() > 10_000, "{} and {}", small.len(), large.len());
-        let (small, large) = (Recording::from_bytes(&small).unwrap(), Recording::from_bytes(&large).unwrap());
+        let (small, large) =
+            (Recording::from_bytes(&small).unwrap(), Recording::from_bytes(&large).unwrap());
         assert_eq!(samples(&small.windows), samples(&large.windows));
         assert_eq!(small.windows.last().unwrap().end_ms, 100_000);
         assert!(small.windows.windows(2).all(|two| two[0].end_ms == two[1].start_ms));

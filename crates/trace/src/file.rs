@@ -134,7 +134,11 @@ impl Decoder {
     /// # Panics
     /// If there is no memory.
     pub fn new() -> Decoder {
-        Decoder { context: DCtx::create(), contents: Vec::new(), plain: vec![0; PLAIN_MAX + PADDING] }
+        Decoder {
+            context: DCtx::create(),
+            contents: Vec::new(),
+            plain: vec![0; PLAIN_MAX + PADDING],
+        }
     }
 
     /// Reads a block; what was compressed in it, and [`PADDING`] bytes more.
@@ -143,8 +147,12 @@ impl Decoder {
     /// What is wrong with it, in words.
     pub fn read<S: Source>(&mut self, blocks: &Blocks<S>, entry: &Entry) -> Result<&[u8], String> {
         blocks.read(entry, &mut self.contents)?;
-        let failed = |code| format!("a block cannot be decompressed: {}", zstd_safe::get_error_name(code));
-        let len = self.context.decompress(&mut self.plain[..PLAIN_MAX], &self.contents[PREFIX..]).map_err(failed)?;
+        let failed =
+            |code| format!("a block cannot be decompressed: {}", zstd_safe::get_error_name(code));
+        let len = self
+            .context
+            .decompress(&mut self.plain[..PLAIN_MAX], &self.contents[PREFIX..])
+            .map_err(failed)?;
         Ok(&self.plain[..len + PADDING])
     }
 }
@@ -169,7 +177,12 @@ impl BlockWriter {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn create(path: &Path, magic: &[u8; 8], header: &[u8], limit: u64) -> io::Result<BlockWriter> {
+    pub fn create(
+        path: &Path,
+        magic: &[u8; 8],
+        header: &[u8],
+        limit: u64,
+    ) -> io::Result<BlockWriter> {
         let mut file = File::create(path)?;
         let start = [&magic[..], &block(HEADER, header)].concat();
         file.write_all(&start)?;
@@ -181,8 +194,10 @@ impl BlockWriter {
     /// # Errors
     /// If they cannot be written; what was written before can still be read.
     pub fn append(&mut self, blocks: &[(u8, Vec<u8>, u64, u32)]) -> io::Result<bool> {
-        let more: u64 = blocks.iter().map(|(_, contents, ..)| (BLOCK_HEAD + contents.len()) as u64).sum();
-        let last = (2 * BLOCK_HEAD + END_BYTES + ENTRY_BYTES * (self.entries.len() + blocks.len())) as u64;
+        let more: u64 =
+            blocks.iter().map(|(_, contents, ..)| (BLOCK_HEAD + contents.len()) as u64).sum();
+        let last =
+            (2 * BLOCK_HEAD + END_BYTES + ENTRY_BYTES * (self.entries.len() + blocks.len())) as u64;
         if self.at + more + last > self.limit {
             return Ok(false);
         }
@@ -237,11 +252,14 @@ impl<S: Source> Blocks<S> {
         let mut start = vec![0; bytes.min(8) as usize];
         source.read_at(0, &mut start)?;
         check_magic(&start, magic)?;
-        let mut blocks = Blocks { source, header: Vec::new(), entries: Vec::new(), end: None, incomplete: None };
+        let mut blocks =
+            Blocks { source, header: Vec::new(), entries: Vec::new(), end: None, incomplete: None };
         let mut header = Vec::new();
         match blocks.read_block(8, bytes, &mut header) {
             Ok((HEADER, _)) => blocks.header = header,
-            Ok((kind, _)) => return Err(ReadError::Header(format!("it is a block of kind {kind}"))),
+            Ok((kind, _)) => {
+                return Err(ReadError::Header(format!("it is a block of kind {kind}")));
+            }
             Err(why) => return Err(ReadError::Header(why)),
         }
         if blocks.find_by_index(bytes).is_none() {
@@ -254,7 +272,10 @@ impl<S: Source> Blocks<S> {
     fn read_block(&self, at: u64, bytes: u64, contents: &mut Vec<u8>) -> Result<(u8, u64), String> {
         let cut_off = || "a block is cut off".to_owned();
         let mut head = [0; BLOCK_HEAD];
-        let behind = at.checked_add(BLOCK_HEAD as u64).filter(|behind| *behind <= bytes).ok_or_else(cut_off)?;
+        let behind = at
+            .checked_add(BLOCK_HEAD as u64)
+            .filter(|behind| *behind <= bytes)
+            .ok_or_else(cut_off)?;
         self.source.read_at(at, &mut head).map_err(|error| error.to_string())?;
         let (kind, len) = framing::head(&head);
         if len as usize > CONTENTS_MAX {
@@ -278,7 +299,11 @@ impl<S: Source> Blocks<S> {
         let end_at = bytes.checked_sub((BLOCK_HEAD + END_BYTES) as u64)?;
         let (END, _) = self.read_block(end_at, bytes, &mut contents).ok()? else { return None };
         let index_at = u64_at(&contents, 0)?;
-        let end = End { records: u64_at(&contents, 8)?, clock: u64_at(&contents, 16)?, left_out: u64_at(&contents, 24)? };
+        let end = End {
+            records: u64_at(&contents, 8)?,
+            clock: u64_at(&contents, 16)?,
+            left_out: u64_at(&contents, 24)?,
+        };
         // It may be as long as a file of any length needs.
         let mut head = [0; BLOCK_HEAD];
         self.source.read_at(index_at, &mut head).ok()?;
@@ -296,7 +321,12 @@ impl<S: Source> Blocks<S> {
         }
         for entry in index.chunks_exact(ENTRY_BYTES) {
             let kind = u8::try_from(u32_at(entry, 20)?).ok()?;
-            self.entries.push(Entry { at: u64_at(entry, 0)?, start: u64_at(entry, 8)?, count: u32_at(entry, 16)?, kind });
+            self.entries.push(Entry {
+                at: u64_at(entry, 0)?,
+                start: u64_at(entry, 8)?,
+                count: u32_at(entry, 16)?,
+                kind,
+            });
         }
         self.end = Some(end);
         Some(())
@@ -315,7 +345,8 @@ impl<S: Source> Blocks<S> {
                 Ok((INDEX | END, _)) => break "its index is damaged, or what is behind it".into(),
                 Ok((kind, next)) => {
                     // Every kind that is in an index begins with these two.
-                    if let (Some(start), Some(count)) = (u64_at(&contents, 0), u32_at(&contents, 8)) {
+                    if let (Some(start), Some(count)) = (u64_at(&contents, 0), u32_at(&contents, 8))
+                    {
                         self.entries.push(Entry { at, start, count, kind });
                     }
                     at = next;
@@ -332,7 +363,9 @@ impl<S: Source> Blocks<S> {
     pub fn read(&self, entry: &Entry, contents: &mut Vec<u8>) -> Result<(), String> {
         let bytes = self.source.bytes().map_err(|error| error.to_string())?;
         let (kind, _) = self.read_block(entry.at, bytes, contents)?;
-        let as_indexed = kind == entry.kind && u64_at(contents, 0) == Some(entry.start) && u32_at(contents, 8) == Some(entry.count);
+        let as_indexed = kind == entry.kind
+            && u64_at(contents, 0) == Some(entry.start)
+            && u32_at(contents, 8) == Some(entry.count);
         if as_indexed { Ok(()) } else { Err("a block is not what the index says".into()) }
     }
 }

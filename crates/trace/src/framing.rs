@@ -15,10 +15,14 @@ pub enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It begins otherwise.
-    #[error("is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one")]
+    #[error(
+        "is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one"
+    )]
     Magic(String),
     /// A version that this Terrace does not know.
-    #[error("is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it")]
+    #[error(
+        "is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it"
+    )]
     Version(u8),
     /// Nothing can be read without it.
     #[error("has a damaged header ({0}), without which nothing in it can be understood")]
@@ -116,7 +120,9 @@ pub fn head(bytes: &[u8; BLOCK_HEAD]) -> (u8, u32) {
 /// Gives every block that can be found in what follows a magic number the head for what it holds, for who damages files on purpose: the last one for what there is of it.
 pub fn put_right(blocks: &mut [u8]) {
     let mut at = 0;
-    while let Some(head_bytes) = blocks.get(at..).and_then(|rest| rest.first_chunk::<BLOCK_HEAD>()).copied() {
+    while let Some(head_bytes) =
+        blocks.get(at..).and_then(|rest| rest.first_chunk::<BLOCK_HEAD>()).copied()
+    {
         let (kind, len) = head(&head_bytes);
         let from = at + BLOCK_HEAD;
         let to = from.saturating_add(len as usize).min(blocks.len());

@@ -17,7 +17,10 @@ pub fn short(padded: &[u8], numbers: &mut [u32]) -> Option<()> {
     // Where parts begin, and the last one ends: at the beginning, behind the first last byte in each further quarter, at the end.
     let at: [usize; PARTS + 1] = std::array::from_fn(|part| {
         let about = plain.len() * part / PARTS;
-        let behind = plain[about..].iter().position(|byte| byte & 0x80 == 0).map_or(plain.len(), |distance| about + distance + 1);
+        let behind = plain[about..]
+            .iter()
+            .position(|byte| byte & 0x80 == 0)
+            .map_or(plain.len(), |distance| about + distance + 1);
         if part == 0 { 0 } else { behind }
     });
     let counts: [usize; PARTS] = std::array::from_fn(|part| count(&plain[at[part]..at[part + 1]]));
@@ -29,7 +32,8 @@ pub fn short(padded: &[u8], numbers: &mut [u32]) -> Option<()> {
     let (c, d) = rest.split_at_mut(counts[2]);
     let [mut at_a, mut at_b, mut at_c, mut at_d, _] = at;
     let mut long = 0;
-    let (a_pairs, b_pairs, c_pairs, d_pairs) = (a.as_chunks_mut().0, b.as_chunks_mut().0, c.as_chunks_mut().0, d.as_chunks_mut().0);
+    let (a_pairs, b_pairs, c_pairs, d_pairs) =
+        (a.as_chunks_mut().0, b.as_chunks_mut().0, c.as_chunks_mut().0, d.as_chunks_mut().0);
     let mut together = 0;
     for (((a, b), c), d) in a_pairs.iter_mut().zip(b_pairs).zip(c_pairs).zip(d_pairs) {
         (*a, at_a) = pair(padded, at_a, &mut long)?;
@@ -56,7 +60,10 @@ pub fn value(bytes: u32) -> u32 {
 /// How many numbers end in these bytes.
 fn count(bytes: &[u8]) -> usize {
     // Sums of a byte each, which vectors are made of.
-    bytes.chunks(128).map(|some| usize::from(some.iter().map(|byte| byte >> 7 ^ 1).sum::<u8>())).sum()
+    bytes
+        .chunks(128)
+        .map(|some| usize::from(some.iter().map(|byte| byte >> 7 ^ 1).sum::<u8>()))
+        .sum()
 }
 
 /// Two numbers' bytes, each as one number, and where the next begins. What is beyond four bytes of either is left in `long`.

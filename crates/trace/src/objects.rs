@@ -7,7 +7,9 @@
 //! An object's number is that of its birth among all births: 0, 1, 2, and so on. It is never given again.
 
 use crate::accesses::{CacheModel, Clock};
-use crate::file::{BlockWriter, Blocks, Compressor, Decoder, End, Entry, PADDING, PLAIN_MAX, Source};
+use crate::file::{
+    BlockWriter, Blocks, Compressor, Decoder, End, Entry, PADDING, PLAIN_MAX, Source,
+};
 use crate::framing::{ReadError, put, take, unzigzag, zigzag};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -119,7 +121,11 @@ impl Before {
     fn encode(&mut self, event: Event, out: &mut Vec<u8>) {
         match event {
             Event::Access { object, offset, written } => {
-                put(out, zigzag(i64::from(object) - i64::from(self.object)) << 2 | if written { WRITE } else { READ });
+                put(
+                    out,
+                    zigzag(i64::from(object) - i64::from(self.object)) << 2
+                        | if written { WRITE } else { READ },
+                );
                 put(out, offset);
                 self.object = object;
             }
@@ -164,7 +170,9 @@ impl Before {
         let first = take(bytes)?;
         Some(match first & 3 {
             BORN => {
-                let context = u32::try_from(take(bytes)?).ok().filter(|context| (*context as usize) < contexts)?;
+                let context = u32::try_from(take(bytes)?)
+                    .ok()
+                    .filter(|context| (*context as usize) < contexts)?;
                 self.address = self.address.wrapping_add(unzigzag(take(bytes)?) as u64);
                 let clock = self.told_clock(bytes)?;
                 self.object = self.born;
@@ -172,12 +180,23 @@ impl Before {
                 Event::Born { address: self.address, bytes: first >> 2, context, clock }
             }
             OTHER => match first >> 2 {
-                DIED => Event::Died { object: self.named(take(bytes)?)?, clock: self.told_clock(bytes)? },
-                RESIZED => Event::Resized { object: self.named(take(bytes)?)?, bytes: take(bytes)?, clock: self.told_clock(bytes)? },
+                DIED => Event::Died {
+                    object: self.named(take(bytes)?)?,
+                    clock: self.told_clock(bytes)?,
+                },
+                RESIZED => Event::Resized {
+                    object: self.named(take(bytes)?)?,
+                    bytes: take(bytes)?,
+                    clock: self.told_clock(bytes)?,
+                },
                 COUNTING => Event::Counting { clock: self.told_clock(bytes)? },
                 _ => return None,
             },
-            kind => Event::Access { object: self.named(first >> 2)?, offset: take(bytes)?, written: kind == WRITE },
+            kind => Event::Access {
+                object: self.named(first >> 2)?,
+                offset: take(bytes)?,
+                written: kind == WRITE,
+            },
         })
     }
 
@@ -232,7 +251,9 @@ impl Writer {
     /// Names the next context: its return addresses, the innermost first.
     pub fn name_context(&mut self, mut frames: Vec<String>) {
         frames.truncate(FRAMES_MAX);
-        let short = |frame: String| if frame.len() > NAME_MAX { frame.chars().take(NAME_MAX / 4).collect() } else { frame };
+        let short = |frame: String| {
+            if frame.len() > NAME_MAX { frame.chars().take(NAME_MAX / 4).collect() } else { frame }
+        };
         self.new_contexts.push(frames.into_iter().map(short).collect());
     }
 
@@ -285,7 +306,12 @@ impl Writer {
             self.contexts += count;
         }
         drop(contexts);
-        blocks.push((EVENTS, self.compressor.contents(self.start, self.count, &self.events)?, self.start, self.count));
+        blocks.push((
+            EVENTS,
+            self.compressor.contents(self.start, self.count, &self.events)?,
+            self.start,
+            self.count,
+        ));
         if self.file.append(&blocks)? {
             self.end.records += u64::from(self.count);
         } else {
@@ -336,7 +362,8 @@ impl<S: Source> Reader<S> {
     /// As [`Reader::open`].
     pub fn of(source: S) -> Result<Reader<S>, ReadError> {
         let mut blocks = Blocks::open(source, &MAGIC)?;
-        let header: Header = serde_json::from_slice(&blocks.header).map_err(|error| ReadError::Header(error.to_string()))?;
+        let header: Header = serde_json::from_slice(&blocks.header)
+            .map_err(|error| ReadError::Header(error.to_string()))?;
         let mut decoder = Decoder::new();
         let (mut contexts, mut events) = (Vec::new(), Vec::new());
         for entry in std::mem::take(&mut blocks.entries) {
@@ -396,7 +423,12 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn decode(&self, number: usize, decoder: &mut Decoder, events: &mut Vec<Event>) -> Result<u32, String> {
+    pub fn decode(
+        &self,
+        number: usize,
+        decoder: &mut Decoder,
+        events: &mut Vec<Event>,
+    ) -> Result<u32, String> {
         let entry = &self.events[number];
         let wrong = || "a block of events cannot be understood".to_owned();
         if entry.count as usize > BLOCK_EVENTS {
@@ -407,7 +439,10 @@ impl<S: Source> Reader<S> {
         events.clear();
         // No more than there were events before.
         let most: u64 = self.events[..number].iter().map(|entry| u64::from(entry.count)).sum();
-        let born = take(&mut bytes).filter(|born| *born <= most).and_then(|born| u32::try_from(born).ok()).ok_or_else(wrong)?;
+        let born = take(&mut bytes)
+            .filter(|born| *born <= most)
+            .and_then(|born| u32::try_from(born).ok())
+            .ok_or_else(wrong)?;
         let mut before = Before { born, clock: entry.start, ..Before::default() };
         for _ in 0..entry.count {
             events.push(before.decode(&mut bytes, self.contexts.len()).ok_or_else(wrong)?);
@@ -469,7 +504,9 @@ mod tests {
         let (mut contexts, mut clock) = (0, 0);
         for (at, event) in events.iter().enumerate() {
             if let Event::Born { context, .. } = event {
-                (contexts..=*context).for_each(|context| writer.name_context(vec![format!("a+{context}"); context as usize % 5]));
+                (contexts..=*context).for_each(|context| {
+                    writer.name_context(vec![format!("a+{context}"); context as usize % 5])
+                });
                 contexts = contexts.max(context + 1);
             }
             clock = clock_of(event).unwrap_or(clock);
@@ -484,9 +521,10 @@ mod tests {
 
     fn clock_of(event: &Event) -> Option<u64> {
         match event {
-            Event::Born { clock, .. } | Event::Died { clock, .. } | Event::Resized { clock, .. } | Event::Counting { clock } => {
-                Some(*clock)
-            }
+            Event::Born { clock, .. }
+            | Event::Died { clock, .. }
+            | Event::Resized { clock, .. }
+            | Event::Counting { clock } => Some(*clock),
             Event::Access { .. } => None,
         }
     }
@@ -509,24 +547,37 @@ mod tests {
 
     /// Ones that can be: who goes or is accessed was born.
     fn events() -> impl Strategy<Value = Vec<Event>> {
-        prop::collection::vec((0u8..6, any::<u32>(), 0u64..1 << 40, 0u64..1000), 0..300).prop_map(|steps| {
-            let (mut born, mut clock) = (0u32, 0);
-            let mut events = Vec::new();
-            for (kind, which, number, later) in steps {
-                clock += later;
-                events.push(match kind {
-                    0 | 1 => {
-                        born += 1;
-                        Event::Born { address: number * 16, bytes: number % 5000, context: which % 20, clock }
-                    }
-                    2 if born > 0 => Event::Died { object: which % born, clock },
-                    3 if born > 0 => Event::Resized { object: which % born, bytes: number, clock },
-                    4 if born > 0 => Event::Access { object: which % born, offset: number, written: which % 3 == 0 },
-                    _ => Event::Counting { clock },
-                });
-            }
-            events
-        })
+        prop::collection::vec((0u8..6, any::<u32>(), 0u64..1 << 40, 0u64..1000), 0..300).prop_map(
+            |steps| {
+                let (mut born, mut clock) = (0u32, 0);
+                let mut events = Vec::new();
+                for (kind, which, number, later) in steps {
+                    clock += later;
+                    events.push(match kind {
+                        0 | 1 => {
+                            born += 1;
+                            Event::Born {
+                                address: number * 16,
+                                bytes: number % 5000,
+                                context: which % 20,
+                                clock,
+                            }
+                        }
+                        2 if born > 0 => Event::Died { object: which % born, clock },
+                        3 if born > 0 => {
+                            Event::Resized { object: which % born, bytes: number, clock }
+                        }
+                        4 if born > 0 => Event::Access {
+                            object: which % born,
+                            offset: number,
+                            written: which % 3 == 0,
+                        },
+                        _ => Event::Counting { clock },
+                    });
+                }
+                events
+            },
+        )
     }
 
     fn some(count: u64) -> Vec<Event> {
@@ -560,11 +611,19 @@ mod tests {
         assert!(bytes.len() < events.len() * 4, "{}", bytes.len());
         assert!(read(&bytes) == (events.clone(), None));
         let reader = Reader::of(&bytes[..]).unwrap();
-        assert_eq!((reader.blocks(), reader.events(), reader.contexts().len(), reader.contexts()[3].len()), (4, 200_000, 8, 3));
+        assert_eq!(
+            (reader.blocks(), reader.events(), reader.contexts().len(), reader.contexts()[3].len()),
+            (4, 200_000, 8, 3)
+        );
         let limit = bytes.len() as u64 / 2;
         let bytes = written(&events, &[], limit);
         let (found, damage) = read(&bytes);
-        assert!(bytes.len() as u64 <= limit && damage.is_none() && !found.is_empty() && found[..] == events[..found.len()]);
+        assert!(
+            bytes.len() as u64 <= limit
+                && damage.is_none()
+                && !found.is_empty()
+                && found[..] == events[..found.len()]
+        );
         assert_eq!(Reader::of(&bytes[..]).unwrap().left_out() + found.len() as u64, 200_000);
     }
 
@@ -576,7 +635,10 @@ mod tests {
         for cut in 0..bytes.len() {
             if Reader::of(&bytes[..cut]).is_ok() {
                 let (found, damage) = read(&bytes[..cut]);
-                assert!(damage.is_some() && found.len() >= most && found[..] == events[..found.len()], "{cut}: {damage:?}");
+                assert!(
+                    damage.is_some() && found.len() >= most && found[..] == events[..found.len()],
+                    "{cut}: {damage:?}"
+                );
                 most = found.len();
             }
         }
@@ -586,7 +648,10 @@ mod tests {
             damaged[at] ^= 1 << (at % 8);
             if Reader::of(&damaged[..]).is_ok() {
                 let (found, damage) = read(&damaged);
-                assert!(damage.is_some() && found[..] == events[..found.len()], "byte {at}: {damage:?}");
+                assert!(
+                    damage.is_some() && found[..] == events[..found.len()],
+                    "byte {at}: {damage:?}"
+                );
             }
         }
     }
@@ -600,14 +665,18 @@ mod tests {
                 let Ok(reader) = Reader::of(damaged) else { return };
                 let (mut decoder, mut events) = (Decoder::new(), Vec::new());
                 for number in 0..reader.blocks() {
-                    let Ok(mut born) = reader.decode(number, &mut decoder, &mut events) else { return };
+                    let Ok(mut born) = reader.decode(number, &mut decoder, &mut events) else {
+                        return;
+                    };
                     for event in &events {
                         match event {
                             Event::Born { context, .. } => {
                                 assert!((*context as usize) < reader.contexts().len());
                                 born += 1;
                             }
-                            Event::Died { object, .. } | Event::Resized { object, .. } | Event::Access { object, .. } => {
+                            Event::Died { object, .. }
+                            | Event::Resized { object, .. }
+                            | Event::Access { object, .. } => {
                                 assert!(*object < born)
                             }
                             Event::Counting { .. } => {}

@@ -37,7 +37,8 @@ pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> io::Result<Exported> 
     let page_bytes = u32::try_from(reader.header.page_bytes).unwrap_or(u32::MAX);
     let mut next = vec![-1i64; reader.pages().len()];
     let (mut decoder, mut records, mut out) = (Decoder::new(), Vec::new(), Vec::new());
-    let mut exported = Exported { records: reader.records(), incomplete: reader.incomplete().map(str::to_owned) };
+    let mut exported =
+        Exported { records: reader.records(), incomplete: reader.incomplete().map(str::to_owned) };
     let mut behind = exported.records;
     let mut end_clock = reader.end_clock();
     to.set_len(behind * RECORD_BYTES as u64)?;
@@ -57,7 +58,9 @@ pub fn export<S: Source>(reader: &Reader<S>, to: &File) -> io::Result<Exported> 
             let page = page_of(*record);
             let then = std::mem::replace(&mut next[page as usize], (first + at as u64 + 1) as i64);
             // Records are at equal distances, as far as is known.
-            let clock = start + (u128::from(end_clock.saturating_sub(start)) * at as u128 / records.len() as u128) as u64;
+            let clock = start
+                + (u128::from(end_clock.saturating_sub(start)) * at as u128 / records.len() as u128)
+                    as u64;
             let out = &mut out[at * RECORD_BYTES..][..RECORD_BYTES];
             out[..4].copy_from_slice(&((clock / unit).min(u32::MAX.into()) as u32).to_le_bytes());
             out[4..12].copy_from_slice(&u64::from(page).to_le_bytes());
@@ -83,22 +86,40 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("out");
         let whole = Exported { records: accesses.len() as u64, incomplete: None };
-        assert_eq!(export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap(), whole);
+        assert_eq!(
+            export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap(),
+            whole
+        );
         records_of(&path)
     }
 
     fn records_of(path: &std::path::Path) -> Vec<(u32, u64, u32, i64)> {
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        let record =
-            |bytes: &[u8]| (number(&bytes[..4]) as u32, number(&bytes[4..12]), number(&bytes[12..16]) as u32, number(&bytes[16..]) as i64);
+        let number =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let record = |bytes: &[u8]| {
+            (
+                number(&bytes[..4]) as u32,
+                number(&bytes[4..12]),
+                number(&bytes[12..16]) as u32,
+                number(&bytes[16..]) as i64,
+            )
+        };
         std::fs::read(path).unwrap().chunks(RECORD_BYTES).map(record).collect()
     }
 
     #[test]
     fn each_record_says_when_its_page_comes_next() {
         let page = |number| (Page { process: 1, number }, false);
-        let found = exported(&[page(70), page(80), page(70), page(70), page(80), page(90)], &[1, 3]);
-        let expected = [(0, 0, 4096, 3), (0, 1, 4096, 5), (0, 0, 4096, 4), (0, 0, 4096, -1), (0, 1, 4096, -1), (0, 2, 4096, -1)];
+        let found =
+            exported(&[page(70), page(80), page(70), page(70), page(80), page(90)], &[1, 3]);
+        let expected = [
+            (0, 0, 4096, 3),
+            (0, 1, 4096, 5),
+            (0, 0, 4096, 4),
+            (0, 0, 4096, -1),
+            (0, 1, 4096, -1),
+            (0, 2, 4096, -1),
+        ];
         assert_eq!(found, expected);
     }
 
@@ -131,8 +152,12 @@ mod tests {
         }
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("out");
-        let found = export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap();
-        assert_eq!(found, Exported { records: 150, incomplete: Some("a block's checksum is wrong".into()) });
+        let found =
+            export(&Reader::of(&bytes[..]).unwrap(), &File::create(&path).unwrap()).unwrap();
+        assert_eq!(
+            found,
+            Exported { records: 150, incomplete: Some("a block's checksum is wrong".into()) }
+        );
         assert_eq!(records_of(&path), exported(&accesses[..150], &[99]));
     }
 }

@@ -72,7 +72,11 @@ impl Object {
         assert_eq!((place.zone(), place.class()), (self.zone, self.class));
         // SAFETY: nobody else writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(object, size_of_class(self.class)) };
-        assert!(bytes.iter().all(|byte| *byte == self.fill), "somebody else wrote to {:#x}", self.address);
+        assert!(
+            bytes.iter().all(|byte| *byte == self.fill),
+            "somebody else wrote to {:#x}",
+            self.address
+        );
         match cache {
             Some(cache) => cache.put(self.zone, self.class, object),
             None => slabs::put(self.zone, &[object]),
@@ -91,10 +95,16 @@ fn soak(seconds: f64, threads: usize) {
         let mut alive = alive.lock().expect("no thread failed");
         let end = object.address + size_of_class(object.class);
         let before = alive.range(..end).next_back();
-        assert!(before.is_none_or(|(_, before)| *before <= object.address), "{:#x} overlaps another object", object.address);
+        assert!(
+            before.is_none_or(|(_, before)| *before <= object.address),
+            "{:#x} overlaps another object",
+            object.address
+        );
         alive.insert(object.address, end);
     };
-    let dies = |object: &Object| assert!(alive.lock().expect("no thread failed").remove(&object.address).is_some());
+    let dies = |object: &Object| {
+        assert!(alive.lock().expect("no thread failed").remove(&object.address).is_some())
+    };
     std::thread::scope(|scope| {
         for number in 0..threads {
             let (shared, born, dies) = (&shared, &born, &dies);
@@ -113,7 +123,8 @@ fn soak(seconds: f64, threads: usize) {
                                 shared.lock().expect("no thread failed").push(given);
                             }
                             10..19 => {
-                                if let Some(object) = shared.lock().expect("no thread failed").pop() {
+                                if let Some(object) = shared.lock().expect("no thread failed").pop()
+                                {
                                     dies(&object);
                                     object.free(Some(own.cache()));
                                 }
@@ -124,8 +135,12 @@ fn soak(seconds: f64, threads: usize) {
                                 object.free(None);
                             }
                             roll if roll < 20 + growth || mine.is_empty() => {
-                                let (zone, class) = (1 + random.below(ZONES) as ZoneId, random.below(classes) as Class);
-                                let object = Object::new(own.cache(), zone, class, random.below(256) as u8);
+                                let (zone, class) = (
+                                    1 + random.below(ZONES) as ZoneId,
+                                    random.below(classes) as Class,
+                                );
+                                let object =
+                                    Object::new(own.cache(), zone, class, random.below(256) as u8);
                                 born(&object);
                                 mine.push(object);
                             }
@@ -155,7 +170,10 @@ fn soak(seconds: f64, threads: usize) {
 
 #[test]
 fn objects_do_not_overlap_and_keep_what_is_written() {
-    let seconds = std::env::var("TERRACE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0);
+    let seconds = std::env::var("TERRACE_SOAK_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(3.0);
     soak(seconds, 4);
 }
 
@@ -169,7 +187,8 @@ fn empty_slabs_serve_other_classes_of_their_kind() {
         // 16, 32, 64 and 128 bytes: of one kind.
         let class = crate::classes::class_of(16 << round);
         let count = 64 * slab_objects(class);
-        let objects: Vec<Object> = (0..count).map(|_| Object::new(own.cache(), 5, class, 1)).collect();
+        let objects: Vec<Object> =
+            (0..count).map(|_| Object::new(own.cache(), 5, class, 1)).collect();
         starts.push(objects.iter().map(|object| object.address).max().expect("there are some"));
         for object in objects {
             object.free(Some(own.cache()));
@@ -185,7 +204,8 @@ fn what_was_freed_without_a_cache_is_found_again() {
     opened();
     let mut own = Own::new();
     let class = crate::classes::class_of(3000);
-    let objects: Vec<Object> = (0..100).map(|fill| Object::new(own.cache(), 1, class, fill)).collect();
+    let objects: Vec<Object> =
+        (0..100).map(|fill| Object::new(own.cache(), 1, class, fill)).collect();
     for object in objects {
         object.free(None);
     }

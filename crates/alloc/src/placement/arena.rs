@@ -57,7 +57,10 @@ impl Arena {
         if self.objects == 0 {
             (self.many, self.few, self.stale) = (None, [0; 3], 0);
         } else if self.many.is_none() {
-            self.few.iter_mut().filter(|few| **few > 0 && !is_there(**few - 1)).for_each(|few| *few = 0);
+            self.few
+                .iter_mut()
+                .filter(|few| **few > 0 && !is_there(**few - 1))
+                .for_each(|few| *few = 0);
             self.stale = 0;
         } else if self.stale as usize * 2 > self.pages().count() {
             let mut pages: Vec<u32> = self.pages().filter(|page| is_there(*page)).collect();
@@ -108,7 +111,8 @@ impl Arenas {
             }
         };
         let arena = self.at(owner)?;
-        *arena = Arena { generation: arena.generation.wrapping_add(1), temperature, ..Arena::default() };
+        *arena =
+            Arena { generation: arena.generation.wrapping_add(1), temperature, ..Arena::default() };
         Some((owner, arena.generation))
     }
 

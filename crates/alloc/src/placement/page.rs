@@ -34,7 +34,11 @@ impl Bits {
     /// How many bits below `at` are set.
     fn below(&self, at: usize) -> usize {
         let whole = self.0[..at / 64].iter().map(|word| word.count_ones() as usize).sum::<usize>();
-        whole + self.0.get(at / 64).map_or(0, |word| (word & ((1 << (at % 64)) - 1)).count_ones() as usize)
+        whole
+            + self
+                .0
+                .get(at / 64)
+                .map_or(0, |word| (word & ((1 << (at % 64)) - 1)).count_ones() as usize)
     }
 
     /// The greatest power of two of bits in a row that are clear, by its exponent; `None` if all are set.
@@ -167,7 +171,13 @@ impl Page {
 
     /// Places an object of so many granules at a multiple of `step`: as near as can be to granule `near`, or at the first place that fits. Returns
     /// where, and whether its owner is new here.
-    pub fn place(&mut self, len: usize, step: usize, near: Option<usize>, owner: Owner) -> Option<(usize, bool)> {
+    pub fn place(
+        &mut self,
+        len: usize,
+        step: usize,
+        near: Option<usize>,
+        owner: Owner,
+    ) -> Option<(usize, bool)> {
         if GRANULES - (self.filled as usize) < len {
             return None;
         }
@@ -182,10 +192,12 @@ impl Page {
             let shared = self.shared.get_or_insert_with(|| Shared::of(sole, objects));
             let known = shared.tenants.iter().position(|tenant| *tenant == owner);
             is_new = known.is_none();
-            let index = known.or_else(|| shared.tenants.iter().position(|tenant| *tenant == VACANT)).unwrap_or_else(|| {
-                shared.tenants.push(VACANT);
-                shared.tenants.len() - 1
-            });
+            let index = known
+                .or_else(|| shared.tenants.iter().position(|tenant| *tenant == VACANT))
+                .unwrap_or_else(|| {
+                    shared.tenants.push(VACANT);
+                    shared.tenants.len() - 1
+                });
             shared.tenants[index] = owner;
             // There are no more tenants than objects, of which a page has 256.
             shared.of.insert(ordinal, index as u8);
@@ -223,13 +235,16 @@ impl Page {
 
     /// Granules of the object that begins at this one, if any does.
     pub fn len_at(&self, at: usize) -> Option<usize> {
-        self.starts.get(at).then(|| self.used.next(at, false).min(self.starts.next(at + 1, true)) - at)
+        self.starts
+            .get(at)
+            .then(|| self.used.next(at, false).min(self.starts.next(at + 1, true)) - at)
     }
 
     /// Owner of the object that begins at a granule, or has it inside.
     pub fn owner_at(&self, at: usize) -> Option<Owner> {
         // The object that begins last up to there: whatever is used behind it belongs to it.
-        let ordinal = self.used.get(at).then(|| self.starts.below(at + 1).checked_sub(1)).flatten()?;
+        let ordinal =
+            self.used.get(at).then(|| self.starts.below(at + 1).checked_sub(1)).flatten()?;
         Some(self.owner_of(ordinal))
     }
 

@@ -17,18 +17,28 @@ pub struct Spans {
 
 impl Spans {
     pub const fn new() -> Self {
-        Spans { fresh: Vec::new(), stale: Vec::new(), by_start: BTreeMap::new(), by_len: BTreeSet::new() }
+        Spans {
+            fresh: Vec::new(),
+            stale: Vec::new(),
+            by_start: BTreeMap::new(),
+            by_len: BTreeSet::new(),
+        }
     }
 
     /// So many pages that follow one another, the first at a multiple of `step`.
     pub fn take(&mut self, len: u32, step: u32) -> Option<u32> {
         for used in [&mut self.fresh, &mut self.stale] {
-            let found = used.iter().rev().take(TRIES).position(|span| span.1 == len && span.0.is_multiple_of(step));
+            let found = used
+                .iter()
+                .rev()
+                .take(TRIES)
+                .position(|span| span.1 == len && span.0.is_multiple_of(step));
             if let Some(from_end) = found {
                 return Some(used.swap_remove(used.len() - 1 - from_end).0);
             }
         }
-        let fits = |(pages, start): &&(u32, u32)| start.next_multiple_of(step) + len <= start + pages;
+        let fits =
+            |(pages, start): &&(u32, u32)| start.next_multiple_of(step) + len <= start + pages;
         // Of this length there is surely an aligned place.
         let sure = self.by_len.range((len.checked_add(step - 1)?, 0)..).next();
         let &(pages, start) = self.by_len.range((len, 0)..).take(TRIES).find(fits).or(sure)?;

@@ -36,7 +36,10 @@ fn neighbours_share_a_page_and_arenas_share_pages() {
         assert!(same_page(first, key) && same_page(first, value));
         assert_eq!([first, key, value + 99].map(arena_at), [*arena; 3]);
         pages.insert(first / PAGE);
-        assert_eq!(query(*arena), Some(ArenaFigures { objects: 3, bytes: 48 + 32 + 112, pages: 1 }));
+        assert_eq!(
+            query(*arena),
+            Some(ArenaFigures { objects: 3, bytes: 48 + 32 + 112, pages: 1 })
+        );
     }
     // 192 bytes each: no page for each of them, and yet none is so full that nothing could be added.
     assert!((640 * 192 / PAGE..=64).contains(&pages.len()), "{} pages", pages.len());
@@ -88,7 +91,9 @@ fn hot_and_cold_lie_apart() {
     let region = |object: usize| object / zone::REGION;
     let (hot, cold) = (object(Placement::Hot, 100), object(Placement::Cold, 100));
     let (mild, beside) = (object(Placement::NextTo(0), 100), object(Placement::NextTo(hot), 100));
-    assert!(region(hot) != region(cold) && region(hot) != region(mild) && region(cold) != region(mild));
+    assert!(
+        region(hot) != region(cold) && region(hot) != region(mild) && region(cold) != region(mild)
+    );
     assert_eq!(temperature_of(number_of(beside)), HOT);
     let of_cold = create(3, 0);
     assert_eq!(temperature_of(number_of(object(Placement::Arena(of_cold), 5000))), COLD);
@@ -113,7 +118,9 @@ fn sizes_and_alignments() {
     let figures = query(own).expect("it is there");
     assert_eq!(figures.objects, 77);
     assert!(destroy(own));
-    for (bytes, align) in [(usize::MAX, 16), (1 << 60, 16), (OBJECT_MAX + 1, 16), (16, 3), (16, 0), (16, 1 << 30)] {
+    for (bytes, align) in
+        [(usize::MAX, 16), (1 << 60, 16), (OBJECT_MAX + 1, 16), (16, 3), (16, 0), (16, 1 << 30)]
+    {
         assert_eq!(allocate(Placement::Hot, bytes, align), 0, "{bytes} at {align}");
     }
 }
@@ -168,7 +175,8 @@ fn what_is_free_is_used_again() {
     let own = arena();
     let mut most = 0;
     for round in 0..50 {
-        let objects: Vec<usize> = (0..2000).map(|n| object(Placement::Arena(own), 100 + n % 3000)).collect();
+        let objects: Vec<usize> =
+            (0..2000).map(|n| object(Placement::Arena(own), 100 + n % 3000)).collect();
         objects.into_iter().for_each(|object| terrace_placed_free(object));
         if round % 5 == 0 {
             tidy();
@@ -217,7 +225,9 @@ fn fill(at: usize, bytes: usize, mark: u8) {
 
 fn holds(at: usize, known: &Known) -> bool {
     // SAFETY: a live object.
-    unsafe { std::slice::from_raw_parts(at as *const u8, known.bytes) }.iter().all(|byte| *byte == known.mark)
+    unsafe { std::slice::from_raw_parts(at as *const u8, known.bytes) }
+        .iter()
+        .all(|byte| *byte == known.mark)
 }
 
 proptest! {
@@ -328,7 +338,8 @@ fn threads_share_arenas() {
                         terrace_placed_free(freed);
                     }
                     drop(objects);
-                    let made = object(Placement::Arena(arenas[which]), 32 + (random >> 60) as usize);
+                    let made =
+                        object(Placement::Arena(arenas[which]), 32 + (random >> 60) as usize);
                     fill(made, 32, n as u8);
                     left[which].lock().expect("nobody panicked").push((made, n as u8));
                 }

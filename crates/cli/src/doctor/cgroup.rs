@@ -12,7 +12,8 @@ const NO_LIMIT: u64 = 1 << 62;
 /// One row.
 pub fn rows() -> Vec<Row> {
     let name = "cgroup limit";
-    let texts = read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
+    let texts =
+        read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
     vec![match texts {
         Ok((groups, mounts)) => judge(name, lowest(&groups, &mounts)),
         Err(error) => Row::unreadable(name, "/proc/self/cgroup", &error),
@@ -27,19 +28,27 @@ pub fn lowest_limit() -> Option<(u64, PathBuf)> {
 /// What our group and those around it may still take, for each that has a limit. Clean pages of files that are not in use can
 /// be had back, so they are no use. Where the use cannot be read, there is no room.
 pub fn rooms() -> Vec<Room> {
-    let texts = read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
+    let texts =
+        read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
     texts.map_or_else(
         |_| Vec::new(),
-        |(groups, mounts)| all_limits(&groups, &mounts).iter().map(|(limit, file)| room(*limit, file)).collect(),
+        |(groups, mounts)| {
+            all_limits(&groups, &mounts).iter().map(|(limit, file)| room(*limit, file)).collect()
+        },
     )
 }
 
 fn room(limit: u64, file: &Path) -> Room {
     let version_2 = file.file_name().is_some_and(|name| name == "memory.max");
-    let (used, inactive) = if version_2 { ("memory.current", "inactive_file ") } else { ("memory.usage_in_bytes", "total_inactive_file ") };
+    let (used, inactive) = if version_2 {
+        ("memory.current", "inactive_file ")
+    } else {
+        ("memory.usage_in_bytes", "total_inactive_file ")
+    };
     let number = |name: &str| read(file.with_file_name(name)).ok()?.parse::<u64>().ok();
     let stat = read(file.with_file_name("memory.stat")).unwrap_or_default();
-    let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.parse().ok()).unwrap_or(0);
+    let inactive =
+        stat.lines().find_map(|line| line.strip_prefix(inactive)?.parse().ok()).unwrap_or(0);
     let used = number(used).map_or(limit, |used| used.saturating_sub(inactive));
     Room { total: limit, available: limit.saturating_sub(used) }
 }
@@ -63,7 +72,11 @@ fn lowest(groups: &str, mounts: &str) -> Option<(u64, PathBuf)> {
 }
 
 fn all_limits(groups: &str, mounts: &str) -> Vec<(u64, PathBuf)> {
-    groups.lines().filter_map(|line| file_of(line, mounts)).flat_map(|(mount, group, file)| limits(&mount, &group, file)).collect()
+    groups
+        .lines()
+        .filter_map(|line| file_of(line, mounts))
+        .flat_map(|(mount, group, file)| limits(&mount, &group, file))
+        .collect()
 }
 
 /// For a line of /proc/self/cgroup that is about memory: its mount point, the group's path there, and the limit's file.
@@ -72,7 +85,9 @@ fn file_of(line: &str, mounts: &str) -> Option<(PathBuf, PathBuf, &'static str)>
     let (hierarchy, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
     let (kind, option, file) = match (hierarchy, controllers) {
         ("0", "") => ("cgroup2", None, "memory.max"),
-        (_, controllers) if controllers.split(',').any(|c| c == "memory") => ("cgroup", Some("memory"), "memory.limit_in_bytes"),
+        (_, controllers) if controllers.split(',').any(|c| c == "memory") => {
+            ("cgroup", Some("memory"), "memory.limit_in_bytes")
+        }
         _ => return None,
     };
     let (root, mount) = mounts.lines().find_map(|line| {
@@ -81,7 +96,8 @@ fn file_of(line: &str, mounts: &str) -> Option<(PathBuf, PathBuf, &'static str)>
         let (found_kind, options) = (after.next()?, after.nth(1)?);
         let mut before = before.split(' ').skip(3);
         let place = (before.next()?, before.next()?);
-        (found_kind == kind && option.is_none_or(|wanted| options.split(',').any(|o| o == wanted))).then_some(place)
+        (found_kind == kind && option.is_none_or(|wanted| options.split(',').any(|o| o == wanted)))
+            .then_some(place)
     })?;
     // In a container the mount shows a part of the hierarchy only.
     let group = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
@@ -90,7 +106,10 @@ fn file_of(line: &str, mounts: &str) -> Option<(PathBuf, PathBuf, &'static str)>
 
 fn limits(mount: &Path, group: &Path, file: &str) -> Vec<(u64, PathBuf)> {
     let files = group.ancestors().map(|part| mount.join(part).join(file));
-    files.filter_map(|path| Some((read(&path).ok()?.parse().ok()?, path))).filter(|(limit, _)| *limit < NO_LIMIT).collect()
+    files
+        .filter_map(|path| Some((read(&path).ok()?.parse().ok()?, path)))
+        .filter(|(limit, _)| *limit < NO_LIMIT)
+        .collect()
 }
 
 #[cfg(test)]
@@ -103,15 +122,22 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let at = scratch.path();
         fs::create_dir_all(at.join("a/b")).unwrap();
-        for (file, limit) in [("memory.max", "max"), ("a/memory.max", "1073741824"), ("a/b/memory.max", "max")] {
+        for (file, limit) in
+            [("memory.max", "max"), ("a/memory.max", "1073741824"), ("a/b/memory.max", "max")]
+        {
             fs::write(at.join(file), format!("{limit}\n")).unwrap();
         }
-        let mounts = format!("30 23 0:26 / {} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate", at.display());
+        let mounts =
+            format!("30 23 0:26 / {} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate", at.display());
         assert_eq!(lowest("0::/a/b", &mounts), Some((1 << 30, at.join("a/memory.max"))));
         assert_eq!(room(1 << 30, &at.join("a/memory.max")), Room { total: 1 << 30, available: 0 });
         fs::write(at.join("a/memory.current"), "536870912\n").unwrap();
-        fs::write(at.join("a/memory.stat"), "anon 1\ninactive_file 268435456\nactive_file 7\n").unwrap();
-        assert_eq!(room(1 << 30, &at.join("a/memory.max")), Room { total: 1 << 30, available: 3 << 28 });
+        fs::write(at.join("a/memory.stat"), "anon 1\ninactive_file 268435456\nactive_file 7\n")
+            .unwrap();
+        assert_eq!(
+            room(1 << 30, &at.join("a/memory.max")),
+            Room { total: 1 << 30, available: 3 << 28 }
+        );
         assert_eq!(lowest("0::/", &mounts), None);
         assert_eq!(lowest("0::/a", "nonsense\n"), None);
         fs::write(at.join("a/memory.limit_in_bytes"), "9223372036854771712").unwrap();

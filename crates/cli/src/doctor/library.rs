@@ -6,7 +6,9 @@ use super::{Row, Status};
 pub fn rows() -> Vec<Row> {
     let name = "libterrace.so";
     vec![match crate::library::locate() {
-        Ok(path) => Row::ok(name, path.display().to_string(), "terrace run will preload it").required(),
+        Ok(path) => {
+            Row::ok(name, path.display().to_string(), "terrace run will preload it").required()
+        }
         Err(error) => Row::new(
             name,
             Status::Missing,

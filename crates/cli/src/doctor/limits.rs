@@ -24,7 +24,11 @@ pub fn rows() -> Vec<Row> {
 fn overcommit(mode: &str) -> Row {
     let name = "overcommit";
     match mode {
-        "0" | "1" => Row::ok(name, format!("vm.overcommit_memory={mode}"), "address space can be reserved ahead"),
+        "0" | "1" => Row::ok(
+            name,
+            format!("vm.overcommit_memory={mode}"),
+            "address space can be reserved ahead",
+        ),
         _ => Row::new(
             name,
             Status::Warn,
@@ -39,7 +43,9 @@ fn mappings(count: &str) -> Row {
     let name = "mappings";
     let found = format!("vm.max_map_count={count}");
     match count.parse::<u64>() {
-        Ok(number) if number >= DEFAULT_MAPPINGS => Row::ok(name, found, "enough; large programs may use half of them for registrations"),
+        Ok(number) if number >= DEFAULT_MAPPINGS => {
+            Row::ok(name, found, "enough; large programs may use half of them for registrations")
+        }
         Ok(_) => Row::new(
             name,
             Status::Warn,
@@ -76,7 +82,13 @@ mod tests {
 
     #[test]
     fn only_what_gets_in_the_way_is_a_warning() {
-        assert_eq!([overcommit("0"), overcommit("1"), overcommit("2")].map(|row| row.status), [Status::Ok, Status::Ok, Status::Warn]);
-        assert_eq!([mappings("65530"), mappings("1000"), mappings("x")].map(|row| row.status), [Status::Ok, Status::Warn, Status::Warn]);
+        assert_eq!(
+            [overcommit("0"), overcommit("1"), overcommit("2")].map(|row| row.status),
+            [Status::Ok, Status::Ok, Status::Warn]
+        );
+        assert_eq!(
+            [mappings("65530"), mappings("1000"), mappings("x")].map(|row| row.status),
+            [Status::Ok, Status::Warn, Status::Warn]
+        );
     }
 }

@@ -33,7 +33,10 @@ pub fn room() -> Option<Room> {
 }
 
 fn room_in(text: &str) -> Option<Room> {
-    Some(Room { total: meminfo_bytes(text, "", "MemTotal")?, available: meminfo_bytes(text, "", "MemAvailable")? })
+    Some(Room {
+        total: meminfo_bytes(text, "", "MemTotal")?,
+        available: meminfo_bytes(text, "", "MemAvailable")?,
+    })
 }
 
 fn memory(text: &str) -> Row {
@@ -41,15 +44,23 @@ fn memory(text: &str) -> Row {
     let Some(Room { total, available }) = room_in(text) else {
         return Row::new(name, Status::Warn, "/proc/meminfo is not understood", "not known", "");
     };
-    Row::ok(name, format!("{} in all, {} available", bytes(total), bytes(available)), "a size for --dram can be chosen by these")
+    Row::ok(
+        name,
+        format!("{} in all, {} available", bytes(total), bytes(available)),
+        "a size for --dram can be chosen by these",
+    )
 }
 
 fn huge_pages(text: &str) -> Row {
     let name = "huge pages";
     let mode = chosen(text).unwrap_or(text);
     let consequence = match mode {
-        "always" => "huge pages come unasked, but where memory is managed; there what stays hot gets some with --huge-pages hot",
-        "madvise" => "programs that ask get huge pages; where memory is managed, what stays hot gets some with --huge-pages hot",
+        "always" => {
+            "huge pages come unasked, but where memory is managed; there what stays hot gets some with --huge-pages hot"
+        }
+        "madvise" => {
+            "programs that ask get huge pages; where memory is managed, what stays hot gets some with --huge-pages hot"
+        }
         _ => "all pages are 4 KiB, but for managed memory that stays hot with --huge-pages hot",
     };
     Row::ok(name, format!("transparent huge pages: {mode}"), consequence)
@@ -61,7 +72,8 @@ mod tests {
 
     #[test]
     fn meminfo_is_read_in_bytes() {
-        let row = memory("MemTotal:       25296192 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n");
+        let row =
+            memory("MemTotal:       25296192 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n");
         assert_eq!(row.found, "24.1G in all, 12.0G available");
         assert_eq!(memory("MemTotal: lots\n").status, Status::Warn);
         assert_eq!(huge_pages("always [madvise] never").found, "transparent huge pages: madvise");

@@ -17,20 +17,35 @@ fn judge(nodes: &Nodes) -> Row {
     let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let count = nodes.all.len();
     let plural = if count == 1 { "" } else { "s" };
-    let slow: Vec<u32> = nodes.all.iter().filter(|node| !node.has_cpus).map(|node| node.number).collect();
+    let slow: Vec<u32> =
+        nodes.all.iter().filter(|node| !node.has_cpus).map(|node| node.number).collect();
     let found = if slow.is_empty() {
         format!("{count} node{plural}, with CPUs")
     } else {
         format!("{count} node{plural}; without a CPU: {}", list(&slow))
     };
-    let usable: Vec<u32> = nodes.all.iter().map(|node| node.number).filter(|node| nodes.check(*node).is_ok()).collect();
+    let usable: Vec<u32> = nodes
+        .all
+        .iter()
+        .map(|node| node.number)
+        .filter(|node| nodes.check(*node).is_ok())
+        .collect();
     // Another socket's memory is a tier as well, but seldom what one wants.
     match slow.iter().find(|node| usable.contains(node)) {
-        Some(node) => Row::ok(name, found, format!("far memory can be a tier: --tiers dram,node:{node}")),
+        Some(node) => {
+            Row::ok(name, found, format!("far memory can be a tier: --tiers dram,node:{node}"))
+        }
         None => match slow.first().and_then(|node| nodes.check(*node).err()) {
             Some(problem) => Row::ok(name, found, format!("no tier of far memory: {problem}")),
             None if usable.is_empty() => Row::ok(name, found, "no slower memory to use as a tier"),
-            None => Row::ok(name, found, format!("memory of another socket can be a tier: --tiers dram,node:{}", usable[usable.len() - 1])),
+            None => Row::ok(
+                name,
+                found,
+                format!(
+                    "memory of another socket can be a tier: --tiers dram,node:{}",
+                    usable[usable.len() - 1]
+                ),
+            ),
         },
     }
 }
@@ -52,7 +67,10 @@ mod tests {
         };
         write("node0/cpulist", "0-3\n");
         write("node0/meminfo", "Node 0 MemTotal: 1024 kB\n");
-        assert_eq!((said().found.as_str(), said().consequence.as_str()), ("1 node, with CPUs", "no slower memory to use as a tier"));
+        assert_eq!(
+            (said().found.as_str(), said().consequence.as_str()),
+            ("1 node, with CPUs", "no slower memory to use as a tier")
+        );
         write("node2/cpulist", "\n");
         assert_eq!(said().found, "2 nodes; without a CPU: 2");
         assert!(said().consequence.contains("no memory online"), "{}", said().consequence);

@@ -38,7 +38,11 @@ struct Found {
 pub fn rows() -> Vec<Row> {
     let name = "PAGEMAP_SCAN";
     vec![match (scan_own_stack(), read_own_entry()) {
-        (Ok(()), _) => Row::ok(name, "works: a page known to be present was found", "what is present can be asked cheaply"),
+        (Ok(()), _) => Row::ok(
+            name,
+            "works: a page known to be present was found",
+            "what is present can be asked cheaply",
+        ),
         (Err(error), Ok(())) => Row::new(
             name,
             Status::Warn,
@@ -87,7 +91,11 @@ fn scan_own_stack() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let [first] = std::hint::black_box(found);
-    if count != 1 || first.start != start || first.end != start + page || first.categories != PAGE_IS_PRESENT {
+    if count != 1
+        || first.start != start
+        || first.end != start + page
+        || first.categories != PAGE_IS_PRESENT
+    {
         return Err(io::Error::other("it does not see a page that is present"));
     }
     Ok(())

@@ -18,15 +18,21 @@ fn hardware(devices: &Path, counts: impl Fn(Kind) -> bool) -> Row {
     let name = "access sampling";
     let kinds = Kind::of_machine(devices);
     match kinds.first() {
-        Some(kind) if kinds.iter().any(|kind| counts(*kind)) => {
-            Row::ok(name, kind.name(), "terrace run takes samples from it, for policies that need them or with --sampler")
-        }
-        Some(kind) => {
-            Row::ok(name, format!("{}, which counts nothing here", kind.name()), "little is lost: samples are taken by the clock")
-        }
-        None => {
-            Row::ok(name, "none (no PEBS, no IBS; virtual machines seldom have them)", "little is lost: samples are taken by the clock")
-        }
+        Some(kind) if kinds.iter().any(|kind| counts(*kind)) => Row::ok(
+            name,
+            kind.name(),
+            "terrace run takes samples from it, for policies that need them or with --sampler",
+        ),
+        Some(kind) => Row::ok(
+            name,
+            format!("{}, which counts nothing here", kind.name()),
+            "little is lost: samples are taken by the clock",
+        ),
+        None => Row::ok(
+            name,
+            "none (no PEBS, no IBS; virtual machines seldom have them)",
+            "little is lost: samples are taken by the clock",
+        ),
     }
 }
 
@@ -34,9 +40,11 @@ fn clock(opened: Result<(), OpenError>) -> Row {
     let name = "clock sampling";
     let without = "terrace run learns what is hot from faults alone, and terrace record cannot see what a program touches";
     match opened {
-        Ok(()) if cfg!(target_arch = "x86_64") => {
-            Row::ok(name, "perf events by the clock", "terrace record and terrace run --sampler clock see where programs wait for memory")
-        }
+        Ok(()) if cfg!(target_arch = "x86_64") => Row::ok(
+            name,
+            "perf events by the clock",
+            "terrace record and terrace run --sampler clock see where programs wait for memory",
+        ),
         Ok(()) => Row::new(name, Status::Warn, "not an x86-64 processor", without, ""),
         Err(OpenError::Forbidden(error)) => {
             let remedy = "sysctl kernel.perf_event_paranoid=2, or run as root; or terrace run --sampler timer, which is always allowed, but works by signals that a program may notice";

@@ -25,10 +25,15 @@ pub fn rows() -> Vec<Row> {
 
 fn swap(swaps: &str) -> Row {
     let name = "swap";
-    let all: Vec<String> =
-        swap_devices(swaps).map(|d| format!("{} {} ({} used)", d.path, bytes(d.size_bytes), bytes(d.used_bytes))).collect();
+    let all: Vec<String> = swap_devices(swaps)
+        .map(|d| format!("{} {} ({} used)", d.path, bytes(d.size_bytes), bytes(d.used_bytes)))
+        .collect();
     if all.is_empty() {
-        return Row::ok(name, "none", "the kernel itself moves no anonymous memory out; Terrace's compressed tiers need no swap");
+        return Row::ok(
+            name,
+            "none",
+            "the kernel itself moves no anonymous memory out; Terrace's compressed tiers need no swap",
+        );
     }
     Row::ok(name, all.join(", "), "under pressure the kernel swaps on its own, beside Terrace")
 }
@@ -36,7 +41,12 @@ fn swap(swaps: &str) -> Row {
 /// Whether `--tiers dram,swap` would do anything here.
 fn tier(view: &SwapView) -> Row {
     let name = "swap tier";
-    let room = format!("over {}: {} of {} free", view.name, bytes(view.free_bytes), bytes(view.total_bytes));
+    let room = format!(
+        "over {}: {} of {} free",
+        view.name,
+        bytes(view.free_bytes),
+        bytes(view.total_bytes)
+    );
     let more = "make more swap, or end what uses it";
     match view.kind {
         SwapKind::None => Row::new(
@@ -46,13 +56,23 @@ fn tier(view: &SwapView) -> Row {
             "--tiers dram,swap moves nothing, and --tiers auto uses Terrace's own tiers",
             "only if you want that tier: modprobe zram, zramctl --find --size 4G --algorithm lz4, then mkswap and swapon of the device it names",
         ),
-        _ if view.room_bytes() == 0 => {
-            Row::new(name, Status::Warn, room, "Terrace leaves a quarter of all swap free, so it puts nothing there", more)
-        }
-        SwapKind::Zram => Row::ok(name, room, "--tiers dram,swap puts cold pages there; the kernel brings them back itself"),
-        SwapKind::Zswap => {
-            Row::ok(name, room, "--tiers dram,swap puts cold pages there; what zswap's pool has no room for goes on to the disk")
-        }
+        _ if view.room_bytes() == 0 => Row::new(
+            name,
+            Status::Warn,
+            room,
+            "Terrace leaves a quarter of all swap free, so it puts nothing there",
+            more,
+        ),
+        SwapKind::Zram => Row::ok(
+            name,
+            room,
+            "--tiers dram,swap puts cold pages there; the kernel brings them back itself",
+        ),
+        SwapKind::Zswap => Row::ok(
+            name,
+            room,
+            "--tiers dram,swap puts cold pages there; what zswap's pool has no room for goes on to the disk",
+        ),
         SwapKind::Disk => Row::ok(
             name,
             room,
@@ -66,29 +86,38 @@ fn zram(block: &Path, swaps: &str) -> Row {
     let Ok(entries) = fs::read_dir(block) else {
         return Row::new(name, Status::Warn, "cannot list block devices", "not known", "");
     };
-    let mut found: Vec<String> = entries.flatten().filter_map(|entry| device(&entry.path(), swaps)).collect();
+    let mut found: Vec<String> =
+        entries.flatten().filter_map(|entry| device(&entry.path(), swaps)).collect();
     found.sort();
     if found.is_empty() {
         return Row::ok(name, "no device", "Terrace does not need one");
     }
     let swapped = found.iter().any(|text| text.ends_with("used as swap"));
-    let consequence =
-        if swapped { "under pressure the kernel compresses on its own, beside Terrace" } else { "not used as swap, so it plays no part" };
+    let consequence = if swapped {
+        "under pressure the kernel compresses on its own, beside Terrace"
+    } else {
+        "not used as swap, so it plays no part"
+    };
     Row::ok(name, found.join("; "), consequence)
 }
 
 fn device(directory: &Path, swaps: &str) -> Option<String> {
     let name = directory.file_name()?.to_str()?.to_owned();
     name.strip_prefix("zram")?.parse::<u32>().ok()?;
-    let size: u64 = read(directory.join("disksize")).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let size: u64 =
+        read(directory.join("disksize")).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     if size == 0 {
         return Some(format!("{name} not set up"));
     }
     let algorithms = read(directory.join("comp_algorithm")).unwrap_or_default();
     let algorithm = chosen(&algorithms).unwrap_or("unknown codec");
     // mm_stat: original size, compressed size, memory used in all, …
-    let used = read(directory.join("mm_stat")).ok().and_then(|text| text.split_whitespace().nth(2)?.parse().ok()).unwrap_or(0);
-    let swap = swap_devices(swaps).any(|device| device.path.rsplit('/').next() == Some(name.as_str()));
+    let used = read(directory.join("mm_stat"))
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(2)?.parse().ok())
+        .unwrap_or(0);
+    let swap =
+        swap_devices(swaps).any(|device| device.path.rsplit('/').next() == Some(name.as_str()));
     let word = if swap { "used as swap" } else { "not used as swap" };
     Some(format!("{name} {} {algorithm}, {} of memory, {word}", bytes(size), bytes(used)))
 }
@@ -101,7 +130,8 @@ fn zswap(parameters: &Path) -> Row {
     if enabled != "Y" {
         return Row::ok(name, "off", "Terrace does not need it");
     }
-    let compressor = read(parameters.join("compressor")).unwrap_or_else(|_| "an unknown codec".into());
+    let compressor =
+        read(parameters.join("compressor")).unwrap_or_else(|_| "an unknown codec".into());
     Row::ok(
         name,
         format!("on, {compressor}"),
@@ -113,8 +143,7 @@ fn zswap(parameters: &Path) -> Row {
 mod tests {
     use super::*;
 
-    const SWAPS: &str =
-        "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition\t1048576\t2048\t100\n/my file with blanks file 1024 0 -2\n";
+    const SWAPS: &str = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition\t1048576\t2048\t100\n/my file with blanks file 1024 0 -2\n";
 
     #[test]
     fn swap_devices_are_listed() {
@@ -132,7 +161,10 @@ mod tests {
             memory_bytes: None,
         };
         let row = tier(&view(SwapKind::Zram, 3));
-        assert_eq!((row.status, row.found.as_str()), (Status::Ok, "over /dev/x (lz4): 3.0M of 4.0M free"));
+        assert_eq!(
+            (row.status, row.found.as_str()),
+            (Status::Ok, "over /dev/x (lz4): 3.0M of 4.0M free")
+        );
         assert!(tier(&view(SwapKind::Disk, 4)).consequence.contains("disk"));
         let full = tier(&view(SwapKind::Zswap, 1));
         assert!(full.status == Status::Warn && !full.fix.is_empty());
@@ -142,14 +174,18 @@ mod tests {
     #[test]
     fn zram_tells_its_use() {
         let scratch = tempfile::tempdir().unwrap();
-        for (name, size) in [("zram0", "1073741824"), ("zram1", "0"), ("sda", "5"), ("zramX", "5")] {
+        for (name, size) in [("zram0", "1073741824"), ("zram1", "0"), ("sda", "5"), ("zramX", "5")]
+        {
             let device = scratch.path().join(name);
             fs::create_dir(&device).unwrap();
             fs::write(device.join("disksize"), size).unwrap();
             fs::write(device.join("comp_algorithm"), "lzo [lz4] zstd\n").unwrap();
             fs::write(device.join("mm_stat"), " 8192 100 12288 0 0 0 0 0 0\n").unwrap();
         }
-        assert_eq!(zram(scratch.path(), SWAPS).found, "zram0 1.0G lz4, 12.0K of memory, used as swap; zram1 not set up");
+        assert_eq!(
+            zram(scratch.path(), SWAPS).found,
+            "zram0 1.0G lz4, 12.0K of memory, used as swap; zram1 not set up"
+        );
         assert!(zram(scratch.path(), "").found.contains("not used as swap"));
         assert_eq!(zram(&scratch.path().join("sda"), "").found, "no device");
     }

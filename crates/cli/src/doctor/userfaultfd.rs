@@ -17,8 +17,14 @@ const IOC_MOVE: u64 = 0xC028_AA05; // _IOWR(0xAA, 5, 40 bytes)
 const REGISTER_MODE_MISSING: u64 = 1;
 const USER_MODE_ONLY: i32 = 1;
 /// Features that Terrace asks about, by bit.
-const FEATURES: [(u32, &str); 6] =
-    [(1, "EVENT_FORK"), (2, "EVENT_REMAP"), (3, "EVENT_REMOVE"), (6, "EVENT_UNMAP"), (8, "THREAD_ID"), (15, "WP_ASYNC")];
+const FEATURES: [(u32, &str); 6] = [
+    (1, "EVENT_FORK"),
+    (2, "EVENT_REMAP"),
+    (3, "EVENT_REMOVE"),
+    (6, "EVENT_UNMAP"),
+    (8, "THREAD_ID"),
+    (15, "WP_ASYNC"),
+];
 const FEATURE_MOVE: u64 = 1 << 16;
 /// A move is refused for the moment (EAGAIN, EBUSY) while the kernel itself holds the page; that passes at once.
 const MOVE_TRIES: u32 = 100;
@@ -61,10 +67,15 @@ pub fn rows() -> Vec<Row> {
     // What a seccomp filter would end us for must not be tried here.
     if let Err(problem) = terrace_pager::rehearsal::rehearse(&[], false) {
         let fix = "allow these system calls in the container's seccomp profile, or in SystemCallFilter= of the systemd unit";
-        return vec![Row::new("userfaultfd", Status::Missing, problem, "nothing can be evicted", fix).required()];
+        return vec![
+            Row::new("userfaultfd", Status::Missing, problem, "nothing can be evicted", fix)
+                .required(),
+        ];
     }
     let tried = [Way::SystemCall, Way::Device, Way::UserModeOnly].map(|way| (way, open(way)));
-    let mut rows = vec![access_row(&tried.each_ref().map(|(way, tried)| (*way, tried.as_ref().err().map(ToString::to_string))))];
+    let mut rows = vec![access_row(
+        &tried.each_ref().map(|(way, tried)| (*way, tried.as_ref().err().map(ToString::to_string))),
+    )];
     match tried.into_iter().find_map(|(_, tried)| tried.ok()) {
         Some(descriptor) => {
             let features = handshake(&descriptor);
@@ -102,9 +113,11 @@ fn access_row(tried: &[(Way, Option<String>)]) -> Row {
         Err(_) => "vm.unprivileged_userfaultfd not readable".into(),
     };
     if open(Way::SystemCall) {
-        let device = if open(Way::Device) { "; /dev/userfaultfd too" } else { "; /dev/userfaultfd not" };
+        let device =
+            if open(Way::Device) { "; /dev/userfaultfd too" } else { "; /dev/userfaultfd not" };
         let consequence = "faults of the program and of the kernel on its behalf can be served";
-        return Row::ok(name, format!("opens by the system call{device} ({sysctl})"), consequence).required();
+        return Row::ok(name, format!("opens by the system call{device} ({sysctl})"), consequence)
+            .required();
     }
     if open(Way::Device) {
         return Row::ok(
@@ -116,12 +129,26 @@ fn access_row(tried: &[(Way, Option<String>)]) -> Row {
     }
     let fix = "run as root or with CAP_SYS_PTRACE, or let the user open /dev/userfaultfd (chgrp and chmod 0660, Linux 6.1), or set sysctl vm.unprivileged_userfaultfd=1; in a container, allow userfaultfd in its seccomp profile";
     if open(Way::UserModeOnly) {
-        let consequence = "system calls into evicted memory would fail with EFAULT, so nothing is evicted";
-        return Row::new(name, Status::Missing, format!("opens for user-mode faults only ({sysctl})"), consequence, fix).required();
+        let consequence =
+            "system calls into evicted memory would fail with EFAULT, so nothing is evicted";
+        return Row::new(
+            name,
+            Status::Missing,
+            format!("opens for user-mode faults only ({sysctl})"),
+            consequence,
+            fix,
+        )
+        .required();
     }
     let errors: Vec<&str> = tried.iter().filter_map(|(_, error)| error.as_deref()).collect();
-    Row::new(name, Status::Missing, format!("does not open: {} ({sysctl})", errors.first().unwrap_or(&"")), "nothing can be evicted", fix)
-        .required()
+    Row::new(
+        name,
+        Status::Missing,
+        format!("does not open: {} ({sysctl})", errors.first().unwrap_or(&"")),
+        "nothing can be evicted",
+        fix,
+    )
+    .required()
 }
 
 fn features_row(features: Result<u64, &io::Error>) -> Row {
@@ -139,15 +166,30 @@ fn features_row(features: Result<u64, &io::Error>) -> Row {
             .required();
         }
     };
-    let (present, absent): (Vec<_>, Vec<_>) = FEATURES.iter().partition(|(bit, _)| bits & 1 << bit != 0);
-    let names = |features: Vec<&(u32, &'static str)>| features.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" ");
-    let found = if absent.is_empty() { names(present) } else { format!("{} (not {})", names(present), names(absent)) };
-    Row::ok(name, found, "none of these is needed by this version: the library notices mapping changes by itself")
+    let (present, absent): (Vec<_>, Vec<_>) =
+        FEATURES.iter().partition(|(bit, _)| bits & 1 << bit != 0);
+    let names = |features: Vec<&(u32, &'static str)>| {
+        features.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" ")
+    };
+    let found = if absent.is_empty() {
+        names(present)
+    } else {
+        format!("{} (not {})", names(present), names(absent))
+    };
+    Row::ok(
+        name,
+        found,
+        "none of these is needed by this version: the library notices mapping changes by itself",
+    )
 }
 
 fn move_row(features: Option<u64>, moved: io::Result<()>) -> Row {
     let name = "page moves";
-    let said = if features.is_some_and(|bits| bits & FEATURE_MOVE != 0) { "offered" } else { "not offered" };
+    let said = if features.is_some_and(|bits| bits & FEATURE_MOVE != 0) {
+        "offered"
+    } else {
+        "not offered"
+    };
     match moved {
         Ok(()) => Row::ok(
             name,
@@ -200,16 +242,36 @@ fn try_move(descriptor: &OwnedFd) -> io::Result<()> {
     let page = page_bytes();
     let (source, destination) = (Mapping::new(page)?, Mapping::new(page)?);
     source.write(MARK);
-    let mut register = RegisterArgument { start: destination.address(), length: page as u64, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+    let mut register = RegisterArgument {
+        start: destination.address(),
+        length: page as u64,
+        mode: REGISTER_MODE_MISSING,
+        ioctls: 0,
+    };
     ioctl(descriptor, IOC_REGISTER, &mut register)?;
     let mut tries = 0;
     loop {
-        let mut argument =
-            MoveArgument { destination: destination.address(), source: source.address(), length: page as u64, mode: 0, moved: 0 };
+        let mut argument = MoveArgument {
+            destination: destination.address(),
+            source: source.address(),
+            length: page as u64,
+            mode: 0,
+            moved: 0,
+        };
         match ioctl(descriptor, IOC_MOVE, &mut argument) {
             Ok(()) if argument.moved == page as i64 => break,
-            Ok(()) => return Err(io::Error::other(format!("{} bytes of {page} were moved", argument.moved))),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) && tries < MOVE_TRIES => tries += 1,
+            Ok(()) => {
+                return Err(io::Error::other(format!(
+                    "{} bytes of {page} were moved",
+                    argument.moved
+                )));
+            }
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
+                    && tries < MOVE_TRIES =>
+            {
+                tries += 1
+            }
             Err(error) => return Err(error),
         }
     }
@@ -245,7 +307,8 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize) -> io::Result<Self> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no existing mapping is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -283,7 +346,11 @@ mod tests {
 
     fn access(system_call: bool, device: bool, user_only: bool) -> Row {
         let error = |open: bool| (!open).then(|| "Operation not permitted".to_owned());
-        access_row(&[(Way::SystemCall, error(system_call)), (Way::Device, error(device)), (Way::UserModeOnly, error(user_only))])
+        access_row(&[
+            (Way::SystemCall, error(system_call)),
+            (Way::Device, error(device)),
+            (Way::UserModeOnly, error(user_only)),
+        ])
     }
 
     #[test]
@@ -291,15 +358,23 @@ mod tests {
         assert_eq!(access(true, false, true).status, Status::Ok);
         assert_eq!(access(false, true, true).status, Status::Ok);
         let user_only = access(false, false, true);
-        assert!(user_only.status == Status::Missing && user_only.required && user_only.consequence.contains("EFAULT"));
-        assert!(access(false, false, false).found.starts_with("does not open: Operation not permitted"));
+        assert!(
+            user_only.status == Status::Missing
+                && user_only.required
+                && user_only.consequence.contains("EFAULT")
+        );
+        assert!(
+            access(false, false, false).found.starts_with("does not open: Operation not permitted")
+        );
     }
 
     #[test]
     fn requests_encode_the_size_of_their_argument() {
-        for (request, bytes) in
-            [(IOC_API, size_of::<ApiArgument>()), (IOC_REGISTER, size_of::<RegisterArgument>()), (IOC_MOVE, size_of::<MoveArgument>())]
-        {
+        for (request, bytes) in [
+            (IOC_API, size_of::<ApiArgument>()),
+            (IOC_REGISTER, size_of::<RegisterArgument>()),
+            (IOC_MOVE, size_of::<MoveArgument>()),
+        ] {
             assert_eq!((request >> 16 & 0x3FFF) as usize, bytes);
         }
     }
@@ -307,6 +382,9 @@ mod tests {
     #[test]
     fn a_failed_move_is_missing_whatever_the_features_say() {
         assert_eq!(features_row(Ok(0)).status, Status::Ok);
-        assert_eq!(move_row(Some(FEATURE_MOVE), Err(io::Error::other("x"))).status, Status::Missing);
+        assert_eq!(
+            move_row(Some(FEATURE_MOVE), Err(io::Error::other("x"))).status,
+            Status::Missing
+        );
     }
 }

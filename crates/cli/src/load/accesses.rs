@@ -88,7 +88,11 @@ mod tests {
             let weights: Vec<f64> = (1..=1000).map(|rank| f64::from(rank).powf(-theta)).collect();
             let sum: f64 = weights.iter().sum();
             let expected = weights.iter().map(|weight| weight / sum * draws as f64);
-            let chi_square: f64 = counts.iter().zip(expected).map(|(count, expected)| (*count as f64 - expected).powi(2) / expected).sum();
+            let chi_square: f64 = counts
+                .iter()
+                .zip(expected)
+                .map(|(count, expected)| (*count as f64 - expected).powi(2) / expected)
+                .sum();
             assert!((800.0..1200.0).contains(&chi_square), "theta {theta}: {chi_square}");
         }
     }
@@ -106,8 +110,10 @@ mod tests {
     #[test]
     fn so_many_read_as_were_asked_for() {
         for share in [0.0, 0.9, 1.0] {
-            let gets =
-                Accesses::new(1000, 0.99, share, 3, 1).take(100_000).filter(|operation| matches!(operation, Operation::Get(_))).count();
+            let gets = Accesses::new(1000, 0.99, share, 3, 1)
+                .take(100_000)
+                .filter(|operation| matches!(operation, Operation::Get(_)))
+                .count();
             assert!((gets as f64 / 1e5 - share).abs() < 0.01, "{gets} of 100,000 at {share}");
         }
     }

@@ -71,19 +71,46 @@ impl Client {
     ) -> Result<Self> {
         let poll = Poll::new().context("cannot poll")?;
         let open = |number| -> Result<Connection> {
-            let mut stream = Stream::connect(target)
-                .with_context(|| format!("cannot connect to {target} (connection {}); is a server listening there?", number + 1))?;
-            poll.registry().register(stream.source(), Token(number), Interest::READABLE | Interest::WRITABLE).context("cannot poll")?;
+            let mut stream = Stream::connect(target).with_context(|| {
+                format!(
+                    "cannot connect to {target} (connection {}); is a server listening there?",
+                    number + 1
+                )
+            })?;
+            poll.registry()
+                .register(stream.source(), Token(number), Interest::READABLE | Interest::WRITABLE)
+                .context("cannot poll")?;
             let input = vec![0; INPUT_BYTES.max(2 * (values.bytes() + AROUND_VALUE_BYTES))];
-            Ok(Connection { stream, pending: VecDeque::new(), output: Vec::new(), written: 0, input, come: 0..0 })
+            Ok(Connection {
+                stream,
+                pending: VecDeque::new(),
+                output: Vec::new(),
+                written: 0,
+                input,
+                come: 0..0,
+            })
         };
         let connections = (0..connections).map(open).collect::<Result<_>>()?;
-        Ok(Client { poll, events: Events::with_capacity(EVENTS), connections, protocol, values, ledger, patience, value: Vec::new() })
+        Ok(Client {
+            poll,
+            events: Events::with_capacity(EVENTS),
+            connections,
+            protocol,
+            values,
+            ledger,
+            patience,
+            value: Vec::new(),
+        })
     }
 
     /// Carries out operations, at most `depth` at a time on each connection, until there are no more or it is `until`; then waits for the
     /// replies that are due. What came after `until` is checked and not counted.
-    pub fn run(&mut self, operations: &mut dyn Iterator<Item = Operation>, depth: usize, until: Option<Instant>) -> Result<Tally> {
+    pub fn run(
+        &mut self,
+        operations: &mut dyn Iterator<Item = Operation>,
+        depth: usize,
+        until: Option<Instant>,
+    ) -> Result<Tally> {
         let mut tally = Tally::new();
         let mut operations = operations.fuse();
         let begun = Instant::now();
@@ -107,7 +134,10 @@ impl Client {
                 }
             }
             if heard.elapsed() >= self.patience {
-                bail!("the server has not answered for {:?}; it may be stopped, or too busy: see --patience", self.patience);
+                bail!(
+                    "the server has not answered for {:?}; it may be stopped, or too busy: see --patience",
+                    self.patience
+                );
             }
         }
         let ended = until.map_or_else(Instant::now, |until| until.min(Instant::now()));
@@ -116,7 +146,13 @@ impl Client {
     }
 
     /// Sends what `depth` leaves room for.
-    fn top_up(&mut self, number: usize, depth: usize, operations: &mut dyn Iterator<Item = Operation>, tally: &mut Tally) -> Result<()> {
+    fn top_up(
+        &mut self,
+        number: usize,
+        depth: usize,
+        operations: &mut dyn Iterator<Item = Operation>,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let connection = &mut self.connections[number];
         let sent = Instant::now();
         while connection.pending.len() < depth {
@@ -148,7 +184,9 @@ impl Client {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("cannot write to the server; has it ended?"),
+                Err(error) => {
+                    return Err(error).context("cannot write to the server; has it ended?");
+                }
             }
         }
         connection.output.clear();
@@ -157,17 +195,26 @@ impl Client {
     }
 
     /// Reads all that has come and settles whole replies. Whether there were any.
-    fn take_replies(&mut self, number: usize, until: Option<Instant>, tally: &mut Tally) -> Result<bool> {
+    fn take_replies(
+        &mut self,
+        number: usize,
+        until: Option<Instant>,
+        tally: &mut Tally,
+    ) -> Result<bool> {
         let mut any = false;
         loop {
             let connection = &mut self.connections[number];
             let room = connection.input.len() - connection.come.end;
             let bytes = match connection.stream.read(&mut connection.input[connection.come.end..]) {
-                Ok(0) => bail!("the server closed a connection; has it ended, or does it allow fewer connections?"),
+                Ok(0) => bail!(
+                    "the server closed a connection; has it ended, or does it allow fewer connections?"
+                ),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(any),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error).context("cannot read from the server; has it ended?"),
+                Err(error) => {
+                    return Err(error).context("cannot read from the server; has it ended?");
+                }
             };
             let now = Instant::now();
             let counted = until.is_none_or(|until| now < until);
@@ -182,19 +229,33 @@ impl Client {
     }
 
     /// Settles whole replies, then makes room for the next ones. Whether there were any.
-    fn settle(&mut self, number: usize, now: Instant, counted: bool, tally: &mut Tally) -> Result<bool> {
+    fn settle(
+        &mut self,
+        number: usize,
+        now: Instant,
+        counted: bool,
+        tally: &mut Tally,
+    ) -> Result<bool> {
         let Connection { pending, input, come, .. } = &mut self.connections[number];
         let mut any = false;
         while come.start < come.end {
-            let Some((reply, bytes)) = self.protocol.reply(&input[come.clone()], self.values.bytes())? else { break };
-            let Some(Pending { item, kind, sent }) = pending.pop_front() else { bail!("the server answered what was not asked") };
+            let Some((reply, bytes)) =
+                self.protocol.reply(&input[come.clone()], self.values.bytes())?
+            else {
+                break;
+            };
+            let Some(Pending { item, kind, sent }) = pending.pop_front() else {
+                bail!("the server answered what was not asked")
+            };
             let elapsed = now - sent;
             match (kind, reply) {
                 (Kind::Get { oldest }, Reply::Value(value)) => {
                     let version = self.values.version(item, value);
-                    let right = version.and_then(|version| match self.ledger.may_be(item, oldest, version) {
-                        true => Ok(()),
-                        false => Err(Wrong::Version(version)),
+                    let right = version.and_then(|version| {
+                        match self.ledger.may_be(item, oldest, version) {
+                            true => Ok(()),
+                            false => Err(Wrong::Version(version)),
+                        }
                     });
                     match right {
                         Ok(()) if counted => tally.hit(elapsed),

@@ -103,7 +103,14 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     };
     let ledger = Ledger::new(arguments.items, base);
     let patience = Duration::from_secs_f64(arguments.patience);
-    let mut client = Client::connect(&arguments.target, arguments.connections, arguments.protocol, values, ledger, patience)?;
+    let mut client = Client::connect(
+        &arguments.target,
+        arguments.connections,
+        arguments.protocol,
+        values,
+        ledger,
+        patience,
+    )?;
     let mut right = true;
     if filled {
         let tally = client.run(&mut (0..arguments.items).map(Operation::Set), FILL_DEPTH, None)?;
@@ -111,13 +118,20 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         outcome.fill = Some(tally.figures());
     }
     if right && arguments.phase != Phase::Fill {
-        let mut accesses = Accesses::new(arguments.items, arguments.theta, arguments.get_share, arguments.seed, arguments.order);
+        let mut accesses = Accesses::new(
+            arguments.items,
+            arguments.theta,
+            arguments.get_share,
+            arguments.seed,
+            arguments.order,
+        );
         if arguments.clustered {
             accesses = accesses.clustered();
         }
         let warm_up = Duration::from_secs_f64(arguments.warm_up);
         if !warm_up.is_zero() {
-            let tally = client.run(&mut accesses, arguments.depth, Some(Instant::now() + warm_up))?;
+            let tally =
+                client.run(&mut accesses, arguments.depth, Some(Instant::now() + warm_up))?;
             right &= tally.is_right();
         }
         // Those that were not carried out any more are few: one for each request on the way.
@@ -129,8 +143,16 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         });
         let cpu_before = terrace_pager::sys::thread_cpu_ns();
         let tally = match arguments.operations {
-            Some(operations) => client.run(&mut accesses.by_ref().take(operations as usize), arguments.depth, None)?,
-            None => client.run(&mut accesses, arguments.depth, Some(Instant::now() + Duration::from_secs_f64(arguments.seconds)))?,
+            Some(operations) => client.run(
+                &mut accesses.by_ref().take(operations as usize),
+                arguments.depth,
+                None,
+            )?,
+            None => client.run(
+                &mut accesses,
+                arguments.depth,
+                Some(Instant::now() + Duration::from_secs_f64(arguments.seconds)),
+            )?,
         };
         let cpu_s = (terrace_pager::sys::thread_cpu_ns() - cpu_before) as f64 / 1e9;
         right &= tally.is_right();
@@ -150,7 +172,10 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     if right {
         return Ok(0);
     }
-    let trouble = [&outcome.fill, &outcome.run].into_iter().flatten().find_map(|figures| figures.first_trouble.as_deref());
+    let trouble = [&outcome.fill, &outcome.run]
+        .into_iter()
+        .flatten()
+        .find_map(|figures| figures.first_trouble.as_deref());
     say(&format!(
         "the server did not answer as it should have: {}. Give it more memory, or fill it with the same --items, --value-bytes and --seed",
         trouble.unwrap_or("during the warm-up")
@@ -160,13 +185,16 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
 
 /// Opened before the work: whoever asked for it wants it.
 fn truth_file(path: Option<&Path>) -> Result<Option<File>> {
-    path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display()))).transpose()
+    path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+        .transpose()
 }
 
 /// All of it, or an error.
 fn write_truth(file: File, truth: &impl Serialize) -> Result<()> {
     let mut writer = BufWriter::new(file);
-    let written = serde_json::to_writer(&mut writer, truth).map_err(io::Error::from).and_then(|()| writer.flush());
+    let written = serde_json::to_writer(&mut writer, truth)
+        .map_err(io::Error::from)
+        .and_then(|()| writer.flush());
     written.context("cannot write the truth (--truth)")
 }
 

@@ -40,7 +40,9 @@ pub enum Malformed {
         line: String,
     },
     /// Too much.
-    #[error("the server announces a value of {0} bytes, longer than any that was asked for; fill it with the same --value-bytes first")]
+    #[error(
+        "the server announces a value of {0} bytes, longer than any that was asked for; fill it with the same --value-bytes first"
+    )]
     Length(u64),
 }
 
@@ -95,13 +97,18 @@ impl Protocol {
                 b"END" => Ok(Some((Reply::Missing, after))),
                 b"STORED" => Ok(Some((Reply::Stored, after))),
                 b"ERROR" | b"NOT_STORED" => Ok(Some((Reply::Refused(line), after))),
-                _ if line.starts_with(b"SERVER_ERROR ") || line.starts_with(b"CLIENT_ERROR ") => Ok(Some((Reply::Refused(line), after))),
+                _ if line.starts_with(b"SERVER_ERROR ") || line.starts_with(b"CLIENT_ERROR ") => {
+                    Ok(Some((Reply::Refused(line), after)))
+                }
                 _ => {
                     // VALUE key flags bytes
                     let mut words = line.split(|byte| *byte == b' ');
-                    let (kind, _key, flags, bytes, end) = (words.next(), words.next(), words.next(), words.next(), words.next());
+                    let (kind, _key, flags, bytes, end) =
+                        (words.next(), words.next(), words.next(), words.next(), words.next());
                     match (kind, flags.and_then(number), bytes.and_then(number), end) {
-                        (Some(b"VALUE"), Some(_), Some(bytes), None) => self.value(input, after, bytes, most, b"\r\nEND\r\n"),
+                        (Some(b"VALUE"), Some(_), Some(bytes), None) => {
+                            self.value(input, after, bytes, most, b"\r\nEND\r\n")
+                        }
                         _ => malformed(),
                     }
                 }
@@ -128,14 +135,18 @@ impl Protocol {
         most: usize,
         tail: &[u8],
     ) -> Result<Option<(Reply<'a>, usize)>, Malformed> {
-        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most).ok_or(Malformed::Length(bytes))?;
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes <= most)
+            .ok_or(Malformed::Length(bytes))?;
         let rest = &input[start..];
         let come = rest.get(bytes..).unwrap_or_default();
         let come = &come[..come.len().min(tail.len())];
         if !tail.starts_with(come) {
             return Err(self.malformed(come));
         }
-        Ok((come.len() == tail.len()).then(|| (Reply::Value(&rest[..bytes]), start + bytes + tail.len())))
+        Ok((come.len() == tail.len())
+            .then(|| (Reply::Value(&rest[..bytes]), start + bytes + tail.len())))
     }
 
     /// The first line, without its end; `None` if that has not come yet.
@@ -149,7 +160,10 @@ impl Protocol {
     }
 
     fn malformed(self, line: &[u8]) -> Malformed {
-        Malformed::Line { protocol: self.name(), line: String::from_utf8_lossy(&line[..line.len().min(LINE_SHOWN)]).into_owned() }
+        Malformed::Line {
+            protocol: self.name(),
+            line: String::from_utf8_lossy(&line[..line.len().min(LINE_SHOWN)]).into_owned(),
+        }
     }
 }
 
@@ -181,12 +195,15 @@ mod tests {
     fn written(protocol: Protocol, reply: Reply<'_>) -> Vec<u8> {
         match (protocol, reply) {
             (Protocol::Memcached, Reply::Value(value)) => {
-                [format!("VALUE key-1 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat()
+                [format!("VALUE key-1 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"]
+                    .concat()
             }
             (Protocol::Memcached, Reply::Missing) => b"END\r\n".to_vec(),
             (Protocol::Memcached, Reply::Stored) => b"STORED\r\n".to_vec(),
             (Protocol::Memcached, Reply::Refused(why)) => [why, b"\r\n"].concat(),
-            (Protocol::Redis, Reply::Value(value)) => [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat(),
+            (Protocol::Redis, Reply::Value(value)) => {
+                [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+            }
             (Protocol::Redis, Reply::Missing) => b"$-1\r\n".to_vec(),
             (Protocol::Redis, Reply::Stored) => b"+OK\r\n".to_vec(),
             (Protocol::Redis, Reply::Refused(why)) => [b"-", why, b"\r\n"].concat(),
@@ -194,7 +211,12 @@ mod tests {
     }
 
     fn replies(value: &[u8]) -> [Reply<'_>; 4] {
-        [Reply::Value(value), Reply::Missing, Reply::Stored, Reply::Refused(b"SERVER_ERROR out of memory storing object")]
+        [
+            Reply::Value(value),
+            Reply::Missing,
+            Reply::Stored,
+            Reply::Refused(b"SERVER_ERROR out of memory storing object"),
+        ]
     }
 
     #[test]
@@ -205,9 +227,18 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(made(&|out| Protocol::Memcached.get(b"k", out)), "before,get k\r\n");
-        assert_eq!(made(&|out| Protocol::Memcached.set(b"k", b"abc", out)), "before,set k 0 0 3\r\nabc\r\n");
-        assert_eq!(made(&|out| Protocol::Redis.get(b"k", out)), "before,*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
-        assert_eq!(made(&|out| Protocol::Redis.set(b"k", b"abc", out)), "before,*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\nabc\r\n");
+        assert_eq!(
+            made(&|out| Protocol::Memcached.set(b"k", b"abc", out)),
+            "before,set k 0 0 3\r\nabc\r\n"
+        );
+        assert_eq!(
+            made(&|out| Protocol::Redis.get(b"k", out)),
+            "before,*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
+        );
+        assert_eq!(
+            made(&|out| Protocol::Redis.set(b"k", b"abc", out)),
+            "before,*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\nabc\r\n"
+        );
     }
 
     #[test]
@@ -219,7 +250,11 @@ mod tests {
                 let mut bytes = written(protocol, reply);
                 let whole = bytes.len();
                 for torn in 0..whole {
-                    assert_eq!(protocol.reply(&bytes[..torn], MOST), Ok(None), "{protocol:?} {reply:?} {torn}");
+                    assert_eq!(
+                        protocol.reply(&bytes[..torn], MOST),
+                        Ok(None),
+                        "{protocol:?} {reply:?} {torn}"
+                    );
                 }
                 assert_eq!(protocol.reply(&bytes, MOST), Ok(Some((reply, whole))));
                 bytes.extend_from_slice(b"next");
@@ -230,7 +265,8 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_said() {
-        let wrong = |protocol: Protocol, text: &str| protocol.reply(text.as_bytes(), MOST).unwrap_err();
+        let wrong =
+            |protocol: Protocol, text: &str| protocol.reply(text.as_bytes(), MOST).unwrap_err();
         let lines = [
             "\r\n",
             "VALUE k 0\r\n",
@@ -244,13 +280,30 @@ mod tests {
         for line in lines {
             assert!(matches!(wrong(Protocol::Memcached, line), Malformed::Line { .. }), "{line}");
         }
-        let lines = ["\r\n", "$\r\n", "$-2\r\n", "$x\r\n", ":1\r\n", "*1\r\n", "+PONG\r\n", "STORED\r\n", "$2\r\nabcd"];
+        let lines = [
+            "\r\n",
+            "$\r\n",
+            "$-2\r\n",
+            "$x\r\n",
+            ":1\r\n",
+            "*1\r\n",
+            "+PONG\r\n",
+            "STORED\r\n",
+            "$2\r\nabcd",
+        ];
         for line in lines {
             assert!(matches!(wrong(Protocol::Redis, line), Malformed::Line { .. }), "{line}");
         }
         assert_eq!(wrong(Protocol::Redis, "$1001\r\n"), Malformed::Length(1001));
-        assert_eq!(wrong(Protocol::Memcached, "VALUE k 0 18446744073709551615\r\n"), Malformed::Length(u64::MAX));
-        assert!(wrong(Protocol::Memcached, "HTTP/1.1 400 Bad Request\r\n").to_string().contains("is --protocol right?"));
+        assert_eq!(
+            wrong(Protocol::Memcached, "VALUE k 0 18446744073709551615\r\n"),
+            Malformed::Length(u64::MAX)
+        );
+        assert!(
+            wrong(Protocol::Memcached, "HTTP/1.1 400 Bad Request\r\n")
+                .to_string()
+                .contains("is --protocol right?")
+        );
     }
 
     #[test]

@@ -134,11 +134,18 @@ impl Tally {
     /// The server refused.
     pub fn refused(&mut self, item: u64, why: &[u8]) {
         self.refused += 1;
-        self.trouble(item, &format!("the server says: {}", String::from_utf8_lossy(why).replace(char::is_control, "\u{fffd}")));
+        self.trouble(
+            item,
+            &format!(
+                "the server says: {}",
+                String::from_utf8_lossy(why).replace(char::is_control, "\u{fffd}")
+            ),
+        );
     }
 
     fn trouble(&mut self, item: u64, what: &str) {
-        self.first_trouble.get_or_insert_with(|| format!("{}: {what}", String::from_utf8_lossy(&key(item))));
+        self.first_trouble
+            .get_or_insert_with(|| format!("{}: {what}", String::from_utf8_lossy(&key(item))));
     }
 
     /// Whether every request was answered with what it should have been.
@@ -183,9 +190,17 @@ mod tests {
         tally.set_elapsed(Duration::from_secs(2));
         let figures = tally.figures();
         assert!(tally.is_right());
-        assert_eq!((figures.operations, figures.hits, figures.sets, figures.ops_per_s), (1001, 1000, 1, 500.5));
+        assert_eq!(
+            (figures.operations, figures.hits, figures.sets, figures.ops_per_s),
+            (1001, 1000, 1, 500.5)
+        );
         let gets = figures.get_us.unwrap();
-        assert!((gets.p50 - 500.0).abs() < 1.0 && (gets.p99 - 990.0).abs() < 1.0 && (gets.max - 1000.0).abs() < 1.0, "{gets:?}");
+        assert!(
+            (gets.p50 - 500.0).abs() < 1.0
+                && (gets.p99 - 990.0).abs() < 1.0
+                && (gets.max - 1000.0).abs() < 1.0,
+            "{gets:?}"
+        );
         assert!((figures.all_us.unwrap().max - 5000.0).abs() < 5.0);
         assert_eq!(Tally::new().figures().get_us, None);
     }
@@ -196,7 +211,10 @@ mod tests {
         tally.refused(3, b"out of \x1b memory");
         tally.miss(4);
         let figures = tally.figures();
-        assert_eq!(figures.first_trouble.as_deref(), Some("key-000000000003: the server says: out of \u{fffd} memory"));
+        assert_eq!(
+            figures.first_trouble.as_deref(),
+            Some("key-000000000003: the server says: out of \u{fffd} memory")
+        );
         assert_eq!((figures.errors, figures.misses, tally.is_right()), (1, 1, false));
     }
 }

@@ -24,7 +24,9 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text)) {
+        if let Some(path) =
+            text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text))
+        {
             return Ok(Target::Unix(path.into()));
         }
         match text.rsplit_once(':') {
@@ -127,7 +129,15 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(target));
         }
-        for text in ["", "localhost", ":11211", "localhost:", "localhost:0", "localhost:65536", "localhost:http"] {
+        for text in [
+            "",
+            "localhost",
+            ":11211",
+            "localhost:",
+            "localhost:0",
+            "localhost:65536",
+            "localhost:http",
+        ] {
             assert!(text.parse::<Target>().unwrap_err().contains("HOST:PORT"), "{text}");
         }
     }

@@ -26,10 +26,12 @@ pub fn text(outcome: &Outcome) -> String {
         outcome.warm_up_s,
         outcome.client_cpu_share.unwrap_or(0.0) * 100.0,
     );
-    text += &format!("{:8}{:>10} {:>9} {:>9} {:>9} {:>9}\n", "", "count", "p50", "p99", "p99.9", "max");
+    text +=
+        &format!("{:8}{:>10} {:>9} {:>9} {:>9} {:>9}\n", "", "count", "p50", "p99", "p99.9", "max");
     for (name, count, times) in [("get", run.hits, run.get_us), ("set", run.sets, run.set_us)] {
         if let Some(Times { p50, p99, p999, max, .. }) = times {
-            let [p50, p99, p999, max] = [p50, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
+            let [p50, p99, p999, max] =
+                [p50, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
             text += &format!("  {name:6}{count:>10} {p50:>9} {p99:>9} {p999:>9} {max:>9}\n");
         }
     }

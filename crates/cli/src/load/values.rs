@@ -38,7 +38,9 @@ pub enum Wrong {
     #[error("a damaged value came back")]
     Damaged,
     /// Older than what was last acknowledged, or one that nobody wrote.
-    #[error("version {0} came back, which was overwritten before it was asked for, or never written")]
+    #[error(
+        "version {0} came back, which was overwritten before it was asked for, or never written"
+    )]
     Version(u64),
 }
 
@@ -82,7 +84,10 @@ impl Values {
         }
         value[self.bytes - 1] = b'}';
         let checksum = checksum(value);
-        write_hexadecimal(&mut value[CHECKSUM_AT..CHECKSUM_AT + CHECKSUM_DIGITS], u64::from(checksum));
+        write_hexadecimal(
+            &mut value[CHECKSUM_AT..CHECKSUM_AT + CHECKSUM_DIGITS],
+            u64::from(checksum),
+        );
     }
 
     /// The version of what came back for an item.
@@ -93,7 +98,9 @@ impl Values {
         if value[KEY_AT..KEY_AT + KEY_BYTES] != key(item) {
             return Err(Wrong::Key);
         }
-        let read = |at: usize, digits: usize| read_hexadecimal(&value[at..at + digits]).ok_or(Wrong::Damaged);
+        let read = |at: usize, digits: usize| {
+            read_hexadecimal(&value[at..at + digits]).ok_or(Wrong::Damaged)
+        };
         if read(CHECKSUM_AT, CHECKSUM_DIGITS)? != u64::from(checksum(value)) {
             return Err(Wrong::Damaged);
         }
@@ -121,7 +128,9 @@ fn write_hexadecimal(field: &mut [u8], mut number: u64) {
 }
 
 fn read_hexadecimal(field: &[u8]) -> Option<u64> {
-    field.iter().try_fold(0, |number, digit| Some(number << 4 | u64::from(char::from(*digit).to_digit(16)?)))
+    field.iter().try_fold(0, |number, digit| {
+        Some(number << 4 | u64::from(char::from(*digit).to_digit(16)?))
+    })
 }
 
 /// Digits that look like chance, the same for the same beginning.
@@ -140,7 +149,8 @@ impl Noise {
             }
             let digit = (bits & 15) as usize;
             // Six of ten digits are a little likelier than the others: nobody minds.
-            *byte = if *byte == b'#' { b"0123456789012345"[digit] } else { b"0123456789abcdef"[digit] };
+            *byte =
+                if *byte == b'#' { b"0123456789012345"[digit] } else { b"0123456789abcdef"[digit] };
             (bits, left) = (bits >> 4, left - 1);
         }
     }
@@ -161,7 +171,10 @@ mod tests {
     fn the_head_is_where_it_is_looked_for() {
         let value = value(LEAST_BYTES, 42, 0xabc);
         let text = String::from_utf8(value).unwrap();
-        assert!(text.starts_with(r#"{"k":"key-000000000042","v":"0000000000000abc","c":""#), "{text}");
+        assert!(
+            text.starts_with(r#"{"k":"key-000000000042","v":"0000000000000abc","c":""#),
+            "{text}"
+        );
         assert_eq!(text.len(), LEAST_BYTES);
         assert_eq!(&HEAD[CHECKSUM_AT..CHECKSUM_AT + CHECKSUM_DIGITS + 2], b"00000000\",");
         assert!(HEAD.len() < LEAST_BYTES);
@@ -179,9 +192,13 @@ mod tests {
     fn pages_of_values_compress_as_json_does() {
         let lz4 = terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4);
         let mut scratch = terrace_tiers::Scratch::new();
-        let text: Vec<u8> = (0..2000).flat_map(|item| value(1000, mixed(item) % 1_000_000, 0)).collect();
+        let text: Vec<u8> =
+            (0..2000).flat_map(|item| value(1000, mixed(item) % 1_000_000, 0)).collect();
         let (pages, _) = text.as_chunks::<4096>();
-        let stored: usize = pages.iter().map(|page| lz4.compress(page, &mut scratch, 4096).map_or(4096, <[u8]>::len)).sum();
+        let stored: usize = pages
+            .iter()
+            .map(|page| lz4.compress(page, &mut scratch, 4096).map_or(4096, <[u8]>::len))
+            .sum();
         let ratio = (pages.len() * 4096) as f64 / stored as f64;
         assert!((2.2..2.4).contains(&ratio), "{ratio}");
     }

@@ -78,7 +78,11 @@ mod tests {
         ledger.end_write(0, true);
         let read = ledger.begin_read(0);
         assert_eq!(read, 101);
-        assert!(!ledger.may_be(0, read, 100) && ledger.may_be(0, read, 101) && !ledger.may_be(0, read, 102));
+        assert!(
+            !ledger.may_be(0, read, 100)
+                && ledger.may_be(0, read, 101)
+                && !ledger.may_be(0, read, 102)
+        );
         assert_eq!(ledger.begin_write(0), 102);
         assert!(ledger.may_be(0, read, 102), "the read may be later than the write");
         assert_eq!(ledger.begin_read(0), 101, "or earlier");
@@ -113,6 +117,9 @@ mod tests {
         assert!(ledger.may_be(0, ledger.begin_read(0), 7) && !ledger.may_be(0, 0, 101));
         ledger.begin_write(0);
         ledger.end_write(0, true);
-        assert!(!ledger.may_be(0, ledger.begin_read(0), 100) && ledger.may_be(0, ledger.begin_read(0), 101));
+        assert!(
+            !ledger.may_be(0, ledger.begin_read(0), 100)
+                && ledger.may_be(0, ledger.begin_read(0), 101)
+        );
     }
 }

@@ -129,13 +129,32 @@ impl Rows {
         Rows { figure, rows: Vec::new() }
     }
 
-    fn push(&mut self, metric: impl Into<String>, paper: Value, ours: Value, unit: &'static str, verdict: Verdict) -> &mut Rows {
+    fn push(
+        &mut self,
+        metric: impl Into<String>,
+        paper: Value,
+        ours: Value,
+        unit: &'static str,
+        verdict: Verdict,
+    ) -> &mut Rows {
         let deviation = match (&paper, &ours) {
-            (Value::Number(paper), Value::Number(ours)) if *paper != 0.0 => Some(ours / paper - 1.0),
+            (Value::Number(paper), Value::Number(ours)) if *paper != 0.0 => {
+                Some(ours / paper - 1.0)
+            }
             _ => None,
         };
         let (metric, reproduced_if, why) = (metric.into(), String::new(), String::new());
-        self.rows.push(Row { figure: self.figure, metric, paper, ours, deviation, unit, verdict, reproduced_if, why });
+        self.rows.push(Row {
+            figure: self.figure,
+            metric,
+            paper,
+            ours,
+            deviation,
+            unit,
+            verdict,
+            reproduced_if,
+            why,
+        });
         self
     }
 
@@ -153,15 +172,35 @@ impl Rows {
     }
 
     /// Two numbers: reproduced if they differ by this share at most.
-    pub fn number(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64, within: f64) -> &mut Rows {
+    pub fn number(
+        &mut self,
+        metric: impl Into<String>,
+        unit: &'static str,
+        paper: f64,
+        ours: f64,
+        within: f64,
+    ) -> &mut Rows {
         let holds = (ours / paper - 1.0).abs() <= within;
         self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(holds));
         self.judged_by(format!("within {} % of it", (within * 100.0).round()))
     }
 
     /// A number of the paper's that is a least value.
-    pub fn at_least(&mut self, metric: impl Into<String>, unit: &'static str, paper: f64, ours: f64) -> &mut Rows {
-        self.push(metric, Value::Number(paper), Value::Number(ours), unit, Verdict::of(ours >= paper)).judged_by("at least as much")
+    pub fn at_least(
+        &mut self,
+        metric: impl Into<String>,
+        unit: &'static str,
+        paper: f64,
+        ours: f64,
+    ) -> &mut Rows {
+        self.push(
+            metric,
+            Value::Number(paper),
+            Value::Number(ours),
+            unit,
+            Verdict::of(ours >= paper),
+        )
+        .judged_by("at least as much")
     }
 
     /// A statement, what we have to say about it, and by what that is judged.
@@ -173,12 +212,30 @@ impl Rows {
         reproduced_if: impl Into<String>,
         holds: bool,
     ) -> &mut Rows {
-        self.push(metric, Value::Text(paper.into()), Value::Text(ours.into()), "", Verdict::of(holds)).judged_by(reproduced_if)
+        self.push(
+            metric,
+            Value::Text(paper.into()),
+            Value::Text(ours.into()),
+            "",
+            Verdict::of(holds),
+        )
+        .judged_by(reproduced_if)
     }
 
     /// A claim that this model cannot carry, and why.
-    pub fn unjudged(&mut self, metric: impl Into<String>, paper: impl Into<String>, why: impl Into<String>) {
-        self.push(metric, Value::Text(paper.into()), Value::Text(why.into()), "", Verdict::CannotBeJudged);
+    pub fn unjudged(
+        &mut self,
+        metric: impl Into<String>,
+        paper: impl Into<String>,
+        why: impl Into<String>,
+    ) {
+        self.push(
+            metric,
+            Value::Text(paper.into()),
+            Value::Text(why.into()),
+            "",
+            Verdict::CannotBeJudged,
+        );
     }
 
     /// Numbers side by side which do not mean the same.
@@ -214,17 +271,34 @@ mod tests {
         let rows = rows.done();
         assert!((rows[0].deviation.unwrap() - 0.02).abs() < 1e-12);
         let verdicts: Vec<&str> = rows.iter().map(|row| row.verdict.name()).collect();
-        let expected = ["reproduced", "not reproduced", "reproduced", "not reproduced", "reproduced", "cannot be judged here", "ours only"];
+        let expected = [
+            "reproduced",
+            "not reproduced",
+            "reproduced",
+            "not reproduced",
+            "reproduced",
+            "cannot be judged here",
+            "ours only",
+        ];
         assert_eq!(verdicts, expected);
         let json = serde_json::to_value(&rows).unwrap();
         assert_eq!((json[0]["paper"].as_f64(), json[6]["paper"].is_null()), (Some(100.0), true));
-        assert_eq!((json[5]["deviation"].is_null(), json[5]["verdict"].as_str()), (true, Some("cannot be judged here")));
-        assert_eq!([&json[0]["reproduced_if"], &json[3]["why"]], ["within 3 % of it", "it is another machine"]);
+        assert_eq!(
+            (json[5]["deviation"].is_null(), json[5]["verdict"].as_str()),
+            (true, Some("cannot be judged here"))
+        );
+        assert_eq!(
+            [&json[0]["reproduced_if"], &json[3]["why"]],
+            ["within 3 % of it", "it is another machine"]
+        );
         assert!(json[4].get("why").is_none() && json[6].get("reproduced_if").is_none());
     }
 
     #[test]
     fn three_digits() {
-        assert_eq!([0.0, 166.62, 12.345, 1.2345, 0.01234].map(short), ["0", "167", "12.3", "1.23", "0.012"]);
+        assert_eq!(
+            [0.0, 166.62, 12.345, 1.2345, 0.01234].map(short),
+            ["0", "167", "12.3", "1.23", "0.012"]
+        );
     }
 }

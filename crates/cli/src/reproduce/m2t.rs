@@ -62,12 +62,24 @@ fn long(options: &Options) -> Chains {
 
 /// As usual for a hash table. So many lookups as make 12·10⁹ accesses to memory, of which each has about eight.
 fn short_chains(options: &Options) -> Chains {
-    Chains { keys_a_bucket: 2, lookups: if options.quick { 40_000 } else { 1_200_000 }, real_lookups: 12e9 / 8.0 }
+    Chains {
+        keys_a_bucket: 2,
+        lookups: if options.quick { 40_000 } else { 1_200_000 },
+        real_lookups: 12e9 / 8.0,
+    }
 }
 
-fn make(chains: Chains, theta: f64, options: &Options) -> impl Fn() -> Box<dyn ObjectSource> + Send + Sync + use<> {
-    let config =
-        Config { theta, seed: options.seed, buckets: Buckets::Of(chains.keys_a_bucket), ..Config::new(keys(options), chains.lookups) };
+fn make(
+    chains: Chains,
+    theta: f64,
+    options: &Options,
+) -> impl Fn() -> Box<dyn ObjectSource> + Send + Sync + use<> {
+    let config = Config {
+        theta,
+        seed: options.seed,
+        buckets: Buckets::Of(chains.keys_a_bucket),
+        ..Config::new(keys(options), chains.lookups)
+    };
     move || Box::new(Store::new(config))
 }
 
@@ -116,12 +128,22 @@ fn policies(
         let scale = f64::from(units) / (FOOTPRINT_GB * 512.0);
         (scale, (chains.real_lookups * scale / chains.lookups as f64).max(1.0))
     });
-    let memory = Memory { machine: machine()?, scale, units, stands_for, accesses: all.len() as u64, seed: options.seed };
+    let memory = Memory {
+        machine: machine()?,
+        scale,
+        units,
+        stands_for,
+        accesses: all.len() as u64,
+        seed: options.seed,
+    };
     Ok((memory.run(&mut Kept::new(units, &all), runs)?, (scale, stands_for)))
 }
 
 fn run(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
-    wanted.iter().map(|id| if *id == "m2t-fig3" { figure_3(options) } else { figure_5(options) }).collect()
+    wanted
+        .iter()
+        .map(|id| if *id == "m2t-fig3" { figure_3(options) } else { figure_5(options) })
+        .collect()
 }
 
 const SYSTEMS: [&str; 3] = ["tpp", "nomad", "memtis"];
@@ -151,15 +173,25 @@ fn skew(chains: Chains, theta: f64, options: &Options) -> Result<Skew> {
 
 fn figure_3(options: &Options) -> Result<Figure> {
     let id = "m2t-fig3";
-    let thetas: &[f64] = if options.quick { &[0.25, 0.99, 2.0] } else { &[0.25, 0.5, 0.75, 0.99, 1.25, 1.5, 1.75, 2.0] };
+    let thetas: &[f64] = if options.quick {
+        &[0.25, 0.99, 2.0]
+    } else {
+        &[0.25, 0.5, 0.75, 0.99, 1.25, 1.5, 1.75, 2.0]
+    };
     // At the end the usual chains, where the text has a number.
-    let wanted: Vec<(Chains, f64)> =
-        thetas.iter().map(|theta| (long(options), *theta)).chain([0.25, 0.99, 2.0].map(|theta| (short_chains(options), theta))).collect();
-    let name = |(chains, theta): &(Chains, f64)| format!("{id} θ = {theta}, {} keys a bucket", chains.keys_a_bucket);
+    let wanted: Vec<(Chains, f64)> = thetas
+        .iter()
+        .map(|theta| (long(options), *theta))
+        .chain([0.25, 0.99, 2.0].map(|theta| (short_chains(options), theta)))
+        .collect();
+    let name = |(chains, theta): &(Chains, f64)| {
+        format!("{id} θ = {theta}, {} keys a bucket", chains.keys_a_bucket)
+    };
     let skews = parallel(&wanted, name, |(chains, theta)| skew(*chains, *theta, options))?;
     let (skews, usual_chains) = skews.split_at(thetas.len());
     let at = |theta: f64| skews.iter().find(|skew| skew.theta == theta).context("no such θ");
-    let ratio = |of: fn(&Row) -> u64, skew: &Skew| of(&skew.standard) as f64 / of(&skew.near) as f64;
+    let ratio =
+        |of: fn(&Row) -> u64, skew: &Skew| of(&skew.standard) as f64 / of(&skew.near) as f64;
     let speed = |skew: &Skew| skew.seconds[0] / skew.seconds_near;
     // A lookup's, of the second half of them.
     let each = |misses: u64| misses as f64 * 2.0 / long(options).lookups as f64;
@@ -172,7 +204,8 @@ fn figure_3(options: &Options) -> Result<Figure> {
         short(ratio(|row| row.misses, usual))
     );
     for (paper, skew, all) in [(3.52, low, "3.52 to 3.87"), (2.36, high, "2.36 to 2.65")] {
-        let metric = format!("throughput, M2T over TPP, θ = {} (paper: {all} over all)", skew.theta);
+        let metric =
+            format!("throughput, M2T over TPP, θ = {} (paper: {all} over all)", skew.theta);
         rows.number(metric, "×", paper, speed(skew), 0.2).because(&*lines);
     }
     rows.claim(
@@ -198,7 +231,8 @@ fn figure_3(options: &Options) -> Result<Figure> {
         speed(high) < 0.95 * speed(low),
     )
     .because("with long chains most misses are of keys that are passed, as many whichever key is looked up");
-    for (skew, [tpp, m2t], tlb) in [(low, PAPERS_MISSES[0], 9.25), (usual, PAPERS_MISSES[1], 9.51)] {
+    for (skew, [tpp, m2t], tlb) in [(low, PAPERS_MISSES[0], 9.25), (usual, PAPERS_MISSES[1], 9.51)]
+    {
         let theta = skew.theta;
         let metric = format!("last-level misses a lookup, TPP, θ = {theta} (Table I)");
         if theta == usual.theta {
@@ -209,15 +243,27 @@ fn figure_3(options: &Options) -> Result<Figure> {
                 "its lookups at low skew must pass more keys than those at high skew, as if popular ones came first in their chains",
             );
         }
-        rows.number(format!("last-level misses, TPP over M2T, θ = {theta} (Table I)"), "×", tpp / m2t, ratio(|row| row.misses, skew), 0.2)
-            .because(&*lines);
+        rows.number(
+            format!("last-level misses, TPP over M2T, θ = {theta} (Table I)"),
+            "×",
+            tpp / m2t,
+            ratio(|row| row.misses, skew),
+            0.2,
+        )
+        .because(&*lines);
         rows.number(format!("TLB misses, TPP over M2T, θ = {theta} (Table I)"), "×", tlb, ratio(|row| row.tlb_misses, skew), 0.2).because(
             "the direction and its order of magnitude come from the chains' length; the factor is that of records to a page, and the \
              paper's are larger (109 GB / 85 million = 1.3 KB; here 0.3)",
         );
         let walks = |row: &Row| (row.misses + row.tlb_misses) as f64;
         let walked = walks(&skew.standard) / walks(&skew.near);
-        rows.ours(format!("accesses to memory if each TLB miss is one, standard over NextTo, θ = {theta}"), "×", walked);
+        rows.ours(
+            format!(
+                "accesses to memory if each TLB miss is one, standard over NextTo, θ = {theta}"
+            ),
+            "×",
+            walked,
+        );
     }
     let tlb = [low, usual].map(|skew| ratio(|row| row.tlb_misses, skew));
     rows.claim(
@@ -230,17 +276,41 @@ fn figure_3(options: &Options) -> Result<Figure> {
     .because("chains are too short for it");
     for skew in usual_chains {
         let theta = skew.theta;
-        rows.ours(format!("two keys to a bucket: throughput, M2T over TPP, θ = {theta}"), "×", speed(skew));
-        rows.ours(format!("two keys to a bucket: last-level misses, TPP over M2T, θ = {theta}"), "×", ratio(|row| row.misses, skew));
-        rows.ours(format!("two keys to a bucket: TLB misses, TPP over M2T, θ = {theta}"), "×", ratio(|row| row.tlb_misses, skew));
+        rows.ours(
+            format!("two keys to a bucket: throughput, M2T over TPP, θ = {theta}"),
+            "×",
+            speed(skew),
+        );
+        rows.ours(
+            format!("two keys to a bucket: last-level misses, TPP over M2T, θ = {theta}"),
+            "×",
+            ratio(|row| row.misses, skew),
+        );
+        rows.ours(
+            format!("two keys to a bucket: TLB misses, TPP over M2T, θ = {theta}"),
+            "×",
+            ratio(|row| row.tlb_misses, skew),
+        );
     }
-    rows.unjudged("L1 and L2 misses (Table I)", "2.16× and 3× fewer at θ = 0.25", "the model has one cache of lines");
-    rows.ours("memory, NextTo over standard (pages)", "×", usual.near.pages as f64 / usual.standard.pages as f64);
-    let line = |of: &dyn Fn(&Skew) -> f64| skews.iter().map(|skew| (skew.theta, of(skew))).collect::<Vec<_>>();
+    rows.unjudged(
+        "L1 and L2 misses (Table I)",
+        "2.16× and 3× fewer at θ = 0.25",
+        "the model has one cache of lines",
+    );
+    rows.ours(
+        "memory, NextTo over standard (pages)",
+        "×",
+        usual.near.pages as f64 / usual.standard.pages as f64,
+    );
+    let line = |of: &dyn Fn(&Skew) -> f64| {
+        skews.iter().map(|skew| (skew.theta, of(skew))).collect::<Vec<_>>()
+    };
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = SYSTEMS
         .iter()
         .enumerate()
-        .map(|(number, name)| (format!("M2T over {name}"), line(&|skew| skew.seconds[number] / skew.seconds_near)))
+        .map(|(number, name)| {
+            (format!("M2T over {name}"), line(&|skew| skew.seconds[number] / skew.seconds_near))
+        })
         .collect();
     lines.push(("misses".into(), line(&|skew| ratio(|row| row.misses, skew))));
     lines.push(("TLB misses".into(), line(&|skew| ratio(|row| row.tlb_misses, skew))));
@@ -281,15 +351,20 @@ fn figure_5(options: &Options) -> Result<Figure> {
         let (near, _) = policies(*chains, Kind::Near, theta, &runs, Some(scale), options)?;
         Ok((standard, near, scale.1))
     })?;
-    let [(standard, near, stands_for), (usual_standard, usual_near, _)] = &done[..] else { unreachable!("there are two") };
-    let counts = |done: &[Done]| [done[0].outcome.total.promoted as f64, done[0].outcome.total.demoted as f64];
+    let [(standard, near, stands_for), (usual_standard, usual_near, _)] = &done[..] else {
+        unreachable!("there are two")
+    };
+    let counts = |done: &[Done]| {
+        [done[0].outcome.total.promoted as f64, done[0].outcome.total.demoted as f64]
+    };
     let ([up, down], [near_up, near_down]) = (counts(standard), counts(near));
     let time = |done: &Done| done.outcome.total.time_ns;
     let mut rows = Rows::of(id);
     let fewer = "the factor hangs on how many pages a lookup passes and on how long it runs, and the paper counts pages of 4 KiB, where units of \
                  2 MiB are moved here; the direction is the next row's";
     rows.number("promotions, TPP over M2T", "×", 244.0, up / near_up.max(1.0), 0.2).because(fewer);
-    rows.number("demotions, TPP over M2T", "×", 211.0, down / near_down.max(1.0), 0.2).because(fewer);
+    rows.number("demotions, TPP over M2T", "×", 211.0, down / near_down.max(1.0), 0.2)
+        .because(fewer);
     rows.claim(
         "M2T moves fewer pages",
         "thousands of moves instead of hundreds of thousands",
@@ -317,8 +392,14 @@ fn figure_5(options: &Options) -> Result<Figure> {
     rows.number("NextTo alone over the baseline (Figure 4; 3.86 to 4.14)", "×", 3.86, layout, 0.2)
         .because("as Figure 3's: only last-level misses cost time here, and NextTo has not three times fewer of them");
     let both = gain(&near[1], &near[0]);
-    rows.claim("TPP on top of NextTo (Figure 4)", "+0.05 to +0.41 %", format!("{both:+.2} %"), "within 0.5 % of none", both.abs() <= 0.5)
-        .because("TPP's moves cost more here than they bring");
+    rows.claim(
+        "TPP on top of NextTo (Figure 4)",
+        "+0.05 to +0.41 %",
+        format!("{both:+.2} %"),
+        "within 0.5 % of none",
+        both.abs() <= 0.5,
+    )
+    .because("TPP's moves cost more here than they bring");
     rows.claim(
         "the benefit comes from the layout, not from moving pages",
         "yes",
@@ -331,11 +412,25 @@ fn figure_5(options: &Options) -> Result<Figure> {
         rows.ours(format!("hit rate of TPP, {layout}"), "%", done[0].hit_rate * 100.0);
         rows.ours(format!("hit rate of first touch, {layout}"), "%", done[1].hit_rate * 100.0);
     }
-    let ([usual_up, usual_down], [usual_near_up, usual_near_down]) = (counts(usual_standard), counts(usual_near));
-    rows.ours("two keys to a bucket: promotions, TPP over M2T", "×", usual_up / usual_near_up.max(1.0));
-    rows.ours("two keys to a bucket: demotions, TPP over M2T", "×", usual_down / usual_near_down.max(1.0));
-    rows.ours("two keys to a bucket: NextTo alone over the baseline", "×", time(&usual_standard[1]) / time(&usual_near[1]));
-    let bars = vec![("TPP".to_owned(), vec![up, down]), ("M2T".to_owned(), vec![near_up, near_down])];
+    let ([usual_up, usual_down], [usual_near_up, usual_near_down]) =
+        (counts(usual_standard), counts(usual_near));
+    rows.ours(
+        "two keys to a bucket: promotions, TPP over M2T",
+        "×",
+        usual_up / usual_near_up.max(1.0),
+    );
+    rows.ours(
+        "two keys to a bucket: demotions, TPP over M2T",
+        "×",
+        usual_down / usual_near_down.max(1.0),
+    );
+    rows.ours(
+        "two keys to a bucket: NextTo alone over the baseline",
+        "×",
+        time(&usual_standard[1]) / time(&usual_near[1]),
+    );
+    let bars =
+        vec![("TPP".to_owned(), vec![up, down]), ("M2T".to_owned(), vec![near_up, near_down])];
     Ok(Figure {
         id,
         title: "Promotions and demotions of TPP and M2T",

@@ -52,14 +52,19 @@ pub struct Wanted(Vec<(usize, Vec<&'static str>)>, String);
 pub fn wanted(name: &str) -> Result<Wanted, String> {
     let papers = PAPERS.iter().enumerate().filter_map(|(number, paper)| {
         let whole = name == "all" || name == paper.name;
-        let figures: Vec<&'static str> = paper.figures.iter().copied().filter(|figure| whole || *figure == name).collect();
+        let figures: Vec<&'static str> =
+            paper.figures.iter().copied().filter(|figure| whole || *figure == name).collect();
         (!figures.is_empty()).then_some((number, figures))
     });
     match papers.collect::<Vec<_>>() {
         found if !found.is_empty() => Ok(Wanted(found, name.to_owned())),
         _ => {
-            let names = PAPERS.iter().map(|paper| format!("{} ({})", paper.name, paper.figures.join(", ")));
-            Err(format!("there is no such paper or figure; there are all, {}", names.collect::<Vec<_>>().join(", ")))
+            let names =
+                PAPERS.iter().map(|paper| format!("{} ({})", paper.name, paper.figures.join(", ")));
+            Err(format!(
+                "there is no such paper or figure; there are all, {}",
+                names.collect::<Vec<_>>().join(", ")
+            ))
         }
     }
 }
@@ -68,7 +73,8 @@ pub fn wanted(name: &str) -> Result<Wanted, String> {
 pub fn run(arguments: &ReproduceArguments) -> Result<u8> {
     let options = Options { quick: arguments.quick, seed: arguments.seed };
     let out = &arguments.out;
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+    std::fs::create_dir_all(out)
+        .with_context(|| format!("cannot make the directory {}", out.display()))?;
     let Wanted(wanted, name) = &arguments.name;
     let mut papers = Vec::new();
     for (number, figures) in wanted {
@@ -78,7 +84,11 @@ pub fn run(arguments: &ReproduceArguments) -> Result<u8> {
     }
     // Of each figure, of each paper, and of what was asked for.
     let json = |name: &str, figures: &[&Figure]| {
-        write(out, &format!("{name}.json"), &(json_of(figures.iter().copied(), &options).to_string() + "\n"))
+        write(
+            out,
+            &format!("{name}.json"),
+            &(json_of(figures.iter().copied(), &options).to_string() + "\n"),
+        )
     };
     for (paper, figures) in &papers {
         if paper.figures.len() == figures.len() {
@@ -121,7 +131,11 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 /// Works on all items, as many at a time as there are processors, and says so. The results have the items' order.
-fn parallel<T: Sync, R: Send>(items: &[T], name: impl Fn(&T) -> String + Sync, work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+fn parallel<T: Sync, R: Send>(
+    items: &[T],
+    name: impl Fn(&T) -> String + Sync,
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
@@ -134,10 +148,18 @@ fn parallel<T: Sync, R: Send>(items: &[T], name: impl Fn(&T) -> String + Sync, w
                 } {
                     let result = work(item);
                     *slot.lock().expect("nobody panics with it") = Some(result);
-                    crate::say(&format!("  {} ({} of {})", name(item), done.fetch_add(1, Ordering::Relaxed) + 1, items.len()));
+                    crate::say(&format!(
+                        "  {} ({} of {})",
+                        name(item),
+                        done.fetch_add(1, Ordering::Relaxed) + 1,
+                        items.len()
+                    ));
                 }
             });
         }
     });
-    results.into_iter().map(|slot| slot.into_inner().expect("nobody panics with it").expect("each was worked on")).collect()
+    results
+        .into_iter()
+        .map(|slot| slot.into_inner().expect("nobody panics with it").expect("each was worked on"))
+        .collect()
 }

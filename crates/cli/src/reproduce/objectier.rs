@@ -21,7 +21,8 @@ pub const PAPER: Paper = Paper {
 /// The issue's limit for the four averages.
 const WITHIN: f64 = 0.03;
 /// Of everything that is a sum over the distribution.
-const SLOWER: &str = "the sums are exact, so that the paper's latencies or its objects must have been others";
+const SLOWER: &str =
+    "the sums are exact, so that the paper's latencies or its objects must have been others";
 const SMALL: u64 = 4 << 10;
 const HUGE: u64 = 2 << 20;
 
@@ -55,7 +56,8 @@ fn figure_2a(options: &Options) -> Figure {
     let used = Array::default().utilisation(options.seed);
     let mut rows = Rows::of(id);
     // The obvious thing to try.
-    let twice = Array { accesses: 2.0 * Array::default().accesses, ..Array::default() }.utilisation(options.seed);
+    let twice = Array { accesses: 2.0 * Array::default().accesses, ..Array::default() }
+        .utilisation(options.seed);
     let too_few = format!(
         "5·10⁹ accesses do not reach so much: of the object that ends the hottest fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59 are to \
          be expected, so that 45 % of such objects are ever met. With twice the accesses it is {} scattered, and {} to {} consolidated: \
@@ -64,7 +66,10 @@ fn figure_2a(options: &Options) -> Figure {
         percent(twice.least_hot_consolidated),
         percent(twice.consolidated[0])
     );
-    for (used, heat) in [(used.hottest_scattered, "by expected value"), (used.hottest_scattered_counted, "by sampling")] {
+    for (used, heat) in [
+        (used.hottest_scattered, "by expected value"),
+        (used.hottest_scattered_counted, "by sampling"),
+    ] {
         let metric = format!("page utilisation in the fast tier, scattered, {heat}");
         rows.number(metric, "%", 50.0, used * 100.0, 0.2).because(&*too_few);
     }
@@ -84,14 +89,27 @@ fn figure_2a(options: &Options) -> Figure {
     rows.claim(
         "consolidation fills the fast tier's pages better",
         "yes",
-        format!("{} instead of {}", percent(used.hottest_consolidated), percent(used.hottest_scattered)),
+        format!(
+            "{} instead of {}",
+            percent(used.hottest_consolidated),
+            percent(used.hottest_scattered)
+        ),
         "it is more",
         used.hottest_consolidated > used.hottest_scattered,
     );
     rows.ours("scattered, with twice the accesses", "%", twice.hottest_scattered * 100.0);
-    rows.ours("consolidated, with twice the accesses, of the least used of these pages", "%", twice.least_hot_consolidated * 100.0);
-    let line = |values: &[f64]| values.iter().enumerate().map(|(at, used)| (at as f64 + 0.5, used * 100.0)).collect();
-    let lines = vec![("scattered".to_owned(), line(&used.scattered)), ("consolidated".to_owned(), line(&used.consolidated))];
+    rows.ours(
+        "consolidated, with twice the accesses, of the least used of these pages",
+        "%",
+        twice.least_hot_consolidated * 100.0,
+    );
+    let line = |values: &[f64]| {
+        values.iter().enumerate().map(|(at, used)| (at as f64 + 0.5, used * 100.0)).collect()
+    };
+    let lines = vec![
+        ("scattered".to_owned(), line(&used.scattered)),
+        ("consolidated".to_owned(), line(&used.consolidated)),
+    ];
     Figure {
         id,
         title: "How much of a page is ever accessed",
@@ -116,12 +134,54 @@ fn figure_2b(options: &Options) -> Figure {
     let mut bars: Vec<(String, Vec<f64>)> = vec![("paper".into(), vec![167.0, 87.0, 114.0, 88.0])];
     for (heat, name) in [(Heat::Expected, "by expected value"), (Heat::Counted, "by sampling")] {
         let (huge, small) = (of(HUGE, heat), of(SMALL, heat));
-        rows.number(format!("2 MB pages, scattered, {name}"), "ns", 167.0, huge.scattered_ns, WITHIN).because(SLOWER);
-        rows.number(format!("2 MB pages, consolidated, {name}"), "ns", 87.0, huge.consolidated_ns, WITHIN).because(SLOWER);
-        rows.number(format!("4 KB pages, scattered, {name}"), "ns", 114.0, small.scattered_ns, WITHIN).because(SLOWER);
-        rows.number(format!("4 KB pages, consolidated, {name}"), "ns", 88.0, small.consolidated_ns, WITHIN).because(SLOWER);
-        bars.push((name.into(), vec![huge.scattered_ns, huge.consolidated_ns, small.scattered_ns, small.consolidated_ns]));
-        let hits = |amat: &Amat| format!("{} / {}", percent(amat.scattered_hit_rate), percent(amat.consolidated_hit_rate));
+        rows.number(
+            format!("2 MB pages, scattered, {name}"),
+            "ns",
+            167.0,
+            huge.scattered_ns,
+            WITHIN,
+        )
+        .because(SLOWER);
+        rows.number(
+            format!("2 MB pages, consolidated, {name}"),
+            "ns",
+            87.0,
+            huge.consolidated_ns,
+            WITHIN,
+        )
+        .because(SLOWER);
+        rows.number(
+            format!("4 KB pages, scattered, {name}"),
+            "ns",
+            114.0,
+            small.scattered_ns,
+            WITHIN,
+        )
+        .because(SLOWER);
+        rows.number(
+            format!("4 KB pages, consolidated, {name}"),
+            "ns",
+            88.0,
+            small.consolidated_ns,
+            WITHIN,
+        )
+        .because(SLOWER);
+        bars.push((
+            name.into(),
+            vec![
+                huge.scattered_ns,
+                huge.consolidated_ns,
+                small.scattered_ns,
+                small.consolidated_ns,
+            ],
+        ));
+        let hits = |amat: &Amat| {
+            format!(
+                "{} / {}",
+                percent(amat.scattered_hit_rate),
+                percent(amat.consolidated_hit_rate)
+            )
+        };
         if heat == Heat::Expected {
             rows.claim(
                 "AMAT \"nearly halves\", 2 MB",
@@ -131,10 +191,19 @@ fn figure_2b(options: &Options) -> Figure {
                 huge.gain() > 1.8,
             )
             .because(SLOWER);
-            rows.number("scattered over consolidated, 4 KB (\"30 % overhead\")", "×", 1.3, small.gain(), WITHIN).because(SLOWER);
+            rows.number(
+                "scattered over consolidated, 4 KB (\"30 % overhead\")",
+                "×",
+                1.3,
+                small.gain(),
+                WITHIN,
+            )
+            .because(SLOWER);
         }
     }
-    let groups = ["2 MB scattered", "2 MB consolidated", "4 KB scattered", "4 KB consolidated"].map(str::to_owned).to_vec();
+    let groups = ["2 MB scattered", "2 MB consolidated", "4 KB scattered", "4 KB consolidated"]
+        .map(str::to_owned)
+        .to_vec();
     Figure {
         id,
         title: "Average memory access time, scattered and consolidated",
@@ -168,15 +237,24 @@ fn figure_3(options: &Options) -> Result<Figure> {
         &wanted,
         |(page_bytes, heat)| format!("{id} {} KiB, {heat:?}", page_bytes >> 10),
         |(page_bytes, heat)| {
-            let by = by_skew(&Array { page_bytes: *page_bytes, ..Array::default() }, thetas, *heat, options.seed);
+            let by = by_skew(
+                &Array { page_bytes: *page_bytes, ..Array::default() },
+                thetas,
+                *heat,
+                options.seed,
+            );
             Ok(by.iter().map(|(theta, amat)| (*theta, amat.gain())).collect::<Vec<_>>())
         },
     )?;
     let mut rows = Rows::of(id);
     for (curve, name) in [(&curves[0], "by expected value"), (&curves[2], "by sampling")] {
-        let at = |theta: f64| curve.iter().find(|(other, _)| *other == theta).map_or(f64::NAN, |(_, gain)| *gain);
-        rows.number(format!("gain at θ = 0.5, 2 MB, {name}"), "×", 1.3, at(0.5), WITHIN).because(SLOWER);
-        rows.number(format!("gain at θ = 0.99, 2 MB, {name}"), "×", 167.0 / 87.0, at(0.99), WITHIN).because(SLOWER);
+        let at = |theta: f64| {
+            curve.iter().find(|(other, _)| *other == theta).map_or(f64::NAN, |(_, gain)| *gain)
+        };
+        rows.number(format!("gain at θ = 0.5, 2 MB, {name}"), "×", 1.3, at(0.5), WITHIN)
+            .because(SLOWER);
+        rows.number(format!("gain at θ = 0.99, 2 MB, {name}"), "×", 167.0 / 87.0, at(0.99), WITHIN)
+            .because(SLOWER);
         rows.claim(
             format!("uniform: \"consolidation becomes fruitless\", {name}"),
             "no gain",
@@ -217,6 +295,12 @@ mod tests {
         let figure = figure_2b(&Options { quick: true, seed: 1 });
         let averages: Vec<_> = figure.rows.iter().filter(|row| row.unit == "ns").collect();
         assert_eq!(averages.len(), 8);
-        assert!(averages.iter().all(|row| row.verdict == Verdict::Reproduced && row.deviation.unwrap().abs() <= 0.03), "{averages:?}");
+        assert!(
+            averages
+                .iter()
+                .all(|row| row.verdict == Verdict::Reproduced
+                    && row.deviation.unwrap().abs() <= 0.03),
+            "{averages:?}"
+        );
     }
 }

@@ -134,10 +134,15 @@ fn figure_of(out: &mut String, figure: &Figure) -> Result<()> {
     for plot in &figure.plots {
         let _ = writeln!(out, "<figure>{}</figure>", plot.svg()?);
     }
-    let (ours, judged): (Vec<&Row>, Vec<&Row>) = figure.rows.iter().partition(|row| row.verdict == Verdict::OursOnly);
+    let (ours, judged): (Vec<&Row>, Vec<&Row>) =
+        figure.rows.iter().partition(|row| row.verdict == Verdict::OursOnly);
     table(out, &judged);
     if !ours.is_empty() {
-        let _ = writeln!(out, "<details><summary>{} more numbers of ours, which the paper does not have</summary>", ours.len());
+        let _ = writeln!(
+            out,
+            "<details><summary>{} more numbers of ours, which the paper does not have</summary>",
+            ours.len()
+        );
         table(out, &ours);
         out.push_str("</details>\n");
     }
@@ -168,7 +173,11 @@ fn table(out: &mut String, rows: &[&Row]) {
             row.verdict.name()
         );
         if !row.why.is_empty() {
-            let _ = writeln!(out, "<tr class=\"why\"><td colspan=\"5\">Why not: {}</td></tr>", escaped(&row.why));
+            let _ = writeln!(
+                out,
+                "<tr class=\"why\"><td colspan=\"5\">Why not: {}</td></tr>",
+                escaped(&row.why)
+            );
         }
     }
     out.push_str("</table></div>\n");
@@ -184,15 +193,26 @@ pub fn text(rows: &[Row]) -> String {
             let _ = writeln!(out, "{figure}");
         }
         let unit = |value: &super::figure::Value| match value {
-            super::figure::Value::Number(_) if !row.unit.is_empty() => format!("{value} {}", row.unit),
+            super::figure::Value::Number(_) if !row.unit.is_empty() => {
+                format!("{value} {}", row.unit)
+            }
             other => other.to_string(),
         };
-        let _ = writeln!(out, "  {:<22} {}: {} → {} {}", row.verdict.name(), row.metric, unit(&row.paper), unit(&row.ours), deviation(row));
+        let _ = writeln!(
+            out,
+            "  {:<22} {}: {} → {} {}",
+            row.verdict.name(),
+            row.metric,
+            unit(&row.paper),
+            unit(&row.ours),
+            deviation(row)
+        );
         if !row.why.is_empty() {
             let _ = writeln!(out, "  {:<22}   why: {}", "", row.why);
         }
     }
     let [good, bad, open] = counts(rows.iter());
-    let _ = writeln!(out, "reproduced {good}, not {bad}, cannot be judged here {open} (paper → ours)");
+    let _ =
+        writeln!(out, "reproduced {good}, not {bad}, cannot be judged here {open} (paper → ours)");
     out
 }

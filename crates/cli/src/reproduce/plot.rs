@@ -64,7 +64,12 @@ impl Plot {
         };
         {
             let area = SVGBackend::with_string(&mut out, size).into_drawing_area();
-            area.draw(&Text::new(self.title.clone(), (12, 8), ("sans-serif", 17).into_font().color(&INK))).map_err(wrong)?;
+            area.draw(&Text::new(
+                self.title.clone(),
+                (12, 8),
+                ("sans-serif", 17).into_font().color(&INK),
+            ))
+            .map_err(wrong)?;
             match &self.drawing {
                 Drawing::Heat(maps) => heat(&area, maps)?,
                 Drawing::Lines(lines) => self.lines(&area, lines)?,
@@ -73,7 +78,9 @@ impl Plot {
             }
             area.present().map_err(wrong)?;
         }
-        let out = out.replace(INK_WRITTEN, "\"currentColor\"").replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
+        let out = out
+            .replace(INK_WRITTEN, "\"currentColor\"")
+            .replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
         // It shrinks with the window.
         let fixed = format!("<svg width=\"{}\" height=\"{}\"", size.0, size.1);
         Ok(out.replacen(&fixed, "<svg role=\"img\"", 1).replacen(
@@ -85,8 +92,7 @@ impl Plot {
 
     /// The same as a file of its own.
     pub fn svg_file(&self) -> Result<String> {
-        const STYLE: &str =
-            "<style>svg{color:#1c2024;background:#fff}@media(prefers-color-scheme:dark){svg{color:#e4e7ea;background:#15181b}}</style>";
+        const STYLE: &str = "<style>svg{color:#1c2024;background:#fff}@media(prefers-color-scheme:dark){svg{color:#e4e7ea;background:#15181b}}</style>";
         let svg = self.svg()?;
         let (opening, rest) = svg.split_once('>').ok_or_else(|| anyhow!("no picture was drawn"))?;
         Ok(format!("{} xmlns=\"http://www.w3.org/2000/svg\">{STYLE}{rest}", opening.trim_end()))
@@ -94,34 +100,51 @@ impl Plot {
 
     fn lines(&self, area: &Area<'_>, lines: &[(String, Vec<(f64, f64)>)]) -> Result<()> {
         let points = || lines.iter().flat_map(|(_, points)| points);
-        let mut chart = self.chart(area, points().map(|point| point.0), points().map(|point| point.1), None)?;
+        let mut chart =
+            self.chart(area, points().map(|point| point.0), points().map(|point| point.1), None)?;
         for (number, (_, points)) in lines.iter().enumerate() {
-            chart.draw_series(LineSeries::new(points.iter().copied(), colour(number).stroke_width(2))).map_err(wrong)?;
+            chart
+                .draw_series(LineSeries::new(
+                    points.iter().copied(),
+                    colour(number).stroke_width(2),
+                ))
+                .map_err(wrong)?;
         }
         legend(area, lines.iter().map(|(name, _)| name.as_str()))
     }
 
     fn points(&self, area: &Area<'_>, points: &[(String, (f64, f64))]) -> Result<()> {
-        let mut chart = self.chart(area, points.iter().map(|(_, point)| point.0), points.iter().map(|(_, point)| point.1), None)?;
+        let mut chart = self.chart(
+            area,
+            points.iter().map(|(_, point)| point.0),
+            points.iter().map(|(_, point)| point.1),
+            None,
+        )?;
         chart
-            .draw_series(
-                points
-                    .iter()
-                    .enumerate()
-                    .map(|(number, (_, point))| Circle::new(*point, (10 - number as i32 / 2).max(4), colour(number).filled())),
-            )
+            .draw_series(points.iter().enumerate().map(|(number, (_, point))| {
+                Circle::new(*point, (10 - number as i32 / 2).max(4), colour(number).filled())
+            }))
             .map_err(wrong)?;
         legend(area, points.iter().map(|(name, _)| name.as_str()))
     }
 
-    fn bars(&self, area: &Area<'_>, groups: &[String], series: &[(String, Vec<f64>)]) -> Result<()> {
+    fn bars(
+        &self,
+        area: &Area<'_>,
+        groups: &[String],
+        series: &[(String, Vec<f64>)],
+    ) -> Result<()> {
         let values = series.iter().flat_map(|(_, values)| values.iter().copied());
-        let mut chart = self.chart(area, [0.0, groups.len() as f64].into_iter(), values, Some(groups))?;
+        let mut chart =
+            self.chart(area, [0.0, groups.len() as f64].into_iter(), values, Some(groups))?;
         let width = 0.84 / series.len() as f64;
         for (number, (_, values)) in series.iter().enumerate() {
             let bar = |(group, value): (usize, &f64)| {
                 let left = group as f64 + 0.08 + number as f64 * width;
-                Rectangle::new([(left, 0.0), (left + width * 0.92, *value)], colour(number).filled())
+                Rectangle::new(
+                    [(left, 0.0), (left + width * 0.92, *value)],
+                    colour(number).filled(),
+                )
             };
             chart.draw_series(values.iter().enumerate().map(bar)).map_err(wrong)?;
         }
@@ -135,10 +158,17 @@ impl Plot {
         xs: impl Iterator<Item = f64>,
         ys: impl Iterator<Item = f64>,
         groups: Option<&[String]>,
-    ) -> Result<ChartContext<'a, SVGBackend<'b>, Cartesian2d<Labelled, plotters::coord::types::RangedCoordf64>>> {
+    ) -> Result<
+        ChartContext<
+            'a,
+            SVGBackend<'b>,
+            Cartesian2d<Labelled, plotters::coord::types::RangedCoordf64>,
+        >,
+    > {
         let range = |values: &mut dyn Iterator<Item = f64>| {
-            let (low, high) =
-                values.filter(|value| value.is_finite()).fold((0.0f64, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+            let (low, high) = values
+                .filter(|value| value.is_finite())
+                .fold((0.0f64, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
             low..if high > low { high } else { low + 1.0 }
         };
         let (x, y) = (range(&mut { xs }), range(&mut { ys }));
@@ -194,8 +224,14 @@ fn legend<'n>(area: &Area<'_>, names: impl Iterator<Item = &'n str>) -> Result<(
     let left = (WIDTH - LEGEND) as i32 + 12;
     for (number, name) in names.enumerate() {
         let y = 44 + number as i32 * 20;
-        area.draw(&Rectangle::new([(left, y), (left + 12, y + 12)], colour(number).filled())).map_err(wrong)?;
-        area.draw(&Text::new(name.to_owned(), (left + 18, y), ("sans-serif", 13).into_font().color(&INK))).map_err(wrong)?;
+        area.draw(&Rectangle::new([(left, y), (left + 12, y + 12)], colour(number).filled()))
+            .map_err(wrong)?;
+        area.draw(&Text::new(
+            name.to_owned(),
+            (left + 18, y),
+            ("sans-serif", 13).into_font().color(&INK),
+        ))
+        .map_err(wrong)?;
     }
     Ok(())
 }
@@ -205,25 +241,45 @@ const SHADES: f64 = 7.0;
 
 fn heat(area: &Area<'_>, maps: &[(String, Vec<Vec<f64>>)]) -> Result<()> {
     for (number, (name, rows)) in maps.iter().enumerate() {
-        let (left, top) = (12 + 181 * (number % HEATS_A_ROW) as i32, 40 + 200 * (number / HEATS_A_ROW) as i32);
+        let (left, top) =
+            (12 + 181 * (number % HEATS_A_ROW) as i32, 40 + 200 * (number / HEATS_A_ROW) as i32);
         let (width, height) = (170.0, 160.0);
         let (columns, lines) = (rows.first().map_or(1, Vec::len), rows.len());
-        area.draw(&Text::new(name.clone(), (left, top), ("sans-serif", 13).into_font().color(&INK))).map_err(wrong)?;
+        area.draw(&Text::new(
+            name.clone(),
+            (left, top),
+            ("sans-serif", 13).into_font().color(&INK),
+        ))
+        .map_err(wrong)?;
         let top = top + 18;
         let most = rows.iter().flatten().copied().fold(0.0, f64::max);
         let at = |column: usize, line: usize| {
-            (left + (column as f64 / columns as f64 * width) as i32, top + ((lines - line) as f64 / lines as f64 * height) as i32)
+            (
+                left + (column as f64 / columns as f64 * width) as i32,
+                top + ((lines - line) as f64 / lines as f64 * height) as i32,
+            )
         };
         for (line, row) in rows.iter().enumerate() {
             // Half as many accesses are a shade less.
-            let shade = |value: f64| if value > 0.0 { (SHADES + (value / most).log2()).max(0.0).round() as u32 } else { 0 };
+            let shade = |value: f64| {
+                if value > 0.0 {
+                    (SHADES + (value / most).log2()).max(0.0).round() as u32
+                } else {
+                    0
+                }
+            };
             let mut from = 0;
             while from < columns {
                 let value = shade(row[from]);
-                let to = (from..columns).find(|column| shade(row[*column]) != value).unwrap_or(columns);
+                let to =
+                    (from..columns).find(|column| shade(row[*column]) != value).unwrap_or(columns);
                 if value > 0 {
                     let ((x, bottom), (x_end, y)) = (at(from, line), at(to, line + 1));
-                    area.draw(&Rectangle::new([(x, y), (x_end, bottom)], HEAT.mix(f64::from(value) / SHADES).filled())).map_err(wrong)?;
+                    area.draw(&Rectangle::new(
+                        [(x, y), (x_end, bottom)],
+                        HEAT.mix(f64::from(value) / SHADES).filled(),
+                    ))
+                    .map_err(wrong)?;
                 }
                 from = to;
             }
@@ -285,16 +341,29 @@ mod tests {
     #[test]
     fn a_picture_has_the_colours_of_its_page() {
         let lines = vec![("a <b>".to_owned(), vec![(0.0, 1.0), (2.0, 3.0)])];
-        let plot = Plot { name: "x".into(), title: "A & B".into(), axes: ["x", "y"], drawing: Drawing::Lines(lines) };
+        let plot = Plot {
+            name: "x".into(),
+            title: "A & B".into(),
+            axes: ["x", "y"],
+            drawing: Drawing::Lines(lines),
+        };
         let svg = plot.svg().unwrap();
-        assert!(svg.contains("currentColor") && !svg.contains(INK_WRITTEN) && !svg.contains("http"), "{svg}");
+        assert!(
+            svg.contains("currentColor") && !svg.contains(INK_WRITTEN) && !svg.contains("http"),
+            "{svg}"
+        );
         assert!(svg.contains("a &lt;b&gt;") && svg.contains("aria-label=\"A &amp; B\""));
         assert!(plot.svg_file().unwrap().contains("xmlns=\"http://www.w3.org/2000/svg\"><style>"));
     }
 
     #[test]
     fn equal_cells_in_a_row_are_one() {
-        let plot = |rows| Plot { name: "x".into(), title: "x".into(), axes: ["", ""], drawing: Drawing::Heat(vec![("m".into(), rows)]) };
+        let plot = |rows| Plot {
+            name: "x".into(),
+            title: "x".into(),
+            axes: ["", ""],
+            drawing: Drawing::Heat(vec![("m".into(), rows)]),
+        };
         let rectangles = |rows| plot(rows).svg().unwrap().matches("<rect").count();
         // And the frame.
         assert_eq!(rectangles(vec![vec![1.0, 1.0, 0.0, 1.0], vec![0.0; 4]]), 3);

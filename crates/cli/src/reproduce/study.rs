@@ -83,7 +83,9 @@ impl Memory {
 
     /// Accesses of the stream in 50 ms at full size, if all of them were hits.
     pub fn accesses_a_tick(&self) -> f64 {
-        TICK_NS * self.scale * f64::from(self.machine.in_flight) / self.machine.fast.latency_ns / self.stands_for
+        TICK_NS * self.scale * f64::from(self.machine.in_flight)
+            / self.machine.fast.latency_ns
+            / self.stands_for
     }
 
     fn parameters(&self, run: &Run) -> Result<Parameters> {
@@ -91,7 +93,8 @@ impl Memory {
             Slow::Memory(slow) => slow.latency_ns,
             Slow::Compressed(compressed) => compressed.fault_ns,
         };
-        let sample_ns = run.sample_period * self.machine.fast.latency_ns / f64::from(self.machine.in_flight);
+        let sample_ns =
+            run.sample_period * self.machine.fast.latency_ns / f64::from(self.machine.in_flight);
         let mut parameters = Parameters {
             unit_bytes: REGION as f64 / self.scale,
             samples: self.scale,
@@ -109,7 +112,8 @@ impl Memory {
     fn simulation(&self, run: &Run) -> Result<Simulation> {
         let mut machine = self.machine;
         for cost in [&mut machine.promotion, &mut machine.demotion] {
-            (cost.unit_ns, cost.page_ns) = (cost.unit_ns * run.move_cost, cost.page_ns * run.move_cost);
+            (cost.unit_ns, cost.page_ns) =
+                (cost.unit_ns * run.move_cost, cost.page_ns * run.move_cost);
         }
         let settings = Settings {
             capacity: self.units_of(run.fast_gb),
@@ -121,13 +125,15 @@ impl Memory {
             seed: self.seed,
             ..Settings::new(machine, self.units)
         };
-        let policy = published::policy(run.policy, &self.parameters(run)?).with_context(|| format!("no policy {}", run.policy))?;
+        let policy = published::policy(run.policy, &self.parameters(run)?)
+            .with_context(|| format!("no policy {}", run.policy))?;
         Ok(Simulation::new(settings, policy))
     }
 
     /// All runs over one stream.
     pub fn run(&self, source: &mut dyn Source, runs: &[Run]) -> Result<Vec<Done>> {
-        let mut simulations = runs.iter().map(|run| self.simulation(run)).collect::<Result<Vec<_>>>()?;
+        let mut simulations =
+            runs.iter().map(|run| self.simulation(run)).collect::<Result<Vec<_>>>()?;
         pass::run(source, &mut simulations, &mut |_| ())?;
         let done = |(simulation, run): (Simulation, &Run)| {
             let outcome = simulation.finish();
@@ -215,14 +221,36 @@ mod tests {
         let at = |scale: f64| {
             let units = (20.0 * UNITS_A_GB * scale) as u32;
             let accesses = (40e6 * scale) as u64;
-            let memory = Memory { machine: Machine::preset("optane").unwrap(), scale, units, stands_for: 100.0, accesses, seed: 1 };
+            let memory = Memory {
+                machine: Machine::preset("optane").unwrap(),
+                scale,
+                units,
+                stands_for: 100.0,
+                accesses,
+                seed: 1,
+            };
             let mut stream = Generator::parse("jump", units, accesses).unwrap().stream(1);
             memory.run(&mut stream, &[Run::of("jenga", 4.0)]).unwrap().remove(0)
         };
         let (small, large) = (at(0.02), at(0.04));
-        assert!((small.seconds / large.seconds - 1.0).abs() < 0.1, "{} and {} s", small.seconds, large.seconds);
-        assert!((small.hit_rate - large.hit_rate).abs() < 0.06, "{} and {}", small.hit_rate, large.hit_rate);
-        assert!((small.migrations / large.migrations - 1.0).abs() < 0.35, "{} and {}", small.migrations, large.migrations);
+        assert!(
+            (small.seconds / large.seconds - 1.0).abs() < 0.1,
+            "{} and {} s",
+            small.seconds,
+            large.seconds
+        );
+        assert!(
+            (small.hit_rate - large.hit_rate).abs() < 0.06,
+            "{} and {}",
+            small.hit_rate,
+            large.hit_rate
+        );
+        assert!(
+            (small.migrations / large.migrations - 1.0).abs() < 0.35,
+            "{} and {}",
+            small.migrations,
+            large.migrations
+        );
         assert!(small.migrations > 1000.0);
         assert_eq!(small.rates().len(), WINDOWS as usize);
     }

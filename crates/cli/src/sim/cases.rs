@@ -28,11 +28,15 @@ impl FromStr for Fast {
     fn from_str(text: &str) -> Result<Fast, String> {
         if let Some(percent) = text.strip_suffix('%') {
             return match percent.parse::<f64>() {
-                Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Fast::Share(percent / 100.0)),
+                Ok(percent) if percent > 0.0 && percent <= 100.0 => {
+                    Ok(Fast::Share(percent / 100.0))
+                }
                 _ => Err("write a share from 0% to 100%, or a size such as 4G".into()),
             };
         }
-        terrace_pager::settings::parse_size(text).map(Fast::Bytes).map_err(|error| error.to_string())
+        terrace_pager::settings::parse_size(text)
+            .map(Fast::Bytes)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -59,7 +63,9 @@ impl FromStr for Seeds {
     fn from_str(text: &str) -> Result<Seeds, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if first <= last && last - first < 10_000 => Ok(Seeds { first, last }),
+            (Ok(first), Ok(last)) if first <= last && last - first < 10_000 => {
+                Ok(Seeds { first, last })
+            }
             _ => Err("write whole numbers, or some in a row as 1-5".into()),
         }
     }
@@ -73,10 +79,19 @@ impl FromStr for Page {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Page, String> {
-        let wrong = || "write a power of two from 4K to 1G, or `mixed`, or a share of pages as `mixed:90%`".to_owned();
+        let wrong = || {
+            "write a power of two from 4K to 1G, or `mixed`, or a share of pages as `mixed:90%`"
+                .to_owned()
+        };
         if let Some(share) = text.strip_prefix("mixed") {
-            let percent = if share.is_empty() { Some("50") } else { share.strip_prefix(':').and_then(|share| share.strip_suffix('%')) };
-            let percent = percent.and_then(|percent| percent.parse::<f64>().ok()).filter(|percent| (0.0..=100.0).contains(percent));
+            let percent = if share.is_empty() {
+                Some("50")
+            } else {
+                share.strip_prefix(':').and_then(|share| share.strip_suffix('%'))
+            };
+            let percent = percent
+                .and_then(|percent| percent.parse::<f64>().ok())
+                .filter(|percent| (0.0..=100.0).contains(percent));
             return percent.map(|percent| Page(Pages::Mixed(percent / 100.0))).ok_or_else(wrong);
         }
         let size = terrace_pager::settings::parse_size(text).ok();
@@ -100,7 +115,9 @@ impl FromStr for Plays {
     fn from_str(text: &str) -> Result<Plays, String> {
         match text {
             "real" => Ok(Plays::Real),
-            _ => terrace_pager::settings::parse_size(text).map(Plays::Bytes).map_err(|error| error.to_string()),
+            _ => terrace_pager::settings::parse_size(text)
+                .map(Plays::Bytes)
+                .map_err(|error| error.to_string()),
         }
     }
 }
@@ -179,7 +196,13 @@ impl Run {
     }
 
     /// For a stream of so many units, of such sizes, and accesses, of which a recording may say what each stands for; and what its policy is told.
-    pub fn settings(&self, units: u32, sizes: &[u32], accesses: Option<u64>, period: Option<u64>) -> Result<(Settings, Parameters)> {
+    pub fn settings(
+        &self,
+        units: u32,
+        sizes: &[u32],
+        accesses: Option<u64>,
+        period: Option<u64>,
+    ) -> Result<(Settings, Parameters)> {
         let generated = matches!(self.workload, Workload::Generated(_));
         let compressed = matches!(self.machine.slow, Slow::Compressed(_));
         let mixed = self.is_mixed();
@@ -190,9 +213,12 @@ impl Run {
             Pages::Mixed(_) => PAGE,
         } as f64;
         // Base units, which are units where all are alike.
-        let memory: u64 = if mixed { sizes.iter().map(|size| u64::from(*size)).sum() } else { units.into() };
+        let memory: u64 =
+            if mixed { sizes.iter().map(|size| u64::from(*size)).sum() } else { units.into() };
         if memory >= 1 << 31 {
-            bail!("{memory} pages of 4 KiB are more than can be simulated: take pages that are alike and larger (--page)");
+            bail!(
+                "{memory} pages of 4 KiB are more than can be simulated: take pages that are alike and larger (--page)"
+            );
         }
         let memory = memory as f64;
         // What a unit plays that plays a page: as sure of it as with 10,240 huge pages, which is what the papers' intervals are for. Where there are base pages
@@ -223,9 +249,16 @@ impl Run {
         // What faults has to come.
         let least = if compressed { sizes.iter().copied().max().unwrap_or(1) } else { 1 };
         if capacity < least {
-            bail!("the fast tier ({}) has no room for one unit of {:.0} bytes", self.fast, f64::from(least) * unit_bytes);
+            bail!(
+                "the fast tier ({}) has no room for one unit of {:.0} bytes",
+                self.fast,
+                f64::from(least) * unit_bytes
+            );
         }
-        let machine = Machine { in_flight: self.case.in_flight.unwrap_or(self.machine.in_flight), ..self.machine };
+        let machine = Machine {
+            in_flight: self.case.in_flight.unwrap_or(self.machine.in_flight),
+            ..self.machine
+        };
         let settings = Settings {
             unit_bytes,
             capacity,
@@ -233,7 +266,9 @@ impl Run {
             tick_ns: self.case.tick_ms * 1e6,
             stands_for,
             sample_period,
-            window: accesses.map_or(u64::MAX, |accesses| accesses.div_ceil(u64::from(self.case.windows)).max(1)),
+            window: accesses.map_or(u64::MAX, |accesses| {
+                accesses.div_ceil(u64::from(self.case.windows)).max(1)
+            }),
             seed: self.case.seed,
             ..Settings::new(machine, units)
         };
@@ -249,17 +284,27 @@ impl Run {
 }
 
 /// `name` if it is one of these.
-fn known<'a>(what: &str, name: &'a str, mut valid: impl Iterator<Item = &'static str> + Clone) -> Result<&'a str> {
+fn known<'a>(
+    what: &str,
+    name: &'a str,
+    mut valid: impl Iterator<Item = &'static str> + Clone,
+) -> Result<&'a str> {
     if valid.clone().any(|valid| valid == name) {
         return Ok(name);
     }
     let first = valid.next().unwrap_or_default().to_owned();
-    bail!("there is no {what} `{name}`; there are {}", valid.fold(first, |list, name| list + ", " + name));
+    bail!(
+        "there is no {what} `{name}`; there are {}",
+        valid.fold(first, |list, name| list + ", " + name)
+    );
 }
 
 /// All that is asked for, in the order of streams; each once.
 pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
-    let workloads = arguments.workloads.iter().map(|text| Ok(Workload::parse(text, arguments.units, arguments.accesses)?));
+    let workloads = arguments
+        .workloads
+        .iter()
+        .map(|text| Ok(Workload::parse(text, arguments.units, arguments.accesses)?));
     let workloads: Vec<Workload> = workloads.collect::<Result<_>>()?;
     let machines: Vec<Machine> = arguments
         .machines
@@ -293,8 +338,12 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
                                 version: env!("CARGO_PKG_VERSION").into(),
                                 workload: workload.to_string(),
                                 layout: objects.then(|| layout.name().to_owned()),
-                                page_bytes: pages.map(|pages| if let Pages::Alike(bytes) = pages { bytes } else { PAGE }),
-                                huge_from: pages.and_then(|pages| if let Pages::Mixed(share) = pages { Some(share) } else { None }),
+                                page_bytes: pages.map(|pages| {
+                                    if let Pages::Alike(bytes) = pages { bytes } else { PAGE }
+                                }),
+                                huge_from: pages.and_then(|pages| {
+                                    if let Pages::Mixed(share) = pages { Some(share) } else { None }
+                                }),
                                 cache_bytes: arguments.cache.0.filter(|_| objects),
                                 seed,
                                 machine: machine.name.into(),
@@ -313,8 +362,18 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
                             };
                             // Asked for twice it is run once.
                             if !runs.iter().any(|run| run.case == case) {
-                                let (workload, layout, plays, pages) = (workload.clone(), *layout, arguments.plays, arguments.page.0);
-                                runs.push(Run { case, stream: streams, workload, layout, pages, machine: *machine, fast: *fast, plays });
+                                let (workload, layout, plays, pages) =
+                                    (workload.clone(), *layout, arguments.plays, arguments.page.0);
+                                runs.push(Run {
+                                    case,
+                                    stream: streams,
+                                    workload,
+                                    layout,
+                                    pages,
+                                    machine: *machine,
+                                    fast: *fast,
+                                    plays,
+                                });
                             }
                         }
                     }
@@ -328,19 +387,26 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
 
 /// Policies, each with all combinations of what is to be set of it.
 fn policies(arguments: &SimArguments) -> Result<Vec<(String, Vec<String>)>> {
-    let names: Vec<String> =
-        if arguments.policies.is_empty() { published::NAMES.map(str::to_owned).to_vec() } else { arguments.policies.clone() };
+    let names: Vec<String> = if arguments.policies.is_empty() {
+        published::NAMES.map(str::to_owned).to_vec()
+    } else {
+        arguments.policies.clone()
+    };
     // Each `--set` as its alternatives.
     let mut sweeps: Vec<(String, Vec<String>)> = Vec::new();
     for text in &arguments.set {
         let (key, values) = text.split_once('=').unwrap_or((text, ""));
-        let alternatives: Vec<String> = values.split(',').map(|value| format!("{key}={value}")).collect();
+        let alternatives: Vec<String> =
+            values.split(',').map(|value| format!("{key}={value}")).collect();
         for alternative in &alternatives {
             Parameters::default().set(alternative).with_context(|| format!("--set {text}"))?;
         }
         let policy = key.split('.').next().unwrap_or_default().to_owned();
         if !names.contains(&policy) {
-            bail!("--set {text}: the policy `{policy}` is not run; there are {} (--policies)", names.join(", "));
+            bail!(
+                "--set {text}: the policy `{policy}` is not run; there are {} (--policies)",
+                names.join(", ")
+            );
         }
         sweeps.push((policy, alternatives));
     }
@@ -351,7 +417,11 @@ fn policies(arguments: &SimArguments) -> Result<Vec<(String, Vec<String>)>> {
         for (_, alternatives) in sweeps.iter().filter(|(policy, _)| *policy == name) {
             sets = sets
                 .iter()
-                .flat_map(|set| alternatives.iter().map(move |one| [set.as_slice(), std::slice::from_ref(one)].concat()))
+                .flat_map(|set| {
+                    alternatives
+                        .iter()
+                        .map(move |one| [set.as_slice(), std::slice::from_ref(one)].concat())
+                })
                 .collect();
         }
         all.extend(sets.into_iter().map(|set| (name.clone(), set)));
@@ -381,56 +451,103 @@ mod tests {
         assert_eq!(all.len(), 4 * 3 * 2 * 2 * 5);
         assert_eq!(all.last().unwrap().stream, 4 * 3 - 1);
         assert_eq!(all[1].case.set, ["memtis.cooling=120K", "memtis.adapt=100K"]);
-        assert!(all[0].case.layout.is_none() && all.last().unwrap().case.layout.as_deref() == Some("context"));
-        let twice = cases(&["jump", "flex", "--policies", "jenga,jenga", "--fast", "20%,20%"]).unwrap();
+        assert!(
+            all[0].case.layout.is_none()
+                && all.last().unwrap().case.layout.as_deref() == Some("context")
+        );
+        let twice =
+            cases(&["jump", "flex", "--policies", "jenga,jenga", "--fast", "20%,20%"]).unwrap();
         assert_eq!(twice.len(), 1);
     }
 
     #[test]
     fn units_play_what_is_asked_for() {
-        let of = |line: &[&str]| cases(line).unwrap()[0].settings(1024, &[], Some(1000), Some(8)).unwrap();
+        let of = |line: &[&str]| {
+            cases(line).unwrap()[0].settings(1024, &[], Some(1000), Some(8)).unwrap()
+        };
         // A tenth of the units: each plays ten huge pages, and intervals are a tenth.
         let (settings, parameters) = of(&["jump"]);
-        assert_eq!((settings.unit_bytes, parameters.samples, settings.capacity), (20.0 * REGION as f64 / 2.0, 0.1, 204));
+        assert_eq!(
+            (settings.unit_bytes, parameters.samples, settings.capacity),
+            (20.0 * REGION as f64 / 2.0, 0.1, 204)
+        );
         assert_eq!((settings.stands_for, settings.window, settings.populated), (100.0, 25, true));
         let (settings, parameters) = of(&["jump", "--plays", "real", "--fast", "64M"]);
-        assert_eq!((settings.unit_bytes, parameters.samples, settings.capacity, settings.stands_for), (REGION as f64, 1.0, 32, 8.0));
+        assert_eq!(
+            (settings.unit_bytes, parameters.samples, settings.capacity, settings.stands_for),
+            (REGION as f64, 1.0, 32, 8.0)
+        );
         let (settings, parameters) = of(&["jump", "--machines", "lz4", "--stands-for", "3"]);
-        assert_eq!((settings.unit_bytes, parameters.samples, settings.stands_for), (4096.0, 0.1, 3.0));
+        assert_eq!(
+            (settings.unit_bytes, parameters.samples, settings.stands_for),
+            (4096.0, 0.1, 3.0)
+        );
         let (settings, _) = of(&["tree", "--plays", "real", "--page", "64K", "--in-flight", "4"]);
-        assert_eq!((settings.unit_bytes, settings.populated, settings.machine.in_flight), (65536.0, false, 4));
+        assert_eq!(
+            (settings.unit_bytes, settings.populated, settings.machine.in_flight),
+            (65536.0, false, 4)
+        );
         assert!(cases(&["jump", "--page", "mixed"]).unwrap()[0].case.huge_from.is_none());
         // Two huge pages and 1024 others, in a 2,560th of 20 GiB: base pages play ten, and policies are told what is huge.
         let sizes: Vec<u32> = (0..1026).map(|unit| if unit < 2 { 512 } else { 1 }).collect();
         for line in [&["jump:huge=0.5,units=2048"][..], &["tree", "--page", "mixed:90%"]] {
             let run = &cases(line).unwrap()[0];
             let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
-            assert_eq!((settings.unit_bytes, settings.units, settings.capacity), (10.0 * REGION as f64 / 2.0, 1026, 409), "{line:?}");
-            assert_eq!((parameters.largest, parameters.samples, parameters.unit_bytes), (512, 1.0 / 2560.0, settings.unit_bytes));
-            let real = [line, &["--plays", "real", "--machines", "optane,lz4", "--fast", "30%"]].concat();
+            assert_eq!(
+                (settings.unit_bytes, settings.units, settings.capacity),
+                (10.0 * REGION as f64 / 2.0, 1026, 409),
+                "{line:?}"
+            );
+            assert_eq!(
+                (parameters.largest, parameters.samples, parameters.unit_bytes),
+                (512, 1.0 / 2560.0, settings.unit_bytes)
+            );
+            let real =
+                [line, &["--plays", "real", "--machines", "optane,lz4", "--fast", "30%"]].concat();
             for run in cases(&real).unwrap() {
-                let (settings, parameters) = run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
+                let (settings, parameters) =
+                    run.settings(1026, &sizes, Some(1000), Some(8)).unwrap();
                 assert_eq!((settings.unit_bytes, parameters.samples), (4096.0, 1.0));
             }
         }
-        let huge = &cases(&["tree", "--page", "mixed", "--machines", "lz4", "--fast", "1M"]).unwrap()[0];
+        let huge =
+            &cases(&["tree", "--page", "mixed", "--machines", "lz4", "--fast", "1M"]).unwrap()[0];
         assert_eq!((huge.case.page_bytes, huge.case.huge_from), (Some(4096), Some(0.5)));
         let error = huge.settings(1026, &sizes, None, None).unwrap_err().to_string();
         assert_eq!(error, "the fast tier (1048576) has no room for one unit of 2097152 bytes");
-        let error = |line: &[&str]| cases(line).unwrap()[0].settings(1024, &[], None, None).unwrap_err().to_string();
+        let error = |line: &[&str]| {
+            cases(line).unwrap()[0].settings(1024, &[], None, None).unwrap_err().to_string()
+        };
         assert!(error(&["jump", "--fast", "4K"]).contains("no room for one unit"));
-        assert!(error(&["jump", "--sample-period", "99"]).contains("--sample-period, --stands-for"));
+        assert!(
+            error(&["jump", "--sample-period", "99"]).contains("--sample-period, --stands-for")
+        );
     }
 
     #[test]
     fn mistakes_are_told_with_what_is_possible() {
         for (line, told) in [
-            (&["jump", "--policies", "lru"][..], "there is no policy `lru`; there are first-touch, autonuma"),
-            (&["jump", "--machines", "hbm"], "there is no machine `hbm`; there are optane, cxl, numa"),
-            (&["tree", "--layouts", "heap"], "there is no layout `heap`; there are time, size, context"),
+            (
+                &["jump", "--policies", "lru"][..],
+                "there is no policy `lru`; there are first-touch, autonuma",
+            ),
+            (
+                &["jump", "--machines", "hbm"],
+                "there is no machine `hbm`; there are optane, cxl, numa",
+            ),
+            (
+                &["tree", "--layouts", "heap"],
+                "there is no layout `heap`; there are time, size, context",
+            ),
             (&["jmp"], "there is no stream `jmp`; there are zipf"),
-            (&["jump", "--set", "memtis.cool=1"], "memtis has no parameter \"cool\": it has cooling"),
-            (&["jump", "--policies", "jenga", "--set", "memtis.cooling=1"], "the policy `memtis` is not run"),
+            (
+                &["jump", "--set", "memtis.cool=1"],
+                "memtis has no parameter \"cool\": it has cooling",
+            ),
+            (
+                &["jump", "--policies", "jenga", "--set", "memtis.cooling=1"],
+                "the policy `memtis` is not run",
+            ),
             (&["jump", "--fast", "0%"], "0% to 100%"),
             (&["jump", "--seeds", "5-1"], "some in a row as 1-5"),
             (&["tree", "--page", "5000"], "a power of two"),

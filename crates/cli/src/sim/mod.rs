@@ -25,21 +25,29 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
         return Ok(0);
     }
     let cases = cases::of(arguments)?;
-    let results = Results::open(arguments.output.as_deref(), cases.iter().map(|case| case.case.clone()))?;
+    let results =
+        Results::open(arguments.output.as_deref(), cases.iter().map(|case| case.case.clone()))?;
     let threads = match arguments.jobs {
         Some(jobs) => jobs as usize,
         None => std::thread::available_parallelism().map_or(1, |count| count.get()),
     };
     let failed = work::run(&cases, &results, threads);
     let rows: Vec<Row> = results.rows();
-    let text = if arguments.json { serde_json::to_string_pretty(&rows).context("cannot write JSON")? + "\n" } else { table::table(&rows) };
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&rows).context("cannot write JSON")? + "\n"
+    } else {
+        table::table(&rows)
+    };
     let _ = std::io::stdout().write_all(text.as_bytes());
     if failed > 0 {
         bail!("{failed} of {} cases could not be run; see above", cases.len());
     }
     let incomplete = rows.iter().filter(|row| row.incomplete.is_some()).count();
     if incomplete > 0 {
-        bail!("{incomplete} of {} cases are of recordings that are not whole; see above", cases.len());
+        bail!(
+            "{incomplete} of {} cases are of recordings that are not whole; see above",
+            cases.len()
+        );
     }
     Ok(0)
 }
@@ -47,13 +55,18 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
 /// All names that one may write.
 fn list() -> String {
     let mut text = String::new();
-    let section = |text: &mut String, title: &str, lines: &mut dyn Iterator<Item = (&str, String)>| {
-        let _ = writeln!(text, "{title}:");
-        lines.for_each(|(name, about)| {
-            let _ = writeln!(text, "  {name:<14} {about}");
-        });
-    };
-    section(&mut text, "workloads", &mut workload::names().map(|(name, about)| (name, about.to_owned())));
+    let section =
+        |text: &mut String, title: &str, lines: &mut dyn Iterator<Item = (&str, String)>| {
+            let _ = writeln!(text, "{title}:");
+            lines.for_each(|(name, about)| {
+                let _ = writeln!(text, "  {name:<14} {about}");
+            });
+        };
+    section(
+        &mut text,
+        "workloads",
+        &mut workload::names().map(|(name, about)| (name, about.to_owned())),
+    );
     let _ = writeln!(
         text,
         "  generators have the parameters {}; tree and store {}, store also {}; a FILE of `terrace record --accesses` is a workload too",
@@ -61,8 +74,16 @@ fn list() -> String {
         programs::KEYS.join(", "),
         programs::STORE_KEYS.join(", ")
     );
-    section(&mut text, "machines", &mut PRESETS.iter().map(|machine| (machine.name, machine.about.to_owned())));
-    section(&mut text, "layouts of objects", &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())));
+    section(
+        &mut text,
+        "machines",
+        &mut PRESETS.iter().map(|machine| (machine.name, machine.about.to_owned())),
+    );
+    section(
+        &mut text,
+        "layouts of objects",
+        &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())),
+    );
     let _ = writeln!(text, "policies, and what can be set (--set POLICY.NAME=VALUE):");
     for name in published::NAMES {
         let _ = writeln!(text, "  {name}");

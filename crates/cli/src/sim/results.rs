@@ -89,13 +89,25 @@ pub struct Window {
 
 impl Row {
     /// Of a case that was run.
-    pub fn new(case: &Case, settings: &Settings, base_units: Option<u32>, incomplete: Option<&str>, outcome: &Outcome) -> Row {
+    pub fn new(
+        case: &Case,
+        settings: &Settings,
+        base_units: Option<u32>,
+        incomplete: Option<&str>,
+        outcome: &Outcome,
+    ) -> Row {
         let stands_for = settings.stands_for;
         let total = &outcome.total;
         let mut end_s = 0.0;
         let window = |of: &Counts| {
             end_s += of.time_ns / 1e9;
-            Window { end_s, hit_rate: of.hit_rate(), per_s: of.per_s(stands_for), promoted: of.promoted, demoted: of.demoted }
+            Window {
+                end_s,
+                hit_rate: of.hit_rate(),
+                per_s: of.per_s(stands_for),
+                promoted: of.promoted,
+                demoted: of.demoted,
+            }
         };
         Row {
             case: case.clone(),
@@ -162,9 +174,18 @@ impl Results {
             let mut text = Vec::new();
             opened.read_to_end(&mut text).with_context(name)?;
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-            for (number, line) in text[..whole].split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-                let row: Row = serde_json::from_slice(line)
-                    .with_context(|| format!("{}, line {}: no result of this `terrace sim`; name another file (-o)", name(), number + 1))?;
+            for (number, line) in text[..whole]
+                .split(|byte| *byte == b'\n')
+                .enumerate()
+                .filter(|(_, line)| !line.is_empty())
+            {
+                let row: Row = serde_json::from_slice(line).with_context(|| {
+                    format!(
+                        "{}, line {}: no result of this `terrace sim`; name another file (-o)",
+                        name(),
+                        number + 1
+                    )
+                })?;
                 if let Some(at) = cases.iter().position(|case| *case == row.case) {
                     if row.incomplete.is_some() {
                         incomplete[at] = Some(line.to_vec());
@@ -177,14 +198,21 @@ impl Results {
                 // Whatever else the file is, it is not ours to be cut.
                 let last = &text[whole..];
                 let begins = b"{\"case\":".iter().zip(last).all(|(ours, found)| ours == found);
-                anyhow::ensure!(begins, "{}: no results of `terrace sim`; name another file (-o)", name());
+                anyhow::ensure!(
+                    begins,
+                    "{}: no results of `terrace sim`; name another file (-o)",
+                    name()
+                );
                 crate::say(&format!("{}: its last line was not finished, and is left out", name()));
                 opened.set_len(whole as u64).with_context(name)?;
             }
             opened.seek(SeekFrom::End(0)).with_context(name)?;
             file = Some(opened);
         }
-        Ok(Results { path: path.map(Path::to_owned), inner: Mutex::new(Inner { file, cases, rows, incomplete }) })
+        Ok(Results {
+            path: path.map(Path::to_owned),
+            inner: Mutex::new(Inner { file, cases, rows, incomplete }),
+        })
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -204,7 +232,12 @@ impl Results {
     /// Cases that are not, and were run before on recordings that were not whole.
     pub fn to_be_repeated(&self) -> usize {
         let inner = self.locked();
-        inner.rows.iter().zip(&inner.incomplete).filter(|(row, incomplete)| row.is_none() && incomplete.is_some()).count()
+        inner
+            .rows
+            .iter()
+            .zip(&inner.incomplete)
+            .filter(|(row, incomplete)| row.is_none() && incomplete.is_some())
+            .count()
     }
 
     /// A case is finished, as far as its recording goes.
@@ -217,7 +250,9 @@ impl Results {
         if let Some(file) = inner.file.as_mut().filter(|_| !known) {
             // At once: whatever happens, a line is whole or the last.
             let written = file.write_all((line + "\n").as_bytes());
-            written.with_context(|| format!("cannot write {}", self.path.as_deref().unwrap_or(Path::new("")).display()))?;
+            written.with_context(|| {
+                format!("cannot write {}", self.path.as_deref().unwrap_or(Path::new("")).display())
+            })?;
         }
         inner.rows[number] = Some(row);
         Ok(())

@@ -12,7 +12,8 @@ fn key(row: &Row) -> Key<'_> {
 
 fn name(row: &Row) -> String {
     // What is set is the policy's anyway.
-    let set = row.case.set.iter().map(|set| set.split_once('.').map_or(set.as_str(), |(_, set)| set));
+    let set =
+        row.case.set.iter().map(|set| set.split_once('.').map_or(set.as_str(), |(_, set)| set));
     std::iter::once(row.case.policy.as_str()).chain(set).collect::<Vec<_>>().join(" ")
 }
 
@@ -31,8 +32,16 @@ pub fn table(rows: &[Row]) -> String {
         let first = rows[0];
         let _ = writeln!(text, "{workload}{layout}");
         let _ = match first.base_units {
-            None => writeln!(text, "{machine}, fast tier {fast}: {} of {} units", first.fast_units, first.units),
-            Some(all) => writeln!(text, "{machine}, fast tier {fast}: {} of {all} base units, in {} units", first.fast_units, first.units),
+            None => writeln!(
+                text,
+                "{machine}, fast tier {fast}: {} of {} units",
+                first.fast_units, first.units
+            ),
+            Some(all) => writeln!(
+                text,
+                "{machine}, fast tier {fast}: {} of {all} base units, in {} units",
+                first.fast_units, first.units
+            ),
         };
         if let Some(why) = rows.iter().find_map(|row| row.incomplete.as_deref()) {
             let _ = writeln!(text, "incomplete, of what comes before: {why}");
@@ -51,9 +60,12 @@ pub fn table(rows: &[Row]) -> String {
             "policy", "hit %", "M acc/s", "+-", "AMAT ns", "promoted", "demoted", "faults", "cost"
         );
         for (name, rows) in lines {
-            let mean = |of: &dyn Fn(&Row) -> f64| rows.iter().map(|row| of(row)).sum::<f64>() / rows.len() as f64;
+            let mean = |of: &dyn Fn(&Row) -> f64| {
+                rows.iter().map(|row| of(row)).sum::<f64>() / rows.len() as f64
+            };
             let rates = rows.iter().map(|row| row.total.per_s / 1e6);
-            let spread = (rates.clone().fold(f64::MIN, f64::max) - rates.fold(f64::MAX, f64::min)) / 2.0;
+            let spread =
+                (rates.clone().fold(f64::MIN, f64::max) - rates.fold(f64::MAX, f64::min)) / 2.0;
             let spread = if rows.len() > 1 { format!("{spread:.1}") } else { "-".into() };
             let _ = writeln!(
                 text,

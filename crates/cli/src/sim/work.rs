@@ -31,7 +31,10 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
     }
     let repeated = results.to_be_repeated();
     if repeated > 0 {
-        say(&format!("{repeated} of {} cases are run again: their recordings were not whole", cases.len()));
+        say(&format!(
+            "{repeated} of {} cases are run again: their recordings were not whole",
+            cases.len()
+        ));
     }
     if open == 0 {
         return 0;
@@ -46,7 +49,13 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
         .collect();
     // Who has CPUs to spare reads ahead on them.
     let ahead = groups.len() * 2 <= threads;
-    let progress = Progress { begun: Instant::now(), open, done: AtomicU64::new(0), ended: AtomicBool::new(false), said: Mutex::default() };
+    let progress = Progress {
+        begun: Instant::now(),
+        open,
+        done: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+        said: Mutex::default(),
+    };
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(groups.len()))
@@ -55,7 +64,10 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
                     while let Some(group) = groups.get(next.fetch_add(1, Relaxed)) {
                         if let Err(error) = together(cases, group, results, &progress, ahead) {
                             let first = &cases[group[0]].case;
-                            progress.say(format!("{} (seed {}): {error:#}", first.workload, first.seed));
+                            progress.say(format!(
+                                "{} (seed {}): {error:#}",
+                                first.workload, first.seed
+                            ));
                         }
                     }
                 })
@@ -70,7 +82,13 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
 }
 
 /// Cases of one stream, which is made by a thread of its own if `ahead`.
-fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progress, ahead: bool) -> Result<()> {
+fn together(
+    cases: &[Run],
+    group: &[usize],
+    results: &Results,
+    progress: &Progress,
+    ahead: bool,
+) -> Result<()> {
     let first = &cases[group[0]];
     let opened = first.workload.open(first.case.seed, first.layout, first.filter(), first.pages)?;
     if let Some(note) = opened.note {
@@ -87,12 +105,14 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
     not_whole();
     let mut source = if ahead { Box::new(Ahead::new(opened.source)) } else { opened.source };
     let (units, sizes, accesses) = (source.units(), source.sizes(), source.accesses());
-    let (mut numbers, mut simulations) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+    let (mut numbers, mut simulations) =
+        (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
     for number in group {
         let run = &cases[*number];
         match run.settings(units, &sizes, accesses, opened.period) {
             Ok((settings, parameters)) => {
-                let policy = published::policy(&run.case.policy, &parameters).context("its name was looked at before")?;
+                let policy = published::policy(&run.case.policy, &parameters)
+                    .context("its name was looked at before")?;
                 simulations.push(Simulation::sized(settings, sizes.clone(), policy));
                 numbers.push(*number);
             }
@@ -103,7 +123,11 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
         return Ok(());
     }
     // In millionths of a case.
-    let share = |accesses_done: u64| accesses.map_or(0, |all| (accesses_done as f64 / all.max(1) as f64 * 1e6 * group.len() as f64) as u64);
+    let share = |accesses_done: u64| {
+        accesses.map_or(0, |all| {
+            (accesses_done as f64 / all.max(1) as f64 * 1e6 * group.len() as f64) as u64
+        })
+    };
     let (mut done, mut told) = (0, 0);
     pass::run(source.as_mut(), &mut simulations, &mut |accesses| {
         done += accesses;
@@ -112,7 +136,10 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
     })?;
     not_whole();
     if done == 0 {
-        bail!("no access can be read{}", opened.ends_early.why().map(|why| format!(": {why}")).unwrap_or_default());
+        bail!(
+            "no access can be read{}",
+            opened.ends_early.why().map(|why| format!(": {why}")).unwrap_or_default()
+        );
     }
     for (number, simulation) in numbers.into_iter().zip(simulations) {
         let settings = *simulation.settings();
@@ -124,7 +151,8 @@ fn together(cases: &[Run], group: &[usize], results: &Results, progress: &Progre
                 first.case.workload
             ));
         }
-        let row = Row::new(&cases[number].case, &settings, base_units, opened.ends_early.why(), &outcome);
+        let row =
+            Row::new(&cases[number].case, &settings, base_units, opened.ends_early.why(), &outcome);
         results.add(number, row)?;
     }
     Ok(())
@@ -152,8 +180,17 @@ impl Progress {
             }
             let share = self.done.load(Relaxed) as f64 / 1e6 / self.open as f64;
             let seconds = self.begun.elapsed().as_secs_f64();
-            let left = if share > 0.01 { format!(", about {:.0} s more", seconds / share - seconds) } else { String::new() };
-            let text = format!("{} of {} cases, {:.0} %{left}", results.finished() - skipped, self.open, share * 100.0);
+            let left = if share > 0.01 {
+                format!(", about {:.0} s more", seconds / share - seconds)
+            } else {
+                String::new()
+            };
+            let text = format!(
+                "{} of {} cases, {:.0} %{left}",
+                results.finished() - skipped,
+                self.open,
+                share * 100.0
+            );
             if terminal {
                 let _ = write!(std::io::stderr(), "\r\x1b[Kterrace: {text}");
             } else {

@@ -47,7 +47,8 @@ impl Scratch {
     pub fn new() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let offset = format!("-DPID_OFFSET={}", std::mem::offset_of!(StatsPage, pid));
-        let library = compile(directory.path(), "libterrace.so", STUB, &["-shared", "-fPIC", &offset])?;
+        let library =
+            compile(directory.path(), "libterrace.so", STUB, &["-shared", "-fPIC", &offset])?;
         fs::create_dir(directory.path().join("runs")).unwrap();
         Some(Scratch { directory, library })
     }
@@ -99,7 +100,10 @@ impl Scratch {
 
     /// What is left of run directories.
     pub fn run_directories(&self) -> Vec<String> {
-        fs::read_dir(self.path("runs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        fs::read_dir(self.path("runs"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 
     /// A statistics page for the stand-in to put down, as `fill` makes it.

@@ -3,7 +3,10 @@
 //! pages, and keeps privileges out of reach that the program has given up: nothing opens, executes, traces or signals anybody
 //! but the program.
 
-use super::{Fd, Result, UFFDIO_COPY, UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT};
+use super::{
+    Fd, Result, UFFDIO_COPY, UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE,
+    UFFDIO_WRITEPROTECT,
+};
 use super::{PAGEMAP_SCAN, UFFDIO_ZEROPAGE, process_id};
 use syscalls::{Sysno, syscall};
 
@@ -60,11 +63,22 @@ struct Restricted {
 /// `Err` where the kernel has no such filters.
 pub fn confine_thread(program: Fd) -> Result<()> {
     const CAP_KEPT: [u32; 2] = [19, 23];
-    let restricted =
-        |number, argument, values: &[u64]| Restricted { number, argument, values: values.iter().map(|value| *value as u32).collect() };
+    let restricted = |number, argument, values: &[u64]| Restricted {
+        number,
+        argument,
+        values: values.iter().map(|value| *value as u32).collect(),
+    };
     let process = process_id() as u64;
-    let ioctls =
-        [UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_COPY, UFFDIO_ZEROPAGE, UFFDIO_MOVE, UFFDIO_WRITEPROTECT, PAGEMAP_SCAN];
+    let ioctls = [
+        UFFDIO_REGISTER,
+        UFFDIO_UNREGISTER,
+        UFFDIO_WAKE,
+        UFFDIO_COPY,
+        UFFDIO_ZEROPAGE,
+        UFFDIO_MOVE,
+        UFFDIO_WRITEPROTECT,
+        PAGEMAP_SCAN,
+    ];
     let rules = [
         restricted(libc::SYS_ioctl, 1, &ioctls),
         restricted(libc::SYS_process_vm_readv, 0, &[process]),
@@ -120,7 +134,8 @@ fn filter(rules: &[Restricted]) -> Vec<libc::sock_filter> {
     let refuse = step(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let allow = step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW);
     // struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes, the lower half first.
-    let mut steps = vec![step(LOAD, 0, 0, 4), step(EQUAL, 1, 0, ARCHITECTURE), refuse, step(LOAD, 0, 0, 0)];
+    let mut steps =
+        vec![step(LOAD, 0, 0, 4), step(EQUAL, 1, 0, ARCHITECTURE), refuse, step(LOAD, 0, 0, 0)];
     for number in PLAIN {
         steps.extend([step(EQUAL, 0, 1, number as u32), allow]);
     }
@@ -146,10 +161,20 @@ pub fn hold_open(files: &[Fd]) -> Result<()> {
     // SAFETY: the kernel writes `struct io_uring_params`, 120 bytes, and reads the descriptors; the mapping is new.
     unsafe {
         let ring = syscall!(Sysno::io_uring_setup, 1, parameters.as_mut_ptr())?;
-        let held = syscall!(Sysno::io_uring_register, ring, REGISTER_FILES, files.as_ptr(), files.len()).and_then(|_| {
-            let at = syscall!(Sysno::mmap, 0, super::PAGE, libc::PROT_READ, libc::MAP_SHARED, ring, 0)?;
-            syscall!(Sysno::madvise, at, super::PAGE, libc::MADV_DONTFORK)
-        });
+        let held =
+            syscall!(Sysno::io_uring_register, ring, REGISTER_FILES, files.as_ptr(), files.len())
+                .and_then(|_| {
+                    let at = syscall!(
+                        Sysno::mmap,
+                        0,
+                        super::PAGE,
+                        libc::PROT_READ,
+                        libc::MAP_SHARED,
+                        ring,
+                        0
+                    )?;
+                    syscall!(Sysno::madvise, at, super::PAGE, libc::MADV_DONTFORK)
+                });
         super::close(ring as Fd);
         held.map(drop)
     }
@@ -179,7 +204,15 @@ mod tests {
                     syscall!(Sysno::tgkill, test, test, 0),
                     syscall!(Sysno::ptrace, libc::PTRACE_SEIZE, test, 0, 0),
                     syscall!(Sysno::process_vm_readv, test, part.as_ptr(), 1, part.as_ptr(), 1, 0),
-                    syscall!(Sysno::process_vm_writev, test, parts.as_ptr(), 0, parts.as_ptr(), 0, 0),
+                    syscall!(
+                        Sysno::process_vm_writev,
+                        test,
+                        parts.as_ptr(),
+                        0,
+                        parts.as_ptr(),
+                        0,
+                        0
+                    ),
                     syscall!(Sysno::pidfd_open, test, 0),
                     syscall!(Sysno::socket, libc::AF_INET, libc::SOCK_STREAM, 0),
                     syscall!(Sysno::clone, 0, 0, 0, 0, 0),

@@ -29,7 +29,8 @@ pub fn program_id() -> i32 {
 pub fn watch_program() -> Result<Fd> {
     let program = process_descriptor(program_id())?;
     PROGRAM_DESCRIPTOR.store(program, Relaxed);
-    let free = |place: &&AtomicI32| place.compare_exchange(0, process_id(), Relaxed, Relaxed).is_ok();
+    let free =
+        |place: &&AtomicI32| place.compare_exchange(0, process_id(), Relaxed, Relaxed).is_ok();
     let _ = COMPANIONS.iter().find(free);
     PROC.store(open("/proc\0", libc::O_RDONLY | libc::O_DIRECTORY, 0).unwrap_or(-1), Relaxed);
     VMSTAT.store(open("/proc/vmstat\0", libc::O_RDONLY, 0).unwrap_or(-1), Relaxed);
@@ -129,7 +130,9 @@ pub fn new_thread_storage() -> Option<usize> {
         return None;
     }
     // SAFETY: glibc's function of this name has had this signature since 2.3; null asks for new memory.
-    let pointer = unsafe { std::mem::transmute::<*mut libc::c_void, Allocate>(allocate)(std::ptr::null_mut()) } as usize;
+    let pointer = unsafe {
+        std::mem::transmute::<*mut libc::c_void, Allocate>(allocate)(std::ptr::null_mut())
+    } as usize;
     if pointer == 0 {
         return None;
     }
@@ -170,8 +173,10 @@ pub fn thread_pointer() -> usize {
 pub fn rseq_offset() -> Option<isize> {
     // SAFETY: NUL-terminated names; glibc's are an unsigned int and a ptrdiff_t that never change.
     unsafe {
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref()?;
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?;
+        let size =
+            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref()?;
+        let offset =
+            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?;
         (*size > 0).then_some(*offset)
     }
 }
@@ -212,7 +217,8 @@ pub fn reap(child: i32) {
 pub fn is_subreaper() -> bool {
     let mut set = 0i32;
     // SAFETY: the kernel writes one number.
-    let asked = unsafe { syscall!(Sysno::prctl, libc::PR_GET_CHILD_SUBREAPER, &raw mut set, 0, 0, 0) };
+    let asked =
+        unsafe { syscall!(Sysno::prctl, libc::PR_GET_CHILD_SUBREAPER, &raw mut set, 0, 0, 0) };
     asked.is_ok() && set != 0
 }
 
@@ -221,7 +227,15 @@ pub fn children_enter_another_pid_namespace() -> bool {
     let link = |name: &CStr| {
         let mut text = [0u8; 64];
         // SAFETY: the path is NUL-terminated; the kernel writes at most the buffer's length.
-        let len = unsafe { syscall!(Sysno::readlinkat, libc::AT_FDCWD, name.as_ptr(), text.as_mut_ptr(), text.len()) };
+        let len = unsafe {
+            syscall!(
+                Sysno::readlinkat,
+                libc::AT_FDCWD,
+                name.as_ptr(),
+                text.as_mut_ptr(),
+                text.len()
+            )
+        };
         len.map(|_| text)
     };
     // A namespace without a process has no name yet.
@@ -282,7 +296,8 @@ pub fn process_descriptor(process: i32) -> Result<Fd> {
 /// Whether the process behind a descriptor has ended, all its threads, within a time.
 pub fn wait_for_end(process: Fd, at_most: Duration) -> bool {
     let mut polled = libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 };
-    let limit = libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
+    let limit =
+        libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
     // SAFETY: the kernel reads and writes the structure, and reads the time; a null mask changes no signals.
     let count = unsafe { syscall!(Sysno::ppoll, &raw mut polled, 1, &raw const limit, 0, 8) };
     count == Ok(1) && polled.revents & libc::POLLIN != 0
@@ -302,9 +317,12 @@ pub fn signal_process(process: Fd, signal: i32) -> bool {
 
 /// Sleeps on a word that the kernel itself changes and wakes (a thread's id), at most for `at_most`.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, at_most: Duration) {
-    let time = libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
+    let time =
+        libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
     // SAFETY: the word lives through the call; the time too.
-    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time) };
+    let _ = unsafe {
+        syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
+    };
 }
 
 /// Wakes all who sleep on a word that the kernel itself changes. The kernel wakes one of them: whoever was woken passes it on,
@@ -316,7 +334,8 @@ pub fn futex_wake_shared(word: &AtomicU32) {
 
 /// Sleeps, by a system call and nothing of the C library's.
 pub fn sleep_raw(time: Duration) {
-    let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
+    let time =
+        libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
     // SAFETY: the kernel reads the time.
     let _ = unsafe { syscall!(Sysno::nanosleep, &raw const time, 0) };
 }
@@ -340,9 +359,12 @@ fn open_size(process: i32) -> Result<Fd> {
 fn size(of: &AtomicI32) -> Option<Size> {
     let mut text = [0u8; 128];
     let len = read_at(of.load(Relaxed), &mut text, 0).ok()?;
-    let mut fields = text[..len]
-        .split(|byte| *byte == b' ')
-        .map(|field| field.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + u64::from(byte - b'0')));
+    let mut fields = text[..len].split(|byte| *byte == b' ').map(|field| {
+        field
+            .iter()
+            .filter(|byte| byte.is_ascii_digit())
+            .fold(0, |n, byte| n * 10 + u64::from(byte - b'0'))
+    });
     let size = fields.next()?;
     let code = fields.nth(2)?;
     let data = fields.nth(1)?;
@@ -385,7 +407,8 @@ pub fn others_share_memory() -> bool {
     let mut buffer = [0u64; PAGE / 8];
     while !found {
         // SAFETY: the kernel writes at most the buffer's length.
-        let read = unsafe { syscall!(Sysno::getdents64, proc, buffer.as_mut_ptr(), size_of_val(&buffer)) };
+        let read =
+            unsafe { syscall!(Sysno::getdents64, proc, buffer.as_mut_ptr(), size_of_val(&buffer)) };
         let Ok(len @ 1..) = read else { break };
         // SAFETY: plain integers, as bytes.
         let entries = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), len) };
@@ -393,12 +416,15 @@ pub fn others_share_memory() -> bool {
         // struct linux_dirent64: inode, offset, length of the entry (2 bytes), type, name.
         while !found && at + 19 < len {
             let entry_len = usize::from(u16::from_ne_bytes([entries[at + 16], entries[at + 17]]));
-            let mut name = entries[at + 19..(at + entry_len).min(len)].iter().take_while(|byte| **byte != 0);
+            let mut name =
+                entries[at + 19..(at + entry_len).min(len)].iter().take_while(|byte| **byte != 0);
             let process = name.try_fold(0i32, |n, byte| {
                 let digit = byte.is_ascii_digit().then(|| i32::from(byte - b'0'))?;
                 n.checked_mul(10)?.checked_add(digit)
             });
-            let other = |process: &i32| ![0, own, program].contains(process) && !is_companion_of_this(*process);
+            let other = |process: &i32| {
+                ![0, own, program].contains(process) && !is_companion_of_this(*process)
+            };
             if let Some(process) = process.filter(other) {
                 const KCMP_VM: usize = 1;
                 // SAFETY: no memory is involved.

@@ -126,7 +126,8 @@ impl Consolidated {
 impl Layout for Consolidated {
     fn allocate(&mut self, object: ObjectId, request: Request) -> u64 {
         let address = self.first.allocate_from(request.bytes, &mut self.end);
-        let placed = Object { address, bytes: request.bytes.max(1), count: 0, hot: false, live: true };
+        let placed =
+            Object { address, bytes: request.bytes.max(1), count: 0, hot: false, live: true };
         match self.objects.get_mut(object as usize) {
             Some(before) => *before = placed,
             None => self.objects.push(placed),
@@ -160,7 +161,13 @@ impl Layout for Consolidated {
         let open = [self.open[0].0, self.open[1].0];
         let mut mixed: Vec<(f64, u64, u64)> = segments
             .into_iter()
-            .map(|(segment, bytes)| (bytes.hot.min(bytes.cold) as f64 / (bytes.hot + bytes.cold) as f64, segment, bytes.hot + bytes.cold))
+            .map(|(segment, bytes)| {
+                (
+                    bytes.hot.min(bytes.cold) as f64 / (bytes.hot + bytes.cold) as f64,
+                    segment,
+                    bytes.hot + bytes.cold,
+                )
+            })
             .filter(|(mix, segment, _)| *mix > MIXED_FROM && !open.contains(&Some(*segment)))
             .collect();
         mixed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -186,10 +193,16 @@ impl Layout for Consolidated {
             }
         }
         // What was emptied may be filled again from the next step on, by moved objects or by new ones.
-        let large: BTreeSet<u64> =
-            self.objects.iter().filter(|object| object.live && !object.is_movable()).map(|object| object.address / SEGMENT).collect();
+        let large: BTreeSet<u64> = self
+            .objects
+            .iter()
+            .filter(|object| object.live && !object.is_movable())
+            .map(|object| object.address / SEGMENT)
+            .collect();
         for segment in emptied {
-            if self.is_ours(segment) || !large.contains(&segment) && self.first.release(segment * SEGMENT) {
+            if self.is_ours(segment)
+                || !large.contains(&segment) && self.first.release(segment * SEGMENT)
+            {
                 self.empty.push(segment);
             }
         }

@@ -62,7 +62,9 @@ fn fewest(sorted: &[u64], share: f64) -> usize {
 /// A program's figures in a layout, with a cache of so many bytes.
 pub fn measure(make: &MakeSource<'_>, kind: Kind, cache_bytes: usize) -> Result<Row, SourceError> {
     let mut touches = 0u64;
-    for_each(make().as_mut(), |event| touches += u64::from(matches!(event, Event::Touched { .. })))?;
+    for_each(make().as_mut(), |event| {
+        touches += u64::from(matches!(event, Event::Touched { .. }))
+    })?;
     let mut heap = Heap::new(layout(kind, make)?);
     let (mut cache, mut tlb) = (Cache::of(cache_bytes), Cache::of(TLB_ENTRIES * LINE as usize));
     let mut by_page: Vec<[u64; 2]> = Vec::new();
@@ -124,13 +126,20 @@ pub struct Skew {
 
 /// M2T's Figure 3: the chained store under each layout, by skew. What is to be compared are misses, of the cache and of the TLB, and the hit rate: M2T's factors of
 /// throughput are those of all three on one machine.
-pub fn m2t_figure_3(config: store::Config, thetas: &[f64], cache_bytes: usize) -> Result<Vec<Skew>, SourceError> {
+pub fn m2t_figure_3(
+    config: store::Config,
+    thetas: &[f64],
+    cache_bytes: usize,
+) -> Result<Vec<Skew>, SourceError> {
     thetas
         .iter()
         .map(|theta| {
             let config = store::Config { theta: *theta, ..config };
             let make = move || -> Box<dyn super::ObjectSource> { Box::new(Store::new(config)) };
-            let rows = Kind::ALL.into_iter().map(|kind| measure(&make, kind, cache_bytes)).collect::<Result<_, _>>()?;
+            let rows = Kind::ALL
+                .into_iter()
+                .map(|kind| measure(&make, kind, cache_bytes))
+                .collect::<Result<_, _>>()?;
             Ok(Skew { theta: *theta, rows })
         })
         .collect()
@@ -150,16 +159,27 @@ mod tests {
 
     fn share(rows: &[Row], layout: Kind) -> (f64, f64) {
         let row = rows.iter().find(|row| row.layout == layout.name()).unwrap();
-        (row.pages_for_50_of_misses as f64 / row.pages as f64, row.pages_for_80_of_misses as f64 / row.pages as f64)
+        (
+            row.pages_for_50_of_misses as f64 / row.pages as f64,
+            row.pages_for_80_of_misses as f64 / row.pages as f64,
+        )
     }
 
     /// The same tree with real allocators, a million keys and a cache of 4 MiB (`bench/results/objects-pages.json`): glibc .314 and .652 of the pages, jemalloc .366
     /// and .693, by context .176 and .445; with those keys this says .319 and .658, .366 and .693, .151 and .439. Here there are fewer keys, and a smaller cache.
     #[test]
     fn a_tree_by_context_needs_half_of_the_pages() {
-        let rows = jenga_figure_2(tree::Config { keys: 30_000, theta: 0.0, lookups: 100_000, seed: 3 }, 128 << 10).unwrap();
-        let (time, size, context, oracle) =
-            (share(&rows, Kind::Time), share(&rows, Kind::Size), share(&rows, Kind::Context), share(&rows, Kind::Oracle));
+        let rows = jenga_figure_2(
+            tree::Config { keys: 30_000, theta: 0.0, lookups: 100_000, seed: 3 },
+            128 << 10,
+        )
+        .unwrap();
+        let (time, size, context, oracle) = (
+            share(&rows, Kind::Time),
+            share(&rows, Kind::Size),
+            share(&rows, Kind::Context),
+            share(&rows, Kind::Oracle),
+        );
         assert!((0.28..0.37).contains(&time.0) && (0.60..0.72).contains(&time.1), "{time:?}");
         assert!((0.32..0.43).contains(&size.0) && (0.64..0.75).contains(&size.1), "{size:?}");
         assert!(context.0 < 0.55 * size.0 && context.1 < 0.75 * size.1, "{context:?}");
@@ -168,9 +188,17 @@ mod tests {
         let consolidated = share(&rows, Kind::Consolidated);
         assert!(consolidated.0 < 0.85 * size.0, "{consolidated:?}");
         assert!(rows.iter().all(|row| (row.moved_bytes > 0) == (row.layout == "consolidated")));
-        let pages = |layout: Kind| rows.iter().find(|row| row.layout == layout.name()).unwrap().pages;
+        let pages =
+            |layout: Kind| rows.iter().find(|row| row.layout == layout.name()).unwrap().pages;
         assert!(pages(Kind::Consolidated) * 10 < pages(Kind::Size) * 11, "{rows:?}");
-        assert_eq!(rows, jenga_figure_2(tree::Config { keys: 30_000, theta: 0.0, lookups: 100_000, seed: 3 }, 128 << 10).unwrap());
+        assert_eq!(
+            rows,
+            jenga_figure_2(
+                tree::Config { keys: 30_000, theta: 0.0, lookups: 100_000, seed: 3 },
+                128 << 10
+            )
+            .unwrap()
+        );
     }
 
     /// Buckets whose entries lie together touch fewer pages, at any skew; the more so the less skew there is (M2T §VI: 9.5 times fewer misses of the TLB, and factors of throughput from
@@ -179,7 +207,8 @@ mod tests {
     fn a_bucket_that_lies_together_saves_misses() {
         let config = store::Config { seed: 3, ..store::Config::new(60_000, 60_000) };
         for skew in m2t_figure_3(config, &[0.25, 0.99, 1.5], 128 << 10).unwrap() {
-            let of = |layout: Kind| skew.rows.iter().find(|row| row.layout == layout.name()).unwrap();
+            let of =
+                |layout: Kind| skew.rows.iter().find(|row| row.layout == layout.name()).unwrap();
             let (time, near) = (of(Kind::Time), of(Kind::Near));
             assert!((near.tlb_misses as f64) < 0.75 * time.tlb_misses as f64, "{skew:?}");
             assert!(near.misses < time.misses && near.hit_rate >= time.hit_rate, "{skew:?}");

@@ -39,7 +39,8 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [Kind::Time, Kind::Size, Kind::Context, Kind::Near, Kind::Consolidated, Kind::Oracle];
+    pub const ALL: [Kind; 6] =
+        [Kind::Time, Kind::Size, Kind::Context, Kind::Near, Kind::Consolidated, Kind::Oracle];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -101,7 +102,11 @@ impl TimeOrder {
 impl Layout for TimeOrder {
     fn allocate(&mut self, _object: ObjectId, request: Request) -> u64 {
         let size = Self::chunk(request.bytes);
-        let fitting = self.free.range(size..).find(|(free, _)| **free == size || **free >= size + 32).map(|(free, _)| *free);
+        let fitting = self
+            .free
+            .range(size..)
+            .find(|(free, _)| **free == size || **free >= size + 32)
+            .map(|(free, _)| *free);
         if let Some(free) = fitting {
             let pieces = self.free.get_mut(&free).expect("it was found there");
             let address = pieces.pop().expect("no list is empty");
@@ -187,7 +192,10 @@ impl SizeClasses {
         }
         let lowest = self.open.get(&class).and_then(|open| open.first().copied());
         let at = lowest.unwrap_or_else(|| {
-            let bytes = (1..).map(|count| count * PAGE).find(|bytes| bytes % class == 0).expect("4096 times a class is one");
+            let bytes = (1..)
+                .map(|count| count * PAGE)
+                .find(|bytes| bytes % class == 0)
+                .expect("4096 times a class is one");
             let at = self.take(bytes, end);
             let objects = (bytes / class) as u32;
             let mut free = vec![u64::MAX; objects.div_ceil(64) as usize];
@@ -199,7 +207,12 @@ impl SizeClasses {
             at
         });
         let slab = self.slabs.get_mut(&at).expect("open ones are there");
-        let (word, bits) = slab.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0).expect("open ones have room");
+        let (word, bits) = slab
+            .free
+            .iter_mut()
+            .enumerate()
+            .find(|(_, bits)| **bits != 0)
+            .expect("open ones have room");
         let bit = bits.trailing_zeros();
         *bits &= *bits - 1;
         slab.left -= 1;
@@ -214,7 +227,8 @@ impl SizeClasses {
         if self.chunk_left > 0 && self.chunk_end == chunk + self.chunk {
             return false;
         }
-        let slabs: Vec<u64> = self.slabs.range(chunk..chunk + self.chunk).map(|(at, _)| *at).collect();
+        let slabs: Vec<u64> =
+            self.slabs.range(chunk..chunk + self.chunk).map(|(at, _)| *at).collect();
         for at in slabs {
             if let Some(slab) = self.slabs.remove(&at) {
                 self.open.entry(slab.class).or_default().remove(&at);
@@ -259,12 +273,18 @@ pub struct Contexts {
 
 impl Layout for Contexts {
     fn allocate(&mut self, _object: ObjectId, request: Request) -> u64 {
-        let zone = self.zones.entry(request.context).or_insert_with(|| SizeClasses::in_chunks(crate::machine::REGION));
+        let zone = self
+            .zones
+            .entry(request.context)
+            .or_insert_with(|| SizeClasses::in_chunks(crate::machine::REGION));
         zone.allocate_from(request.bytes, &mut self.end)
     }
 
     fn free(&mut self, _object: ObjectId, request: Request, address: u64) {
-        self.zones.get_mut(&request.context).expect("it came from there").free_at(request.bytes, address);
+        self.zones
+            .get_mut(&request.context)
+            .expect("it came from there")
+            .free_at(request.bytes, address);
     }
 }
 
@@ -320,7 +340,9 @@ impl Near {
         self.beside += bytes;
         let Group { bytes: together, own } = self.groups[group as usize];
         if together > PAGE && self.pages[&page].used + bytes > PAGE {
-            let page = own.filter(|page| self.pages[page].used + bytes <= PAGE).unwrap_or_else(|| self.new_page());
+            let page = own
+                .filter(|page| self.pages[page].used + bytes <= PAGE)
+                .unwrap_or_else(|| self.new_page());
             self.groups[group as usize].own = Some(page);
             return page;
         }
@@ -367,7 +389,10 @@ impl Layout for Near {
             self.end += bytes.next_multiple_of(PAGE);
             self.end - bytes.next_multiple_of(PAGE)
         } else {
-            let beside = request.near.map(|near| self.addresses[near as usize] / PAGE).filter(|page| self.pages.contains_key(page));
+            let beside = request
+                .near
+                .map(|near| self.addresses[near as usize] / PAGE)
+                .filter(|page| self.pages.contains_key(page));
             let page = match beside {
                 Some(page) => self.page_beside(page, bytes, group),
                 None => self.page_alone(bytes),
@@ -402,14 +427,20 @@ impl Oracle {
         let mut objects: Vec<(u64, u64)> = Vec::new();
         for_each(make().as_mut(), |event| match event {
             Event::Allocated(request) => objects.push((request.bytes, 0)),
-            Event::Touched { object, bytes, .. } => objects[object as usize].1 += u64::from(bytes).div_ceil(LINE),
-            Event::Resized { object, bytes } => objects[object as usize].0 = bytes.max(objects[object as usize].0),
+            Event::Touched { object, bytes, .. } => {
+                objects[object as usize].1 += u64::from(bytes).div_ceil(LINE)
+            }
+            Event::Resized { object, bytes } => {
+                objects[object as usize].0 = bytes.max(objects[object as usize].0)
+            }
             Event::Freed(_) => {}
         })?;
         let mut order: Vec<ObjectId> = (0..objects.len() as ObjectId).collect();
         order.sort_by(|a, b| {
-            let ((bytes, touches), (other_bytes, others)) = (objects[*a as usize], objects[*b as usize]);
-            (u128::from(others) * u128::from(bytes)).cmp(&(u128::from(touches) * u128::from(other_bytes)))
+            let ((bytes, touches), (other_bytes, others)) =
+                (objects[*a as usize], objects[*b as usize]);
+            (u128::from(others) * u128::from(bytes))
+                .cmp(&(u128::from(touches) * u128::from(other_bytes)))
         });
         let mut addresses = vec![0; objects.len()];
         let mut end = 0;
@@ -471,7 +502,10 @@ mod tests {
     fn by_size_in_slabs_and_the_lowest_first() {
         let mut size = SizeClasses::default();
         // A slab of 16 is one page, of 48 three pages.
-        assert_eq!(addresses(&mut size, &[16, 48, 10, 33, 20_000, 16].map(request)), [0, 4096, 16, 4096 + 48, 4 * 4096, 32]);
+        assert_eq!(
+            addresses(&mut size, &[16, 48, 10, 33, 20_000, 16].map(request)),
+            [0, 4096, 16, 4096 + 48, 4 * 4096, 32]
+        );
         size.free(2, request(10), 16);
         assert_eq!(addresses(&mut size, &[9, 9].map(request)), [16, 48]);
         // 252 more fill the page; the next one opens a slab.
@@ -498,7 +532,14 @@ mod tests {
         let of = |bytes, near| Request { bytes, context: 0, near };
         let placed = addresses(
             &mut near,
-            &[of(1000, None), of(1000, Some(0)), of(1000, None), of(1000, Some(0)), of(1000, Some(2)), of(1000, Some(0))],
+            &[
+                of(1000, None),
+                of(1000, Some(0)),
+                of(1000, None),
+                of(1000, Some(0)),
+                of(1000, Some(2)),
+                of(1000, Some(0)),
+            ],
         );
         let pages: Vec<u64> = placed.iter().map(|address| address / PAGE).collect();
         // The third would leave too little for those that come beside the first; what finds no room goes where the others went that did not.
@@ -510,8 +551,19 @@ mod tests {
     fn long_chains_do_not_mix() {
         let mut near = Near::default();
         let of = |near: Option<ObjectId>| Request { bytes: 1000, context: 0, near };
-        let placed = addresses(&mut near, &(0..40).map(|object| of((object as u32).checked_sub(2))).collect::<Vec<_>>());
-        let pages = |chain: usize| placed.iter().skip(chain).step_by(2).skip(5).map(|address| address / PAGE).collect::<BTreeSet<_>>();
+        let placed = addresses(
+            &mut near,
+            &(0..40).map(|object| of((object as u32).checked_sub(2))).collect::<Vec<_>>(),
+        );
+        let pages = |chain: usize| {
+            placed
+                .iter()
+                .skip(chain)
+                .step_by(2)
+                .skip(5)
+                .map(|address| address / PAGE)
+                .collect::<BTreeSet<_>>()
+        };
         assert!(pages(0).is_disjoint(&pages(1)), "{placed:?}");
         // Four on a page.
         assert_eq!((pages(0).len(), pages(1).len()), (4, 4));
@@ -519,11 +571,15 @@ mod tests {
 
     #[test]
     fn the_oracle_has_the_most_touched_first() {
-        let make =
-            || -> Box<dyn crate::objects::ObjectSource> { Box::new(Store::new(Config { theta: 1.2, seed: 1, ..Config::new(500, 5000) })) };
+        let make = || -> Box<dyn crate::objects::ObjectSource> {
+            Box::new(Store::new(Config { theta: 1.2, seed: 1, ..Config::new(500, 5000) }))
+        };
         let mut heap = Heap::new(layout(Kind::Oracle, &make).unwrap());
         let mut pages = vec![0u64; 100];
-        for_each(make().as_mut(), |event| heap.follow(event, &mut |address, _| pages[(address / PAGE) as usize] += 1)).unwrap();
+        for_each(make().as_mut(), |event| {
+            heap.follow(event, &mut |address, _| pages[(address / PAGE) as usize] += 1)
+        })
+        .unwrap();
         pages.truncate(heap.end().div_ceil(PAGE) as usize);
         // But for the table of buckets, of which some are touched more than others.
         assert!(pages.windows(2).all(|pair| pair[0] as f64 >= pair[1] as f64 * 0.85), "{pages:?}");

@@ -161,7 +161,9 @@ impl Heap {
         let mut pages: Vec<u64> = self
             .objects
             .iter()
-            .flat_map(|placed| placed.address / PAGE..=(placed.address + placed.request.bytes.max(1) - 1) / PAGE)
+            .flat_map(|placed| {
+                placed.address / PAGE..=(placed.address + placed.request.bytes.max(1) - 1) / PAGE
+            })
             .collect();
         pages.sort_unstable();
         pages.dedup();
@@ -203,15 +205,25 @@ pub struct HeapSource {
 
 impl HeapSource {
     /// With its objects in this layout, in units of so many bytes. Runs the program once before, to know how much memory it will have and how many accesses.
-    pub fn new(make: &MakeSource<'_>, layout: layouts::Kind, filter: Filter, unit_bytes: u64) -> Result<HeapSource, SourceError> {
+    pub fn new(
+        make: &MakeSource<'_>,
+        layout: layouts::Kind,
+        filter: Filter,
+        unit_bytes: u64,
+    ) -> Result<HeapSource, SourceError> {
         let mut heap = Heap::new(layouts::layout(layout, make)?);
         let (mut cache, mut accesses) = (filter.cache(), 0);
         for_each(make().as_mut(), |event| {
-            heap.follow(event, &mut |address, _| accesses += u64::from(!cache.as_mut().is_some_and(|cache| cache.touch(address))));
+            heap.follow(event, &mut |address, _| {
+                accesses += u64::from(!cache.as_mut().is_some_and(|cache| cache.touch(address)))
+            });
         })?;
         let units = heap.end().div_ceil(unit_bytes).max(1);
         if units >= u64::from(Access::UNITS_MOST) {
-            return Err(SourceError(format!("{units} units of {unit_bytes} bytes are too many: take larger ones").into()));
+            return Err(SourceError(
+                format!("{units} units of {unit_bytes} bytes are too many: take larger ones")
+                    .into(),
+            ));
         }
         Ok(HeapSource {
             source: make(),
@@ -259,7 +271,10 @@ impl Source for HeapSource {
 }
 
 /// All that a program does.
-pub fn for_each(source: &mut dyn ObjectSource, mut each: impl FnMut(Event)) -> Result<(), SourceError> {
+pub fn for_each(
+    source: &mut dyn ObjectSource,
+    mut each: impl FnMut(Event),
+) -> Result<(), SourceError> {
     let mut block = Vec::new();
     loop {
         source.next_block(&mut block)?;
@@ -281,7 +296,12 @@ pub struct Keys {
 impl Keys {
     /// Of so many keys, at least 1.
     pub fn new(keys: u64, theta: f64, random: SmallRng) -> Keys {
-        Keys { keys, zipf: Zipf::new(keys as f64, theta).expect("there are keys, and theta is a number not below 0"), random }
+        Keys {
+            keys,
+            zipf: Zipf::new(keys as f64, theta)
+                .expect("there are keys, and theta is a number not below 0"),
+            random,
+        }
     }
 
     /// A key.

@@ -17,8 +17,14 @@ pub enum Program {
 
 /// Names, with one line about each.
 pub const NAMES: [(&str, &str); 2] = [
-    ("tree", "Objects: a B+-tree of small objects, built by inserts in an order of chance, then lookups (Jenga's Btree)"),
-    ("store", "Objects: a chained hash table of entries, keys and values, built, then looked up (M2T's store)"),
+    (
+        "tree",
+        "Objects: a B+-tree of small objects, built by inserts in an order of chance, then lookups (Jenga's Btree)",
+    ),
+    (
+        "store",
+        "Objects: a chained hash table of entries, keys and values, built, then looked up (M2T's store)",
+    ),
 ];
 
 /// Parameters of both, and of the store alone.
@@ -31,7 +37,10 @@ const KEYS_MOST: u64 = 1 << 28;
 
 impl Program {
     /// The program of that name, a million keys and four million lookups if nothing else is said; `None` if there is none.
-    pub fn parse<'a>(name: &str, parameters: impl Iterator<Item = Parameter<'a>>) -> Option<Result<Program, SpecError>> {
+    pub fn parse<'a>(
+        name: &str,
+        parameters: impl Iterator<Item = Parameter<'a>>,
+    ) -> Option<Result<Program, SpecError>> {
         let (keys, lookups, theta) = (1_000_000, 4_000_000, 0.99);
         let mut program = match name {
             "tree" => Program::Tree(tree::Config { keys, theta, lookups, seed: 0 }),
@@ -57,9 +66,13 @@ impl Program {
             "lookups" => *lookups = parameter.whole(1, 1 << 40)?,
             key => match (self, key) {
                 (Program::Store(config), "writes") => config.writes = parameter.number(0.0, 1.0)?,
-                (Program::Store(config), "chain") => config.buckets = Buckets::Of(parameter.whole(1, KEYS_MOST)?),
+                (Program::Store(config), "chain") => {
+                    config.buckets = Buckets::Of(parameter.whole(1, KEYS_MOST)?)
+                }
                 (Program::Tree(_), _) => return Err(parameter.unknown(name, &KEYS)),
-                (Program::Store(_), _) => return Err(parameter.unknown(name, &[&KEYS[..], &STORE_KEYS].concat())),
+                (Program::Store(_), _) => {
+                    return Err(parameter.unknown(name, &[&KEYS[..], &STORE_KEYS].concat()));
+                }
             },
         }
         Ok(())
@@ -78,7 +91,9 @@ impl fmt::Display for Program {
     /// With all its parameters; parsed again it is the same one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Program::Tree(tree::Config { keys, theta, lookups, .. }) => write!(f, "tree:keys={keys},theta={theta},lookups={lookups}"),
+            Program::Tree(tree::Config { keys, theta, lookups, .. }) => {
+                write!(f, "tree:keys={keys},theta={theta},lookups={lookups}")
+            }
             Program::Store(store::Config { keys, theta, lookups, writes, buckets, .. }) => {
                 write!(f, "store:keys={keys},theta={theta},lookups={lookups},writes={writes}")?;
                 // Only where it was asked for, so that it is the same store as before there was such a parameter.

@@ -88,7 +88,8 @@ fn value_bytes(key: u32) -> u32 {
 impl Store {
     /// Before its first key.
     pub fn new(config: Config) -> Store {
-        let mut keys = Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
+        let mut keys =
+            Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
         let to_insert = keys.shuffled();
         let buckets = match config.buckets {
             Buckets::AsMeasured => config.keys.div_ceil(2).next_power_of_two(),
@@ -123,16 +124,23 @@ impl Store {
         self.made += 3;
         // Beside the chain that it comes into; its own parts beside one another.
         let chain = (before != NOBODY).then(|| self.objects[before as usize]);
-        for (bytes, context, near) in
-            [(key_bytes(key), KEY, chain), (value_bytes(key), VALUE, Some(object)), (ENTRY_BYTES, ENTRY, Some(object))]
-        {
+        for (bytes, context, near) in [
+            (key_bytes(key), KEY, chain),
+            (value_bytes(key), VALUE, Some(object)),
+            (ENTRY_BYTES, ENTRY, Some(object)),
+        ] {
             events.push(Event::Allocated(Request { bytes: u64::from(bytes), context, near }));
         }
     }
 
     fn look_up(&self, key: u32, write: bool, events: &mut Vec<Event>) {
         let bucket = self.bucket(key);
-        events.push(Event::Touched { object: 0, offset: bucket as u64 * 8, bytes: 8, write: false });
+        events.push(Event::Touched {
+            object: 0,
+            offset: bucket as u64 * 8,
+            bytes: 8,
+            write: false,
+        });
         let mut at = self.buckets[bucket];
         loop {
             assert_ne!(at, NOBODY, "key {key} is gone");
@@ -140,7 +148,12 @@ impl Store {
             events.push(Event::read(object + 2, ENTRY_BYTES));
             events.push(Event::read(object, key_bytes(at)));
             if at == key {
-                events.push(Event::Touched { object: object + 1, offset: 0, bytes: value_bytes(key), write });
+                events.push(Event::Touched {
+                    object: object + 1,
+                    offset: 0,
+                    bytes: value_bytes(key),
+                    write,
+                });
                 return;
             }
             at = self.next[at as usize];
@@ -152,7 +165,11 @@ impl ObjectSource for Store {
     fn next_block(&mut self, events: &mut Vec<Event>) -> Result<(), SourceError> {
         events.clear();
         if self.made == 0 {
-            events.push(Event::Allocated(Request { bytes: self.buckets.len() as u64 * 8, context: BUCKETS, near: None }));
+            events.push(Event::Allocated(Request {
+                bytes: self.buckets.len() as u64 * 8,
+                context: BUCKETS,
+                near: None,
+            }));
             self.made = 1;
         }
         while events.len() < BLOCK {
@@ -204,9 +221,16 @@ mod tests {
     #[test]
     fn chains_are_as_long_as_asked_for() {
         for keys in [2u64, 64] {
-            let mut store = Store::new(Config { seed: 3, buckets: Buckets::Of(keys), ..Config::new(8192, 20_000) });
+            let mut store = Store::new(Config {
+                seed: 3,
+                buckets: Buckets::Of(keys),
+                ..Config::new(8192, 20_000)
+            });
             let mut reads = 0;
-            for_each(&mut store, |event| reads += u32::from(matches!(event, Event::Touched { .. }))).unwrap();
+            for_each(&mut store, |event| {
+                reads += u32::from(matches!(event, Event::Touched { .. }))
+            })
+            .unwrap();
             let passed = (f64::from(reads) / 20_000.0 - 2.0) / 2.0;
             assert!((passed / (1.0 + keys as f64 / 2.0) - 1.0).abs() < 0.05, "{passed} of {keys}");
         }

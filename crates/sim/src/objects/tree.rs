@@ -67,12 +67,19 @@ pub struct Tree {
 impl Tree {
     /// Before its first key.
     pub fn new(config: Config) -> Tree {
-        let mut keys = Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
+        let mut keys =
+            Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
         let to_insert = keys.shuffled();
         Tree { lookups: config.lookups, keys, to_insert, nodes: Vec::new(), root: 0, objects: 0 }
     }
 
-    fn make(&mut self, bytes: u32, context: u32, near: Option<ObjectId>, events: &mut Vec<Event>) -> ObjectId {
+    fn make(
+        &mut self,
+        bytes: u32,
+        context: u32,
+        near: Option<ObjectId>,
+        events: &mut Vec<Event>,
+    ) -> ObjectId {
         events.push(Event::Allocated(Request { bytes: u64::from(bytes), context, near }));
         self.objects += 1;
         self.objects - 1

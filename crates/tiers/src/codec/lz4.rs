@@ -42,7 +42,12 @@ impl Codec for Lz4 {
         "lz4"
     }
 
-    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]> {
+    fn compress<'s>(
+        &self,
+        page: &Page,
+        scratch: &'s mut Scratch,
+        limit: usize,
+    ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
         // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::new`); the source is PAGE_BYTES long;
         // `output` has PAGE_BYTES bytes, more than `capacity`; the three are separate allocations.
@@ -61,13 +66,25 @@ impl Codec for Lz4 {
         scratch.output.get(..written)
     }
 
-    fn decompress(&self, bytes: &[u8], page: &mut Page, _scratch: &mut Scratch) -> Result<(), CodecError> {
+    fn decompress(
+        &self,
+        bytes: &[u8],
+        page: &mut Page,
+        _scratch: &mut Scratch,
+    ) -> Result<(), CodecError> {
         let damaged = |reason| CodecError::Damaged { codec: "lz4", len: bytes.len(), reason };
         let len = c_int::try_from(bytes.len()).map_err(|_| damaged("longer than 2 GiB"))?;
         // SAFETY: the source is `len` bytes long and the destination PAGE_BYTES; LZ4_decompress_safe stays within both
         // for any input (lz4.h: "protected against malicious data packets"); `page` is borrowed mutably, so they
         // differ.
-        let got = unsafe { lz4_sys::LZ4_decompress_safe(bytes.as_ptr().cast(), page.as_mut_ptr().cast(), len, PAGE_BYTES as c_int) };
+        let got = unsafe {
+            lz4_sys::LZ4_decompress_safe(
+                bytes.as_ptr().cast(),
+                page.as_mut_ptr().cast(),
+                len,
+                PAGE_BYTES as c_int,
+            )
+        };
         match usize::try_from(got) {
             Ok(PAGE_BYTES) => Ok(()),
             Ok(got) => Err(CodecError::WrongLength { codec: "lz4", got }),

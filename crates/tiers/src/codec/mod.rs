@@ -20,7 +20,8 @@ pub trait Codec: Send + Sync {
 
     /// Compresses `page` into `scratch`. `None` if the result would be `limit` bytes or more (a limit above 4096 counts
     /// as 4096), or if the codec has no memory for its context: the page is then better kept as it is.
-    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]>;
+    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize)
+    -> Option<&'s [u8]>;
 
     /// Decompresses `bytes` into `page`. After an error the content of `page` is unspecified and must not be used.
     /// Damaged bytes give an error or a wrong page, never anything worse: `Tier::decode` looks at the page's checksum.
@@ -28,7 +29,12 @@ pub trait Codec: Send + Sync {
     /// # Errors
     /// [`CodecError`] if `bytes` is not this codec's, does not give exactly 4096 bytes, or if there is no memory for a
     /// context (only at the first use; see [`Scratch::prepare`]).
-    fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError>;
+    fn decompress(
+        &self,
+        bytes: &[u8],
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), CodecError>;
 
     /// How many pages [`Codec::learn`] wants to be shown; 0 if it does not learn.
     fn lesson_pages(&self) -> usize {
@@ -71,7 +77,9 @@ pub enum CodecError {
         got: usize,
     },
     /// The codec could not get its context.
-    #[error("{codec} has no memory for its context: free some and try again; the stored page is untouched")]
+    #[error(
+        "{codec} has no memory for its context: free some and try again; the stored page is untouched"
+    )]
     NoContext {
         /// The codec's name.
         codec: &'static str,

@@ -9,8 +9,8 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use zstd_sys::{
-    ZSTD_CCtx, ZSTD_CDict, ZSTD_ResetDirective, ZSTD_cParameter, ZSTD_dictAttachPref_e, ZSTD_dictContentType_e, ZSTD_dictLoadMethod_e,
-    ZSTD_format_e,
+    ZSTD_CCtx, ZSTD_CDict, ZSTD_ResetDirective, ZSTD_cParameter, ZSTD_dictAttachPref_e,
+    ZSTD_dictContentType_e, ZSTD_dictLoadMethod_e, ZSTD_format_e,
 };
 
 use crate::{PAGE_BYTES, Page};
@@ -39,7 +39,8 @@ impl Primed {
         // SAFETY: `bytes` is new, and longer than the dictionary. All values of the parameters are zstd's own, for an input of a page, or smaller.
         let (context, tables) = unsafe {
             bytes.as_ptr().copy_from_nonoverlapping(dictionary.as_ptr(), dictionary.len());
-            let mut parameters = zstd_sys::ZSTD_getCParams(level, PAGE_BYTES as u64, dictionary.len());
+            let mut parameters =
+                zstd_sys::ZSTD_getCParams(level, PAGE_BYTES as u64, dictionary.len());
             parameters.hashLog = parameters.hashLog.min(TABLE_LOG);
             parameters.chainLog = parameters.chainLog.min(TABLE_LOG);
             let tables = zstd_sys::ZSTD_createCDict_advanced(
@@ -49,7 +50,11 @@ impl Primed {
                 ZSTD_dictLoadMethod_e::ZSTD_dlm_byRef,
                 ZSTD_dictContentType_e::ZSTD_dct_fullDict,
                 parameters,
-                zstd_sys::ZSTD_customMem { customAlloc: None, customFree: None, opaque: std::ptr::null_mut() },
+                zstd_sys::ZSTD_customMem {
+                    customAlloc: None,
+                    customFree: None,
+                    opaque: std::ptr::null_mut(),
+                },
             );
             (zstd_sys::ZSTD_createCCtx(), tables)
         };
@@ -62,8 +67,14 @@ impl Primed {
         let parameters = [
             (ZSTD_cParameter::ZSTD_c_compressionLevel, level),
             // The names of those that zstd calls experimental: format, forceAttachDict.
-            (ZSTD_cParameter::ZSTD_c_experimentalParam2, ZSTD_format_e::ZSTD_f_zstd1_magicless as i32),
-            (ZSTD_cParameter::ZSTD_c_experimentalParam4, ZSTD_dictAttachPref_e::ZSTD_dictForceCopy as i32),
+            (
+                ZSTD_cParameter::ZSTD_c_experimentalParam2,
+                ZSTD_format_e::ZSTD_f_zstd1_magicless as i32,
+            ),
+            (
+                ZSTD_cParameter::ZSTD_c_experimentalParam4,
+                ZSTD_dictAttachPref_e::ZSTD_dictForceCopy as i32,
+            ),
             (ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
             (ZSTD_cParameter::ZSTD_c_checksumFlag, 0),
             (ZSTD_cParameter::ZSTD_c_dictIDFlag, 0),
@@ -73,8 +84,9 @@ impl Primed {
         }
         // SAFETY: `context` is a live one of ours, and `tables` lives as long.
         unsafe {
-            parameters.iter().all(|&(parameter, value)| !is_error(zstd_sys::ZSTD_CCtx_setParameter(self.context, parameter, value)))
-                && !is_error(zstd_sys::ZSTD_CCtx_refCDict(self.context, self.tables))
+            parameters.iter().all(|&(parameter, value)| {
+                !is_error(zstd_sys::ZSTD_CCtx_setParameter(self.context, parameter, value))
+            }) && !is_error(zstd_sys::ZSTD_CCtx_refCDict(self.context, self.tables))
         }
     }
 
@@ -85,9 +97,18 @@ impl Primed {
         unsafe {
             let place = self.bytes.as_ptr().add(self.layout.size() - PAGE_BYTES);
             place.copy_from_nonoverlapping(page.as_ptr(), PAGE_BYTES);
-            let written = zstd_sys::ZSTD_compress2(self.context, out.as_mut_ptr().cast(), out.len(), place.cast(), PAGE_BYTES);
+            let written = zstd_sys::ZSTD_compress2(
+                self.context,
+                out.as_mut_ptr().cast(),
+                out.len(),
+                place.cast(),
+                PAGE_BYTES,
+            );
             if is_error(written) {
-                zstd_sys::ZSTD_CCtx_reset(self.context, ZSTD_ResetDirective::ZSTD_reset_session_only);
+                zstd_sys::ZSTD_CCtx_reset(
+                    self.context,
+                    ZSTD_ResetDirective::ZSTD_reset_session_only,
+                );
                 return None;
             }
             Some(written)

@@ -18,7 +18,11 @@ pub struct Scratch {
 impl Scratch {
     /// A scratch with everything but zstd's contexts.
     pub fn new() -> Self {
-        Scratch { lz4: lz4::State::new(), zstd: zstd::Contexts::default(), output: Box::new([0; PAGE_BYTES]) }
+        Scratch {
+            lz4: lz4::State::new(),
+            zstd: zstd::Contexts::default(),
+            output: Box::new([0; PAGE_BYTES]),
+        }
     }
 
     /// Creates zstd's contexts now, so that a later restore needs no memory.

@@ -77,7 +77,10 @@ impl Contexts {
         }
         let compressor = self.compressor.as_mut().ok_or(NO_CONTEXT)?;
         if compressor.level != level {
-            compressor.context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| NO_CONTEXT)?;
+            compressor
+                .context
+                .set_parameter(CParameter::CompressionLevel(level))
+                .map_err(|_| NO_CONTEXT)?;
             compressor.level = level;
         }
         Ok(&mut compressor.context)
@@ -138,7 +141,8 @@ impl Dictionary {
         bytes.try_reserve_exact(content.len() + TABLES_BYTES_MAX).ok()?;
         bytes.resize(content.len() + TABLES_BYTES_MAX, 0u8);
         // The number inside is for frames that carry it; ours do not.
-        let parameters = zstd_sys::ZDICT_params_t { compressionLevel: level, notificationLevel: 0, dictID: 1 };
+        let parameters =
+            zstd_sys::ZDICT_params_t { compressionLevel: level, notificationLevel: 0, dictID: 1 };
         // SAFETY: each pointer is to a live slice of the length given beside it (zdict.h); `samples` is as long as the sum of `SIZES`; `bytes` is longer than the content and overlaps nothing.
         let written = unsafe {
             zstd_sys::ZDICT_finalizeDictionary(
@@ -187,7 +191,12 @@ fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
 }
 
 /// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or if a page does not come back.
-fn cost(pages: &[Page], level: i32, dictionary: Option<&Dictionary>, clock_ns: &dyn Fn() -> u64) -> Option<f64> {
+fn cost(
+    pages: &[Page],
+    level: i32,
+    dictionary: Option<&Dictionary>,
+    clock_ns: &dyn Fn() -> u64,
+) -> Option<f64> {
     let (mut out, mut home) = (new_compressor(level).ok()?, new_decompressor().ok()?);
     let mut primed = None;
     if let Some(dictionary) = dictionary {
@@ -233,7 +242,12 @@ pub(super) struct Zstd {
 impl Zstd {
     /// `level`: -5..=19.
     pub(super) fn new(level: i32) -> Self {
-        Zstd { level, name: format!("zstd:{level}"), dictionaries: Default::default(), using: AtomicU8::new(0) }
+        Zstd {
+            level,
+            name: format!("zstd:{level}"),
+            dictionaries: Default::default(),
+            using: AtomicU8::new(0),
+        }
     }
 
     fn dictionary(&self, number: u8) -> Option<&'static Dictionary> {
@@ -246,7 +260,12 @@ impl Codec for Zstd {
         &self.name
     }
 
-    fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize) -> Option<&'s [u8]> {
+    fn compress<'s>(
+        &self,
+        page: &Page,
+        scratch: &'s mut Scratch,
+        limit: usize,
+    ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
         let number = self.using.load(Acquire);
         let dictionary = self.dictionary(number);
@@ -259,7 +278,12 @@ impl Codec for Zstd {
         scratch.output.get(..1 + written?)
     }
 
-    fn decompress(&self, bytes: &[u8], page: &mut Page, scratch: &mut Scratch) -> Result<(), CodecError> {
+    fn decompress(
+        &self,
+        bytes: &[u8],
+        page: &mut Page,
+        scratch: &mut Scratch,
+    ) -> Result<(), CodecError> {
         let damaged = |reason| CodecError::Damaged { codec: "zstd", len: bytes.len(), reason };
         let (number, frame) = bytes.split_first().ok_or(damaged("nothing"))?;
         let context = scratch.zstd.decompressor()?;
@@ -267,7 +291,11 @@ impl Codec for Zstd {
             0 => context.decompress(page.as_mut_slice(), frame),
             number => {
                 let dictionary = self.dictionary(*number).ok_or(damaged("no such dictionary"))?;
-                context.decompress_using_ddict(page.as_mut_slice(), frame, &dictionary.to_decompress)
+                context.decompress_using_ddict(
+                    page.as_mut_slice(),
+                    frame,
+                    &dictionary.to_decompress,
+                )
             }
         };
         match got {
@@ -293,8 +321,12 @@ impl Codec for Zstd {
         // What there is, and none.
         let others = (0..=made as u8).filter(|number| *number != using);
         let others = others.filter_map(|number| Some((number, cost(self.dictionary(number))?)));
-        let (best, least) = others.fold((using, now), |best, other| if other.1 < best.1 { other } else { best });
-        let new = self.dictionaries.get(made).and_then(|free| Some((free, Dictionary::of(training, self.level)?)));
+        let (best, least) =
+            others.fold((using, now), |best, other| if other.1 < best.1 { other } else { best });
+        let new = self
+            .dictionaries
+            .get(made)
+            .and_then(|free| Some((free, Dictionary::of(training, self.level)?)));
         let new = new.filter(|(_, new)| cost(Some(new)).is_some_and(|cost| cost < least * CLEARLY));
         let number = if new.is_some_and(|(free, new)| new.keep(free)) {
             made as u8 + 1
@@ -314,7 +346,9 @@ mod tests {
 
     /// Words, of which each page repeats others.
     fn page(number: usize) -> Page {
-        let text: String = (0..600).map(|at| format!("key{}={} ", at * number % 89, at * at * number % 613)).collect();
+        let text: String = (0..600)
+            .map(|at| format!("key{}={} ", at * number % 89, at * at * number % 613))
+            .collect();
         text.as_bytes()[..PAGE_BYTES].try_into().expect("it is longer than a page")
     }
 
@@ -328,12 +362,24 @@ mod tests {
             let (mut out, mut back) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
             for number in TRAINING_PAGES + 1..TRAINING_PAGES + 161 {
                 // A page of noise, and room for a part only.
-                let noise: Vec<u8> = (0..PAGE_BYTES as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
-                assert_eq!(primed.compress(noise.as_slice().try_into().unwrap(), &mut out[..64]), None);
+                let noise: Vec<u8> = (0..PAGE_BYTES as u64)
+                    .map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
+                    .collect();
+                assert_eq!(
+                    primed.compress(noise.as_slice().try_into().unwrap(), &mut out[..64]),
+                    None
+                );
                 let page = page(number);
                 let len = primed.compress(&page, &mut out).expect("it has room");
                 assert!(len < PAGE_BYTES, "level {level}: {len}");
-                assert_eq!(home.decompress_using_ddict(&mut back[..], &out[..len], &dictionary.to_decompress), Ok(PAGE_BYTES));
+                assert_eq!(
+                    home.decompress_using_ddict(
+                        &mut back[..],
+                        &out[..len],
+                        &dictionary.to_decompress
+                    ),
+                    Ok(PAGE_BYTES)
+                );
                 assert!(back == page);
             }
         }

@@ -56,7 +56,9 @@ impl Elements {
             })
         };
         Elements {
-            all: (0..elements as usize).map(|element| Element(std::array::from_fn(|part| word(element, part)))).collect(),
+            all: (0..elements as usize)
+                .map(|element| Element(std::array::from_fn(|part| word(element, part))))
+                .collect(),
             seed,
             kind,
             theta: arguments.theta,
@@ -84,7 +86,8 @@ impl Elements {
         if write {
             words[WRITES].fetch_add(1, Relaxed);
         }
-        (words[STAMP].load(Relaxed) == mixed(self.seed ^ element)).then(|| words[LINK].load(Relaxed))
+        (words[STAMP].load(Relaxed) == mixed(self.seed ^ element))
+            .then(|| words[LINK].load(Relaxed))
     }
 }
 
@@ -105,12 +108,17 @@ impl Program for Elements {
         let mut done = Batch { accesses: BATCH, ..Batch::default() };
         for _ in 0..BATCH {
             let element = way.pattern.next(way.link);
-            way.number = way.number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            way.number = way
+                .number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let write = way.number >> 56 < self.writes;
             done.writes += u64::from(write);
             match self.touch(element, write, watch) {
                 // Only who followed the chain goes on with it; and a link that leads out of it was damaged.
-                Some(next) if next < self.all.len() as u64 => way.link = if element == way.link { next } else { way.link },
+                Some(next) if next < self.all.len() as u64 => {
+                    way.link = if element == way.link { next } else { way.link }
+                }
                 _ => done.wrong += 1,
             }
         }
@@ -122,7 +130,8 @@ impl Program for Elements {
         for (element, Element(words)) in self.all.iter().enumerate() {
             // Of links only the chain knows; its way goes through them.
             let right = |(part, word): (usize, &AtomicU64)| {
-                matches!(part, LINK | WRITES) || word.load(Relaxed) == Self::word(self.seed, element, part)
+                matches!(part, LINK | WRITES)
+                    || word.load(Relaxed) == Self::word(self.seed, element, part)
             };
             wrong += u64::from(!words.iter().enumerate().all(right));
             found += words[WRITES].load(Relaxed);

@@ -56,12 +56,18 @@ impl Graph {
         let words = arguments.size / 4;
         let vertices = Graph::vertices(arguments.size);
         let expected = words - 3 * u64::from(vertices) - 1;
-        let mut graph = Graph { words: Vec::with_capacity(words as usize), vertices, seed: arguments.seed, sum: 0 };
+        let mut graph = Graph {
+            words: Vec::with_capacity(words as usize),
+            vertices,
+            seed: arguments.seed,
+            sum: 0,
+        };
         let (bits, mut first) = (vertices.ilog2(), 0.0);
         for vertex in 0..vertices {
             graph.words.push(AtomicU32::new((first as u64).min(expected) as u32));
             let ones = graph.name(vertex).count_ones() as i32;
-            first += expected as f64 * FROM_ZERO.powi(bits as i32 - ones) * (1.0 - FROM_ZERO).powi(ones);
+            first +=
+                expected as f64 * FROM_ZERO.powi(bits as i32 - ones) * (1.0 - FROM_ZERO).powi(ones);
         }
         // The sum of all chances is 1, but for rounding.
         let edges = (first as u64).min(expected) as u32;
@@ -94,7 +100,11 @@ impl Graph {
     fn other_end(&self, name: u32, edge: u32) -> u32 {
         let mut other = 0;
         for begin in (0..self.vertices.ilog2()).step_by(8) {
-            for (chance, bit) in mixed(self.seed ^ u64::from(edge) << 8 ^ u64::from(begin)).to_le_bytes().into_iter().zip(begin..) {
+            for (chance, bit) in mixed(self.seed ^ u64::from(edge) << 8 ^ u64::from(begin))
+                .to_le_bytes()
+                .into_iter()
+                .zip(begin..)
+            {
                 other |= u32::from(chance >= ZERO_AFTER[(name >> bit & 1) as usize]) << bit;
             }
         }
@@ -177,15 +187,18 @@ impl Program for Graph {
                 None => done.wrong += 1,
             }
             done.writes += 1;
-            way.next = if way.next + 1 < way.vertices.end { way.next + 1 } else { way.vertices.start };
+            way.next =
+                if way.next + 1 < way.vertices.end { way.next + 1 } else { way.vertices.start };
         }
         done
     }
 
     /// Which write was lost cannot be told: ranks are not counted.
     fn check(&self, _writes: u64) -> u64 {
-        let ranks = (0..self.vertices).map(|vertex| f32::from_bits(self.given(vertex).load(Relaxed)));
-        ranks.filter(|given| !(0.0..=1.0).contains(given)).count() as u64 + u64::from(self.summed() != self.sum)
+        let ranks =
+            (0..self.vertices).map(|vertex| f32::from_bits(self.given(vertex).load(Relaxed)));
+        ranks.filter(|given| !(0.0..=1.0).contains(given)).count() as u64
+            + u64::from(self.summed() != self.sum)
     }
 
     fn place(&self) -> Range<usize> {
@@ -212,14 +225,24 @@ mod tests {
     fn hubs_have_their_share_and_are_not_neighbours() {
         let graph = graph();
         assert!((15 << 18..=4 << 20).contains(&graph.place().len()), "{}", graph.place().len());
-        let mut degrees: Vec<(u32, u32)> = (0..graph.vertices).map(|vertex| (graph.degree(vertex).load(Relaxed), vertex)).collect();
+        let mut degrees: Vec<(u32, u32)> = (0..graph.vertices)
+            .map(|vertex| (graph.degree(vertex).load(Relaxed), vertex))
+            .collect();
         let edges: u32 = degrees.iter().map(|(degree, _)| degree).sum();
         assert_eq!(edges as usize, graph.ends().len());
         degrees.sort_unstable_by(|a, b| b.cmp(a));
         let tenth = &degrees[..degrees.len() / 10];
-        assert!(tenth.iter().map(|(degree, _)| degree).sum::<u32>() > edges / 2, "{:?}", &degrees[..10]);
+        assert!(
+            tenth.iter().map(|(degree, _)| degree).sum::<u32>() > edges / 2,
+            "{:?}",
+            &degrees[..10]
+        );
         let low = tenth.iter().filter(|(_, vertex)| *vertex < graph.vertices / 2).count();
-        assert!(low.abs_diff(tenth.len() / 2) < tenth.len() / 10, "{low} of {} hubs are in the lower half", tenth.len());
+        assert!(
+            low.abs_diff(tenth.len() / 2) < tenth.len() / 10,
+            "{low} of {} hubs are in the lower half",
+            tenth.len()
+        );
     }
 
     /// Ranks as this computes them, in turns of threads, are those of the definition: steps over all vertices at once.
@@ -229,10 +252,15 @@ mod tests {
         let n = graph.vertices as usize;
         let mut ranks = vec![1.0 / n as f64; n];
         for _ in 0..100 {
-            let given: Vec<f64> = (0..n).map(|v| ranks[v] / f64::from(graph.degree(v as u32).load(Relaxed).max(1))).collect();
+            let given: Vec<f64> = (0..n)
+                .map(|v| ranks[v] / f64::from(graph.degree(v as u32).load(Relaxed).max(1)))
+                .collect();
             for (vertex, rank) in (0..).zip(&mut ranks) {
                 let [begin, end] = graph.edges_of(vertex, &mut ());
-                let sum: f64 = graph.ends()[begin as usize..end as usize].iter().map(|from| given[from.load(Relaxed) as usize]).sum();
+                let sum: f64 = graph.ends()[begin as usize..end as usize]
+                    .iter()
+                    .map(|from| given[from.load(Relaxed) as usize])
+                    .sum();
                 *rank = (1.0 - f64::from(DAMPING)) / n as f64 + f64::from(DAMPING) * sum;
             }
         }
@@ -245,7 +273,8 @@ mod tests {
         assert_eq!(graph.check(0), 0);
         for (vertex, rank) in (0..).zip(&ranks) {
             let degree = graph.degree(vertex).load(Relaxed).max(1);
-            let ours = f64::from(f32::from_bits(graph.given(vertex).load(Relaxed))) * f64::from(degree);
+            let ours =
+                f64::from(f32::from_bits(graph.given(vertex).load(Relaxed))) * f64::from(degree);
             assert!((ours - rank).abs() < rank * 1e-3, "{vertex}: {ours} instead of {rank}");
         }
     }
@@ -256,7 +285,8 @@ mod tests {
         graph.ends()[5].fetch_xor(1 << 31, Relaxed);
         assert_eq!(graph.check(0), 1);
         let mut way = graph.way(0, 1);
-        let wrong: u64 = (0..graph.vertices / BATCH).map(|_| graph.batch(&mut way, &mut ()).wrong).sum();
+        let wrong: u64 =
+            (0..graph.vertices / BATCH).map(|_| graph.batch(&mut way, &mut ()).wrong).sum();
         assert_eq!(wrong, 1);
         graph.ends()[5].fetch_xor(1 << 31, Relaxed);
         graph.given(9).store(f32::NAN.to_bits(), Relaxed);

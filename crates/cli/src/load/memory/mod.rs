@@ -39,16 +39,22 @@ pub enum Load {
 
 impl ValueEnum for Load {
     fn value_variants<'a>() -> &'a [Load] {
-        static ALL: LazyLock<Vec<Load>> =
-            LazyLock::new(|| Kind::ALL.map(Load::Elements).into_iter().chain([Load::Tree, Load::Graph]).collect());
+        static ALL: LazyLock<Vec<Load>> = LazyLock::new(|| {
+            Kind::ALL.map(Load::Elements).into_iter().chain([Load::Tree, Load::Graph]).collect()
+        });
         &ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
             Load::Elements(kind) => Some(PossibleValue::new(kind.name()).help(kind.about())),
-            Load::Tree => Some(PossibleValue::new("btree").help("Lookups in a B+-tree that random inserts built, low keys more often")),
-            Load::Graph => Some(PossibleValue::new("graph").help("PageRank over a generated graph (R-MAT)")),
+            Load::Tree => Some(
+                PossibleValue::new("btree")
+                    .help("Lookups in a B+-tree that random inserts built, low keys more often"),
+            ),
+            Load::Graph => {
+                Some(PossibleValue::new("graph").help("PageRank over a generated graph (R-MAT)"))
+            }
         }
     }
 }
@@ -99,8 +105,13 @@ pub fn run(arguments: &MemoryArguments) -> Result<u8> {
     if refused {
         bail!("{} of memory are not to be had here: say less (--size)", bytes(arguments.size));
     }
-    if arguments.pattern == Load::Graph && arguments.threads > Graph::vertices(arguments.size) as usize {
-        bail!("{} threads are more than the graph has vertices: give it more memory (--size)", arguments.threads);
+    if arguments.pattern == Load::Graph
+        && arguments.threads > Graph::vertices(arguments.size) as usize
+    {
+        bail!(
+            "{} threads are more than the graph has vertices: give it more memory (--size)",
+            arguments.threads
+        );
     }
     match arguments.pattern {
         Load::Elements(kind) => load(|| Elements::fill(kind, arguments), arguments),
@@ -115,7 +126,10 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
     let program = fill();
     let fill_s = begun.elapsed().as_secs_f64();
 
-    let (end, accesses) = (AtomicBool::new(false), (0..arguments.threads).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+    let (end, accesses) = (
+        AtomicBool::new(false),
+        (0..arguments.threads).map(|_| AtomicU64::new(0)).collect::<Vec<_>>(),
+    );
     let interval = Duration::from_secs_f64(arguments.interval);
     let mut over_time = Vec::new();
     let begun = Instant::now();
@@ -123,17 +137,21 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
         let mut threads = Vec::with_capacity(arguments.threads);
         for (thread, accesses) in accesses.iter().enumerate() {
             let (program, end) = (&program, &end);
-            let started = std::thread::Builder::new().spawn_scoped(scope, move || go(program, arguments, thread, begun, accesses, end));
+            let started = std::thread::Builder::new()
+                .spawn_scoped(scope, move || go(program, arguments, thread, begun, accesses, end));
             // The others wait for nobody else.
             let started = started.inspect_err(|_| end.store(true, Relaxed));
-            threads.push(started.with_context(|| format!("cannot start thread {} of {}", thread + 1, arguments.threads))?);
+            threads.push(started.with_context(|| {
+                format!("cannot start thread {} of {}", thread + 1, arguments.threads)
+            })?);
         }
         let sum = || accesses.iter().map(|count| count.load(Relaxed)).sum::<u64>();
         let (mut before, mut before_at) = (0, begun);
         let whole = Duration::from_secs_f64(arguments.seconds);
         while begun.elapsed() < whole {
             // At multiples of the interval, however late this thread was before.
-            let next = interval.mul_f64((begun.elapsed().as_secs_f64() / arguments.interval).floor() + 1.0);
+            let next = interval
+                .mul_f64((begun.elapsed().as_secs_f64() / arguments.interval).floor() + 1.0);
             std::thread::sleep(next.min(whole).saturating_sub(begun.elapsed()));
             let (now, now_at) = (sum(), Instant::now());
             // The last one may be too short to say anything.
@@ -143,7 +161,12 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
             }
         }
         end.store(true, Relaxed);
-        anyhow::Ok(threads.into_iter().map(|thread| thread.join().expect("threads do not panic")).collect())
+        anyhow::Ok(
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("threads do not panic"))
+                .collect(),
+        )
     })?;
     let seconds = begun.elapsed().as_secs_f64();
     let all = accesses.iter().map(|count| count.load(Relaxed)).sum::<u64>();
@@ -153,7 +176,12 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
     }
     let outcome = Outcome {
         version: env!("CARGO_PKG_VERSION"),
-        pattern: arguments.pattern.to_possible_value().expect("none is hidden").get_name().to_owned(),
+        pattern: arguments
+            .pattern
+            .to_possible_value()
+            .expect("none is hidden")
+            .get_name()
+            .to_owned(),
         bytes: program.place().len() as u64,
         threads: arguments.threads,
         seed: arguments.seed,
@@ -183,7 +211,14 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
 }
 
 /// One thread's load.
-fn go<P: Program>(program: &P, arguments: &MemoryArguments, thread: usize, begun: Instant, accesses: &AtomicU64, end: &AtomicBool) -> Done {
+fn go<P: Program>(
+    program: &P,
+    arguments: &MemoryArguments,
+    thread: usize,
+    begun: Instant,
+    accesses: &AtomicU64,
+    end: &AtomicBool,
+) -> Done {
     let mut way = program.way(thread, arguments.threads);
     let mut done = Done::default();
     while !end.load(Relaxed) {
@@ -203,9 +238,14 @@ fn go<P: Program>(program: &P, arguments: &MemoryArguments, thread: usize, begun
 /// Goes the threads' ways again, batch by batch in turn.
 fn truth_of<P: Program>(program: &P, done: &[Done]) -> Truth {
     let mut truth = Truth::new(program.place());
-    let mut ways: Vec<_> = (0..).zip(done).map(|(thread, of)| (program.way(thread, done.len()), of.changes.iter().peekable())).collect();
+    let mut ways: Vec<_> = (0..)
+        .zip(done)
+        .map(|(thread, of)| (program.way(thread, done.len()), of.changes.iter().peekable()))
+        .collect();
     for batch in 0..done.iter().map(|done| done.batches).max().unwrap_or(0) {
-        for ((way, changes), _) in ways.iter_mut().zip(done).filter(|(_, done)| batch < done.batches) {
+        for ((way, changes), _) in
+            ways.iter_mut().zip(done).filter(|(_, done)| batch < done.batches)
+        {
             if let Some((_, seconds)) = changes.next_if(|change| change.0 == batch) {
                 program.at(way, *seconds);
             }
@@ -232,7 +272,11 @@ fn text(outcome: &Outcome) -> String {
     for (line, part) in outcome.over_time.chunks(a_line).enumerate() {
         let rate = part.iter().sum::<f64>() / part.len() as f64;
         let at = (line * a_line) as f64 * outcome.interval_s;
-        text += &format!("  {at:>6.1}s {:>8.2} M/s {}\n", rate / 1e6, "#".repeat((rate / most * 50.0) as usize));
+        text += &format!(
+            "  {at:>6.1}s {:>8.2} M/s {}\n",
+            rate / 1e6,
+            "#".repeat((rate / most * 50.0) as usize)
+        );
     }
     text
 }
@@ -245,7 +289,14 @@ mod tests {
 
     /// As a user would give them.
     pub fn arguments(pattern: &str, size: u64) -> MemoryArguments {
-        let cli = Arguments::parse_from(["terrace", "load", "memory", pattern, "--size", &size.to_string()]);
+        let cli = Arguments::parse_from([
+            "terrace",
+            "load",
+            "memory",
+            pattern,
+            "--size",
+            &size.to_string(),
+        ]);
         match cli.command {
             Command::Load(LoadArguments { kind: LoadKind::Memory(arguments) }) => arguments,
             other => panic!("{other:?}"),
@@ -265,7 +316,8 @@ mod tests {
         fn twice<P: Program>(program: &P) {
             let mut done = [0, 1].map(|_| Done { batches: 50, ..Done::default() });
             done[1].batches = 70;
-            let [first, again] = [0, 1].map(|_| serde_json::to_value(truth_of(program, &done)).unwrap());
+            let [first, again] =
+                [0, 1].map(|_| serde_json::to_value(truth_of(program, &done)).unwrap());
             assert_eq!(first, again);
         }
         twice(&Elements::fill(Kind::Chase, &arguments("chase", 1 << 20)));

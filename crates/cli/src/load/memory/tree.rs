@@ -163,7 +163,9 @@ impl Tree {
     /// The upper half of a full child, which has that height, becomes another child.
     fn split(&mut self, parent: u64, child: usize, height: u32) {
         let (full, new) = (self.get(parent, CHILDREN + child), self.new_node());
-        let take = |from: usize, to: usize, words: usize| (0..words).for_each(|word| self.set(new, to + word, self.get(full, from + word)));
+        let take = |from: usize, to: usize, words: usize| {
+            (0..words).for_each(|word| self.set(new, to + word, self.get(full, from + word)))
+        };
         let count = self.get(full, COUNT) as usize;
         let kept = count / 2;
         let least = if height > 0 {
@@ -198,7 +200,8 @@ impl Tree {
         let number = self.record_for(node, key, watch);
         let at = RECORDS + number * RECORD;
         // Behind the last there may be what was there before a split.
-        let there = (number as u64) < self.get(node, COUNT).min(RECORDS_MOST) && self.get(node, at) == key;
+        let there =
+            (number as u64) < self.get(node, COUNT).min(RECORDS_MOST) && self.get(node, at) == key;
         there.then_some((node, at))
     }
 }
@@ -267,7 +270,11 @@ mod tests {
         let tree = tree();
         fn keys(tree: &Tree, node: u64, height: u32, all: &mut Vec<u64>) {
             let count = tree.get(node, COUNT) as usize;
-            assert!(node == tree.root || count as u64 >= if height > 0 { CHILDREN_MOST } else { RECORDS_MOST } / 2, "{count} in {node}");
+            assert!(
+                node == tree.root
+                    || count as u64 >= if height > 0 { CHILDREN_MOST } else { RECORDS_MOST } / 2,
+                "{count} in {node}"
+            );
             for number in 0..count {
                 if height == 0 {
                     all.push(tree.get(node, RECORDS + number * RECORD));
@@ -289,7 +296,11 @@ mod tests {
         let mut way = tree.way(0, 1);
         let done = (0..100).fold(Batch::default(), |sum, _| {
             let batch = tree.batch(&mut way, &mut ());
-            Batch { accesses: sum.accesses + batch.accesses, wrong: sum.wrong + batch.wrong, writes: sum.writes + batch.writes }
+            Batch {
+                accesses: sum.accesses + batch.accesses,
+                wrong: sum.wrong + batch.wrong,
+                writes: sum.writes + batch.writes,
+            }
         });
         assert_eq!((done.accesses, done.wrong, tree.check(done.writes)), (6_400, 0, 0));
         assert!(done.writes > 500 && tree.check(done.writes + 1) == 1);
@@ -308,11 +319,14 @@ mod tests {
         let tree = tree();
         let (mut truth, mut way) = (Truth::new(tree.place()), tree.way(0, 1));
         let writes: u64 = (0..2_000).map(|_| tree.batch(&mut way, &mut truth).writes).sum();
-        let low = (0..tree.keys / 10).map(|key| tree.find(key, &mut ()).map_or(0, |(leaf, at)| tree.get(leaf, at + WRITES))).sum::<u64>();
+        let low = (0..tree.keys / 10)
+            .map(|key| tree.find(key, &mut ()).map_or(0, |(leaf, at)| tree.get(leaf, at + WRITES)))
+            .sum::<u64>();
         // The fourth root of a tenth.
         assert!((low as f64 / writes as f64 - 0.562).abs() < 0.03, "{low} of {writes}");
         let told = serde_json::to_value(&truth).unwrap();
-        let accesses: u64 = told["accesses"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum();
+        let accesses: u64 =
+            told["accesses"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum();
         // Each lookup: two inner nodes at least, of seven compared keys or so, and a leaf.
         assert!((128_000 * 10..128_000 * 30).contains(&accesses), "{accesses}");
     }

@@ -69,7 +69,10 @@ mod tests {
         let base = place.start;
         let mut truth = Truth::new(place);
         numbers.iter().for_each(|number| truth.touches(number));
-        assert_eq!((truth.address as usize, truth.accesses.iter().sum::<u64>()), (base / PAGE * PAGE, 10_000));
+        assert_eq!(
+            (truth.address as usize, truth.accesses.iter().sum::<u64>()),
+            (base / PAGE * PAGE, 10_000)
+        );
         let in_first = (PAGE - base % PAGE) / 8;
         assert_eq!(truth.accesses[..2], [in_first as u64, (PAGE / 8) as u64]);
         assert_eq!(truth.misses[1], PAGE as u64 / LINE);

@@ -18,7 +18,11 @@ use terrace_sim::source::SourceError;
 
 /// Those of the wanted ones that are here.
 pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
-    let here: Vec<&'static str> = wanted.iter().copied().filter(|id| ["jenga-fig5", "jenga-fig6", "jenga-fig12"].contains(id)).collect();
+    let here: Vec<&'static str> = wanted
+        .iter()
+        .copied()
+        .filter(|id| ["jenga-fig5", "jenga-fig6", "jenga-fig12"].contains(id))
+        .collect();
     let mut figures = parallel(
         &here,
         |id| id.to_string(),
@@ -35,7 +39,8 @@ pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>
 }
 
 fn tree(options: &Options) -> (Config, usize) {
-    let (keys, lookups, cache) = if options.quick { (10_000, 30_000, 8 << 10) } else { (400_000, 1_000_000, 128 << 10) };
+    let (keys, lookups, cache) =
+        if options.quick { (10_000, 30_000, 8 << 10) } else { (400_000, 1_000_000, 128 << 10) };
     (Config { keys, theta: 0.0, lookups, seed: options.seed }, cache)
 }
 
@@ -61,37 +66,78 @@ fn figure_2(options: &Options) -> Result<Figure> {
     let (config, cache) = tree(options);
     let make = move || -> Box<dyn ObjectSource> { Box::new(Tree::new(config)) };
     let kinds = [Kind::Time, Kind::Size, Kind::Context, Kind::Consolidated, Kind::Oracle];
-    let each: Vec<(Kind, usize)> = [cache, cache * LARGER].into_iter().flat_map(|bytes| kinds.map(|kind| (kind, bytes))).collect();
+    let each: Vec<(Kind, usize)> = [cache, cache * LARGER]
+        .into_iter()
+        .flat_map(|bytes| kinds.map(|kind| (kind, bytes)))
+        .collect();
     let name = |(kind, bytes): &(Kind, usize)| format!("{id} {}, {} KiB", kind.name(), bytes >> 10);
-    let measured: Vec<Row> = parallel(&each, name, |(kind, bytes)| Ok(measure(&make, *kind, *bytes)?))?;
+    let measured: Vec<Row> =
+        parallel(&each, name, |(kind, bytes)| Ok(measure(&make, *kind, *bytes)?))?;
     let (measured, larger) = measured.split_at(kinds.len());
     let share = |row: &Row| row.pages_for_50_of_misses as f64 / row.pages as f64;
     let [time, size, context, _, oracle] = measured else { unreachable!("there are five") };
     let mut rows = Rows::of(id);
     rows.number("pages for 50 % of accesses, by time (glibc)", "%", 60.0, share(time) * 100.0, 0.2)
         .because(format!("half of the accesses are never in more than half of the pages, if the hottest come first: ∼60 % was counted in another way. {CACHED}"));
-    rows.number("pages for 50 % of accesses, by size (jemalloc)", "%", 30.0, share(size) * 100.0, 0.2).because(CACHED);
-    rows.number("pages for 50 % of accesses, by popularity (oracle)", "%", 5.0, share(oracle) * 100.0, 0.2).because(CACHED);
+    rows.number(
+        "pages for 50 % of accesses, by size (jemalloc)",
+        "%",
+        30.0,
+        share(size) * 100.0,
+        0.2,
+    )
+    .because(CACHED);
+    rows.number(
+        "pages for 50 % of accesses, by popularity (oracle)",
+        "%",
+        5.0,
+        share(oracle) * 100.0,
+        0.2,
+    )
+    .because(CACHED);
     let order = |rows: [&Row; 2]| share(rows[0]) > share(rows[1]);
-    let said = |rows: [&Row; 2]| format!("{} and {}", percent(share(rows[0])), percent(share(rows[1])));
+    let said =
+        |rows: [&Row; 2]| format!("{} and {}", percent(share(rows[0])), percent(share(rows[1])));
     rows.claim("by size needs fewer pages than by time", "30 % instead of 60 %", said([time, size]), "it does", order([time, size])).because(
         "all of this tree's objects have two sizes, so that size tells nothing. With real glibc and jemalloc under the same tree it is 31 and 37 % \
          (terrace-bench objects, a million keys, 4 MiB of cache)",
     );
-    rows.claim("by context needs fewer pages than by size", "yes", said([size, context]), "it does", order([size, context]))
-        .because("the inner nodes' misses are too few to show");
-    rows.claim("by popularity needs fewer pages than by context", "yes", said([context, oracle]), "it does", order([context, oracle]))
-        .because("popularity was counted over all touches, not over misses of the cache");
+    rows.claim(
+        "by context needs fewer pages than by size",
+        "yes",
+        said([size, context]),
+        "it does",
+        order([size, context]),
+    )
+    .because("the inner nodes' misses are too few to show");
+    rows.claim(
+        "by popularity needs fewer pages than by context",
+        "yes",
+        said([context, oracle]),
+        "it does",
+        order([context, oracle]),
+    )
+    .because("popularity was counted over all touches, not over misses of the cache");
     rows.ours("pages for 50 % of accesses, by context (Jenga)", "%", share(context) * 100.0);
     for row in larger {
-        rows.ours(format!("the same with {LARGER} times the cache, {}", row.layout), "%", share(row) * 100.0);
+        rows.ours(
+            format!("the same with {LARGER} times the cache, {}", row.layout),
+            "%",
+            share(row) * 100.0,
+        );
     }
     for row in measured {
         let lines = row.pages_for_50 as f64 / row.pages as f64 * 100.0;
-        rows.ours(format!("pages for 50 % of all lines touched, cached or not, {}", row.layout), "%", lines);
+        rows.ours(
+            format!("pages for 50 % of all lines touched, cached or not, {}", row.layout),
+            "%",
+            lines,
+        );
     }
     let groups = measured.iter().map(|row| row.layout.to_owned()).collect();
-    let bars = |rows: &[Row], of: fn(&Row) -> usize| rows.iter().map(|row| of(row) as f64 / row.pages as f64 * 100.0).collect();
+    let bars = |rows: &[Row], of: fn(&Row) -> usize| {
+        rows.iter().map(|row| of(row) as f64 / row.pages as f64 * 100.0).collect()
+    };
     let bars = vec![
         ("for 50 %".to_owned(), bars(measured, |row| row.pages_for_50_of_misses)),
         ("for 80 %".to_owned(), bars(measured, |row| row.pages_for_80_of_misses)),
@@ -122,7 +168,13 @@ fn figure_2(options: &Options) -> Result<Figure> {
 }
 
 /// Contexts of the tree's objects of 32 bytes, as `tree` numbers them.
-const OF_32_BYTES: [(u32, &str); 5] = [(5, "inner node"), (3, "inner node's pointers"), (2, "leaf"), (0, "leaf's pointers"), (6, "record")];
+const OF_32_BYTES: [(u32, &str); 5] = [
+    (5, "inner node"),
+    (3, "inner node's pointers"),
+    (2, "leaf"),
+    (0, "leaf's pointers"),
+    (6, "record"),
+];
 
 fn figure_5(options: &Options) -> Result<Figure> {
     let id = "jenga-fig5";
@@ -137,21 +189,35 @@ fn figure_5(options: &Options) -> Result<Figure> {
         _ => {}
     })?;
     let of = |context: u32| -> Vec<f64> {
-        let mut counts: Vec<f64> =
-            contexts.iter().zip(&counts).filter(|(other, _)| **other == context).map(|(_, count)| f64::from(*count)).collect();
+        let mut counts: Vec<f64> = contexts
+            .iter()
+            .zip(&counts)
+            .filter(|(other, _)| **other == context)
+            .map(|(_, count)| f64::from(*count))
+            .collect();
         counts.sort_by(f64::total_cmp);
         counts
     };
-    let groups: Vec<(&str, Vec<f64>)> = OF_32_BYTES.iter().map(|(context, name)| (*name, of(*context))).collect();
-    let explained =
-        explained(&groups.iter().map(|(_, counts)| counts.iter().map(|count| (1.0 + count).log2()).collect()).collect::<Vec<_>>());
+    let groups: Vec<(&str, Vec<f64>)> =
+        OF_32_BYTES.iter().map(|(context, name)| (*name, of(*context))).collect();
+    let explained = explained(
+        &groups
+            .iter()
+            .map(|(_, counts)| counts.iter().map(|count| (1.0 + count).log2()).collect())
+            .collect::<Vec<_>>(),
+    );
     let mean = |counts: &[f64]| counts.iter().sum::<f64>() / (counts.len() as f64).max(1.0);
     let mut rows = Rows::of(id);
     let (inner, leaf, record) = (mean(&groups[0].1), mean(&groups[2].1), mean(&groups[4].1));
     rows.claim(
         "one context's objects differ in popularity from others' of the same size",
         "context 1 differs from 2 and 3",
-        format!("accesses per object: inner nodes {}, leaves {}, records {}", short(inner), short(leaf), short(record)),
+        format!(
+            "accesses per object: inner nodes {}, leaves {}, records {}",
+            short(inner),
+            short(leaf),
+            short(record)
+        ),
         "context 1's have twice the accesses of the others'",
         inner > 2.0 * leaf.max(record),
     )
@@ -159,7 +225,10 @@ fn figure_5(options: &Options) -> Result<Figure> {
     rows.claim(
         "objects of one context are alike",
         "\"similar access patterns\"",
-        format!("the context explains {} of how objects differ (variance of the logarithm)", percent(explained)),
+        format!(
+            "the context explains {} of how objects differ (variance of the logarithm)",
+            percent(explained)
+        ),
         "it explains more than half",
         explained > 0.5,
     )
@@ -167,10 +236,16 @@ fn figure_5(options: &Options) -> Result<Figure> {
     for (name, counts) in &groups {
         rows.ours(format!("accesses per object, {name}"), "", mean(counts));
     }
-    let line =
-        |counts: &[f64]| (0..=100).map(|at| (f64::from(at), (1.0 + counts[(counts.len() - 1) * at as usize / 100]).log2())).collect();
+    let line = |counts: &[f64]| {
+        (0..=100)
+            .map(|at| {
+                (f64::from(at), (1.0 + counts[(counts.len() - 1) * at as usize / 100]).log2())
+            })
+            .collect()
+    };
     // Pointers are read as often as their nodes.
-    let lines = groups.iter().filter(|(name, counts)| !counts.is_empty() && !name.ends_with("pointers"));
+    let lines =
+        groups.iter().filter(|(name, counts)| !counts.is_empty() && !name.ends_with("pointers"));
     let lines = lines.map(|(name, counts)| ((*name).to_owned(), line(counts))).collect();
     Ok(Figure {
         id,
@@ -197,8 +272,11 @@ fn explained(groups: &[Vec<f64>]) -> f64 {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let overall = mean(&all);
     let total: f64 = all.iter().map(|value| (value - overall).powi(2)).sum();
-    let between: f64 =
-        groups.iter().filter(|group| !group.is_empty()).map(|group| group.len() as f64 * (mean(group) - overall).powi(2)).sum();
+    let between: f64 = groups
+        .iter()
+        .filter(|group| !group.is_empty())
+        .map(|group| group.len() as f64 * (mean(group) - overall).powi(2))
+        .sum();
     if total > 0.0 { between / total } else { 0.0 }
 }
 
@@ -212,15 +290,27 @@ const LOOKS: u64 = 100;
 /// chance.
 fn counters(config: Counters, by_chance: bool, seed: u64) -> Vec<(f64, f64)> {
     let period = jenga::COOLING_SAMPLES;
-    let mut hotness = Hotness::new(Counters { begins_hot: false, cooling_samples: period, adapt_samples: u64::MAX, ..config });
+    let mut hotness = Hotness::new(Counters {
+        begins_hot: false,
+        cooling_samples: period,
+        adapt_samples: u64::MAX,
+        ..config
+    });
     (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut seen = Vec::new();
     for sample in 0..2 * PERIODS * period {
-        let met = if by_chance { u64::from(random.next_u32()) * period < A_PERIOD << 32 } else { sample % (period / A_PERIOD) == 0 };
+        let met = if by_chance {
+            u64::from(random.next_u32()) * period < A_PERIOD << 32
+        } else {
+            sample % (period / A_PERIOD) == 0
+        };
         hotness.sampled(u32::from(!met), 1);
         if sample >= PERIODS * period && sample % (period / LOOKS) == 0 {
-            seen.push(((sample - PERIODS * period) as f64 / period as f64, f64::from(hotness.counter(0))));
+            seen.push((
+                (sample - PERIODS * period) as f64 / period as f64,
+                f64::from(hotness.counter(0)),
+            ));
         }
     }
     seen
@@ -232,13 +322,24 @@ fn bin(counter: f64) -> u32 {
 
 fn figure_6(options: &Options) -> Figure {
     let id = "jenga-fig6";
-    let (sawtooth, smooth) = (counters(memtis::QUICK_COOLING, false, options.seed), counters(jenga::CONFIG, false, options.seed));
+    let (sawtooth, smooth) = (
+        counters(memtis::QUICK_COOLING, false, options.seed),
+        counters(jenga::CONFIG, false, options.seed),
+    );
     let ratio = |line: &[(f64, f64)]| {
-        let (low, high) = line.iter().fold((f64::MAX, f64::MIN), |(low, high), (_, value)| (low.min(*value), high.max(*value)));
+        let (low, high) = line.iter().fold((f64::MAX, f64::MIN), |(low, high), (_, value)| {
+            (low.min(*value), high.max(*value))
+        });
         high / low
     };
-    let changes = |config| counters(config, true, options.seed).windows(2).filter(|pair| bin(pair[0].1) != bin(pair[1].1)).count() as f64;
-    let (sawtooth_changes, smooth_changes) = (changes(memtis::QUICK_COOLING), changes(jenga::CONFIG));
+    let changes = |config| {
+        counters(config, true, options.seed)
+            .windows(2)
+            .filter(|pair| bin(pair[0].1) != bin(pair[1].1))
+            .count() as f64
+    };
+    let (sawtooth_changes, smooth_changes) =
+        (changes(memtis::QUICK_COOLING), changes(jenga::CONFIG));
     // As it is printed: (x/2) · AC + cpaccesses / 2, with AC = cpaccesses at the end.
     let steady = A_PERIOD as f64;
     let literal: Vec<(f64, f64)> = (0..PERIODS * LOOKS)
@@ -272,7 +373,8 @@ fn figure_6(options: &Options) -> Figure {
         smooth_changes < sawtooth_changes,
     )
     .because("chance, of one page");
-    let literal_ratio = ratio(&literal.iter().copied().map(|(x, value)| (x, value + 1.0)).collect::<Vec<_>>());
+    let literal_ratio =
+        ratio(&literal.iter().copied().map(|(x, value)| (x, value + 1.0)).collect::<Vec<_>>());
     rows.claim(
         "the formula as printed (§5.2) is smooth",
         "yes",
@@ -284,7 +386,8 @@ fn figure_6(options: &Options) -> Figure {
         "½ · x · AC + ½ · cpaccesses is 0 at x = 0, where the text wants AC; at x = 1 it is right. (1 − x/2) · AC + ½ · cpaccesses is both, \
          and what the policy here has",
     );
-    let shown = |line: &[(f64, f64)]| line.iter().copied().filter(|(x, _)| *x < 6.0).collect::<Vec<_>>();
+    let shown =
+        |line: &[(f64, f64)]| line.iter().copied().filter(|(x, _)| *x < 6.0).collect::<Vec<_>>();
     let lines = vec![
         ("sawtooth (AC)".to_owned(), shown(&sawtooth)),
         ("smooth (AS)".to_owned(), shown(&smooth)),
@@ -346,7 +449,13 @@ fn figure_12(options: &Options) -> Result<Figure> {
     let (config, cache) = tree(options);
     let by_frames = (0..=2)
         .map(|visible| {
-            measure(&move || -> Box<dyn ObjectSource> { Box::new(Shallow { tree: Tree::new(config), visible }) }, Kind::Context, cache)
+            measure(
+                &move || -> Box<dyn ObjectSource> {
+                    Box::new(Shallow { tree: Tree::new(config), visible })
+                },
+                Kind::Context,
+                cache,
+            )
         })
         .collect::<Result<Vec<Row>, _>>()?;
     let amat = |depth: u32, wrappers: u32| {
@@ -354,10 +463,18 @@ fn figure_12(options: &Options) -> Result<Figure> {
             * by_frames[depth.saturating_sub(wrappers).min(2) as usize].misses as f64
     };
     let best = amat(DEPTHS, 0);
-    let line = |wrappers| (1..=DEPTHS).map(|depth| (f64::from(depth), best / amat(depth, wrappers))).collect::<Vec<_>>();
+    let line = |wrappers| {
+        (1..=DEPTHS)
+            .map(|depth| (f64::from(depth), best / amat(depth, wrappers)))
+            .collect::<Vec<_>>()
+    };
     let mut rows = Rows::of(id);
-    let pages =
-        |visible: usize| by_frames.get(visible).map(|row| row.pages_for_50_of_misses as f64 / row.pages as f64).context("there are three");
+    let pages = |visible: usize| {
+        by_frames
+            .get(visible)
+            .map(|row| row.pages_for_50_of_misses as f64 / row.pages as f64)
+            .context("there are three")
+    };
     rows.claim(
         "contexts too short to tell callers apart group badly",
         "depths 1 to 3 \"are not able to group objects effectively\"",
@@ -371,14 +488,26 @@ fn figure_12(options: &Options) -> Result<Figure> {
         pages(2)? < 0.8 * pages(0)?.min(pages(1)?),
     )
     .because("too few inner nodes miss the cache");
-    rows.unjudged("from which depth on", "4", "2 frames behind the program's own wrappers of malloc: 2 without any, 4 with two of them");
-    rows.unjudged("insensitive from 4 to 14", "yes", "deeper frames tell this tree nothing more; what they cost is not modelled");
+    rows.unjudged(
+        "from which depth on",
+        "4",
+        "2 frames behind the program's own wrappers of malloc: 2 without any, 4 with two of them",
+    );
+    rows.unjudged(
+        "insensitive from 4 to 14",
+        "yes",
+        "deeper frames tell this tree nothing more; what they cost is not modelled",
+    );
     rows.unjudged(
         "cost of a backtrace of depth 10",
         "100 cycles",
         "a matter of processors: measured by terrace-bench contexts (docs/benchmarks.md)",
     );
-    rows.ours("performance of a depth of 1 over that of 4, without wrappers", "", best / amat(1, 0));
+    rows.ours(
+        "performance of a depth of 1 over that of 4, without wrappers",
+        "",
+        best / amat(1, 0),
+    );
     Ok(Figure {
         id,
         title: "Depth of the backtrace",
@@ -416,6 +545,11 @@ mod tests {
     fn the_sawtooth_halves_and_the_smooth_one_does_not() {
         let figure = figure_6(&Options { quick: true, seed: 1 });
         let verdicts: Vec<&str> = figure.rows.iter().map(|row| row.verdict.name()).collect();
-        assert_eq!(verdicts, ["reproduced", "reproduced", "reproduced", "not reproduced"], "{:?}", figure.rows);
+        assert_eq!(
+            verdicts,
+            ["reproduced", "reproduced", "reproduced", "not reproduced"],
+            "{:?}",
+            figure.rows
+        );
     }
 }

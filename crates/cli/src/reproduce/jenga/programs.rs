@@ -104,11 +104,21 @@ pub const ALL: [Program; 10] = [
 pub const OTHER_PACE: [(&str, Program); 2] = [
     (
         "where what is hot changes each 120,000 samples (\"aligns well with the cooling interval\", §7.1.6)",
-        Program { name: "654.roms_s, aligned", about: "", wss_gb: 4.0, stream: Stream::Units(12.0, "phases:changes=19") },
+        Program {
+            name: "654.roms_s, aligned",
+            about: "",
+            wss_gb: 4.0,
+            stream: Stream::Units(12.0, "phases:changes=19"),
+        },
     ),
     (
         "where what is hot moves on by its own size in the run, 2.4M samples (§7.1.7 has \"10M accesses\")",
-        Program { name: "Liblinear, slower", about: "", wss_gb: 4.0, stream: Stream::Units(20.0, "drift:changes=0") },
+        Program {
+            name: "Liblinear, slower",
+            about: "",
+            wss_gb: 4.0,
+            stream: Stream::Units(20.0, "drift:changes=0"),
+        },
     ),
 ];
 
@@ -141,9 +151,21 @@ pub struct Size {
 pub fn size(options: &Options) -> Size {
     if options.quick {
         // Two moves a tick: who swaps needs as many.
-        Size { scale: 0.04, stands_for: 250.0, tree: [12_000, 20_000], store: [5_000, 40_000], cache_bytes: 4 << 10 }
+        Size {
+            scale: 0.04,
+            stands_for: 250.0,
+            tree: [12_000, 20_000],
+            store: [5_000, 40_000],
+            cache_bytes: 4 << 10,
+        }
     } else {
-        Size { scale: 0.2, stands_for: 100.0, tree: [100_000, 1_000_000], store: [40_000, 1_500_000], cache_bytes: 32 << 10 }
+        Size {
+            scale: 0.2,
+            stands_for: 100.0,
+            tree: [100_000, 1_000_000],
+            store: [40_000, 1_500_000],
+            cache_bytes: 32 << 10,
+        }
     }
 }
 
@@ -174,27 +196,40 @@ impl Program {
         let size = size(options);
         let machine = Machine::preset("optane").context("no machine `optane`")?;
         let seed = options.seed;
-        let (make, full_scale): (Box<dyn Fn() -> Box<dyn ObjectSource> + Send + Sync>, f64) = match self.stream {
-            Stream::Units(gb, text) => {
-                let units = (gb * 512.0 * size.scale).round() as u32;
-                let accesses = (REAL_ACCESSES * size.scale / size.stands_for) as u64;
-                let memory = Memory { machine, scale: size.scale, units, stands_for: size.stands_for, accesses, seed };
-                return Ok((memory, Accesses::Generated(Generator::parse(text, units, accesses)?, seed)));
-            }
-            Stream::Tree => {
-                let [keys, lookups] = size.tree;
-                let config = tree::Config { keys, theta: 0.0, lookups, seed };
-                (Box::new(move || Box::new(Tree::new(config))), TREE_RECORDS / keys as f64)
-            }
-            Stream::Store => {
-                let [keys, lookups] = size.store;
-                let config = store::Config { theta: 0.99, seed, ..store::Config::new(keys, lookups) };
-                (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
-            }
-        };
+        let (make, full_scale): (Box<dyn Fn() -> Box<dyn ObjectSource> + Send + Sync>, f64) =
+            match self.stream {
+                Stream::Units(gb, text) => {
+                    let units = (gb * 512.0 * size.scale).round() as u32;
+                    let accesses = (REAL_ACCESSES * size.scale / size.stands_for) as u64;
+                    let memory = Memory {
+                        machine,
+                        scale: size.scale,
+                        units,
+                        stands_for: size.stands_for,
+                        accesses,
+                        seed,
+                    };
+                    return Ok((
+                        memory,
+                        Accesses::Generated(Generator::parse(text, units, accesses)?, seed),
+                    ));
+                }
+                Stream::Tree => {
+                    let [keys, lookups] = size.tree;
+                    let config = tree::Config { keys, theta: 0.0, lookups, seed };
+                    (Box::new(move || Box::new(Tree::new(config))), TREE_RECORDS / keys as f64)
+                }
+                Stream::Store => {
+                    let [keys, lookups] = size.store;
+                    let config =
+                        store::Config { theta: 0.99, seed, ..store::Config::new(keys, lookups) };
+                    (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
+                }
+            };
         // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many bytes here, and so many of those pages.
         let scale = (1u64 << 30) as f64 / full_scale / PAGE as f64 / 512.0;
-        let mut by_time = kept(&mut HeapSource::new(&make, Kind::Time, Filter::Misses(size.cache_bytes), PAGE)?)?;
+        let mut by_time =
+            kept(&mut HeapSource::new(&make, Kind::Time, Filter::Misses(size.cache_bytes), PAGE)?)?;
         let stands_for = (REAL_ACCESSES * scale / by_time.len() as f64).max(1.0);
         let kind = if by_context { Kind::Context } else { Kind::Time };
         let mut all = match kind {
@@ -227,7 +262,8 @@ fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Resul
     })?;
     let pages: Vec<u64> = heap.pages().collect();
     for access in all {
-        let page = pages.binary_search(&u64::from(access.unit())).expect("what is touched is an object's");
+        let page =
+            pages.binary_search(&u64::from(access.unit())).expect("what is touched is an object's");
         *access = Access::new(page as u32, access.is_write());
     }
     Ok(pages.len() as u32)
@@ -253,7 +289,12 @@ fn pages_met(accesses: f64) -> f64 {
 const PAGES: f64 = 512.0;
 
 /// A program's heatmap over accesses, and its working set.
-pub fn heatmap(memory: &Memory, source: &mut dyn Source, rows: usize, columns: usize) -> Result<Map> {
+pub fn heatmap(
+    memory: &Memory,
+    source: &mut dyn Source,
+    rows: usize,
+    columns: usize,
+) -> Result<Map> {
     let mut cells = vec![vec![0.0; columns]; rows];
     let period = memory.accesses_a_tick().max(1.0);
     // The period in which a unit was touched last, and how often.
@@ -267,7 +308,8 @@ pub fn heatmap(memory: &Memory, source: &mut dyn Source, rows: usize, columns: u
         }
         for access in &block {
             let unit = access.unit() as usize;
-            cells[unit * rows / memory.units as usize][(number as usize * columns / memory.accesses as usize).min(columns - 1)] += 1.0;
+            cells[unit * rows / memory.units as usize]
+                [(number as usize * columns / memory.accesses as usize).min(columns - 1)] += 1.0;
             let tick = (number as f64 / period) as u32;
             let (last, count) = &mut seen[unit];
             if *last == tick {
@@ -297,10 +339,15 @@ mod tests {
             let gb = f64::from(memory.units) / (512.0 * memory.scale);
             assert!((11.0..32.0).contains(&gb), "{}: {gb} GB", program.name);
             assert!(memory.units_of(program.wss_gb) < memory.units, "{}", program.name);
-            let Map { cells, wss_gb, regions_gb } = heatmap(&memory, accesses.source().as_mut(), 8, 8).unwrap();
+            let Map { cells, wss_gb, regions_gb } =
+                heatmap(&memory, accesses.source().as_mut(), 8, 8).unwrap();
             let met: f64 = cells.iter().flatten().sum();
             assert_eq!(met as u64, memory.accesses, "{}", program.name);
-            assert!(wss_gb > 0.1 && wss_gb <= regions_gb && regions_gb <= gb, "{}: {wss_gb} {regions_gb}", program.name);
+            assert!(
+                wss_gb > 0.1 && wss_gb <= regions_gb && regions_gb <= gb,
+                "{}: {wss_gb} {regions_gb}",
+                program.name
+            );
             let real = memory.accesses as f64 * memory.stands_for / memory.scale;
             assert!((0.5..1.5).contains(&(real / REAL_ACCESSES)), "{}: {real}", program.name);
         }
@@ -320,7 +367,11 @@ mod tests {
         let (memory, accesses) = program("FlexKVS").prepare(false, &options).unwrap();
         let Map { cells, .. } = heatmap(&memory, accesses.source().as_mut(), 10, 2).unwrap();
         let hot = |column: usize| {
-            (0..10).filter(|row| cells[*row][column] > 0.3 * cells.iter().map(|row| row[column]).sum::<f64>()).collect::<Vec<_>>()
+            (0..10)
+                .filter(|row| {
+                    cells[*row][column] > 0.3 * cells.iter().map(|row| row[column]).sum::<f64>()
+                })
+                .collect::<Vec<_>>()
         };
         assert_eq!((hot(0), hot(1)), (vec![3, 4], vec![7, 8]));
     }

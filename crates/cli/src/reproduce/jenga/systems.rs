@@ -9,7 +9,8 @@ use crate::reproduce::{Options, parallel};
 use anyhow::Result;
 
 /// Those that the paper compares, Jenga first.
-const PAPERS: [&str; 7] = ["jenga", "memtis-qc", "memtis", "hybridtier", "tpp", "nomad", "autonuma"];
+const PAPERS: [&str; 7] =
+    ["jenga", "memtis-qc", "memtis", "hybridtier", "tpp", "nomad", "autonuma"];
 /// Others, for the reader.
 const OTHERS: [&str; 4] = ["hemem", "first-touch", "terrace", "oracle"];
 /// Which learn from hint faults.
@@ -52,7 +53,11 @@ struct Results(Vec<(&'static str, bool, Vec<Done>)>);
 
 impl Results {
     fn get(&self, program: &str, by_context: bool, run: &Run) -> &Done {
-        let found = self.0.iter().filter(|(name, context, _)| *name == program && *context == by_context).flat_map(|(_, _, done)| done);
+        let found = self
+            .0
+            .iter()
+            .filter(|(name, context, _)| *name == program && *context == by_context)
+            .flat_map(|(_, _, done)| done);
         found.into_iter().find(|done| done.run == *run).expect("it was asked for")
     }
 
@@ -63,7 +68,8 @@ impl Results {
 
     /// Its speed over Jenga's.
     fn speed(&self, program: &Program, system: &'static str, fast_gb: f64) -> f64 {
-        self.system(program, "jenga", fast_gb).seconds / self.system(program, system, fast_gb).seconds
+        self.system(program, "jenga", fast_gb).seconds
+            / self.system(program, system, fast_gb).seconds
     }
 }
 
@@ -81,8 +87,10 @@ fn cooling(policy: &'static str, interval: &str, gb: f64) -> Run {
 }
 
 /// Memtis-QC in other ways, to see what its figures hang on.
-const VARIANTS: [(&str, &str); 2] =
-    [("without the module's one-way rule", "memtis-qc.one-way=off"), ("adapting each 30,000 samples", "memtis-qc.adapt=30K")];
+const VARIANTS: [(&str, &str); 2] = [
+    ("without the module's one-way rule", "memtis-qc.one-way=off"),
+    ("adapting each 30,000 samples", "memtis-qc.adapt=30K"),
+];
 
 fn variant(set: &str, gb: f64) -> Run {
     Run::of("memtis-qc", gb).with(set.to_owned())
@@ -98,7 +106,9 @@ fn tasks(wanted: &[&'static str], own_gb: &[f64]) -> Vec<Task> {
     let wants = |figures: &[&str]| wanted.iter().any(|id| figures.contains(id));
     let mut tasks: Vec<Task> = Vec::new();
     let mut add = |program: &'static Program, by_context: bool, run: Run| {
-        let known = tasks.iter_mut().find(|task| task.program.name == program.name && task.by_context == by_context);
+        let known = tasks
+            .iter_mut()
+            .find(|task| task.program.name == program.name && task.by_context == by_context);
         match known {
             Some(task) if task.runs.contains(&run) => {}
             Some(task) => task.runs.push(run),
@@ -109,17 +119,25 @@ fn tasks(wanted: &[&'static str], own_gb: &[f64]) -> Vec<Task> {
         let flex = program.name == "FlexKVS";
         if wants(&["jenga-fig7", "jenga-fig8"]) || flex && wants(&["jenga-fig3"]) {
             for gb in [program.wss_gb, LARGE_GB] {
-                systems().for_each(|system| add(program, by_context(program, system), Run::of(system, gb)));
+                systems().for_each(|system| {
+                    add(program, by_context(program, system), Run::of(system, gb))
+                });
             }
         }
         if let Some(own_gb) = own_gb.get(number) {
-            PAPERS.into_iter().chain(["terrace"]).for_each(|system| add(program, by_context(program, system), Run::of(system, *own_gb)));
+            PAPERS.into_iter().chain(["terrace"]).for_each(|system| {
+                add(program, by_context(program, system), Run::of(system, *own_gb))
+            });
         }
         if wants(&["jenga-fig3", "jenga-fig7", "jenga-fig8"]) {
             for condition in CONDITIONS {
                 for system in LEADING {
                     for gb in [program.wss_gb, LARGE_GB] {
-                        add(program, by_context(program, system), under(condition, Run::of(system, gb)));
+                        add(
+                            program,
+                            by_context(program, system),
+                            under(condition, Run::of(system, gb)),
+                        );
                     }
                 }
                 if program.name == "XSBench" {
@@ -133,23 +151,33 @@ fn tasks(wanted: &[&'static str], own_gb: &[f64]) -> Vec<Task> {
         if SAVINGS.contains(&program.name) && wants(&["jenga-fig9"]) {
             add(program, by_context(program, "jenga"), Run::of("jenga", program.wss_gb));
             for system in PAPERS.into_iter().skip(1) {
-                MULTIPLES.iter().for_each(|times| add(program, false, Run::of(system, program.wss_gb * times)));
+                MULTIPLES
+                    .iter()
+                    .for_each(|times| add(program, false, Run::of(system, program.wss_gb * times)));
             }
         }
         if ABLATION.contains(&program.name) && wants(&["jenga-fig10"]) {
             for context in [false, program.has_objects()] {
-                ["memtis-qc", "jenga"].into_iter().for_each(|system| add(program, context, Run::of(system, program.wss_gb)));
+                ["memtis-qc", "jenga"]
+                    .into_iter()
+                    .for_each(|system| add(program, context, Run::of(system, program.wss_gb)));
             }
         }
         if !program.has_objects() && wants(&["jenga-fig11"]) {
             for interval in INTERVALS {
-                ["memtis", "jenga"].into_iter().for_each(|system| add(program, false, cooling(system, interval, program.wss_gb)));
+                ["memtis", "jenga"].into_iter().for_each(|system| {
+                    add(program, false, cooling(system, interval, program.wss_gb))
+                });
             }
         }
     }
     if wants(&["jenga-fig7"]) {
         for (_, program) in &OTHER_PACE {
-            tasks.push(Task { program, by_context: false, runs: LEADING.map(|system| Run::of(system, program.wss_gb)).to_vec() });
+            tasks.push(Task {
+                program,
+                by_context: false,
+                runs: LEADING.map(|system| Run::of(system, program.wss_gb)).to_vec(),
+            });
         }
     }
     tasks
@@ -170,13 +198,25 @@ fn maps(options: &Options) -> Result<Vec<Map>> {
 
 /// Those of the wanted ones that are here.
 pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
-    let maps = if ["jenga-fig1", "jenga-fig7"].iter().any(|id| wanted.contains(id)) { maps(options)? } else { Vec::new() };
+    let maps = if ["jenga-fig1", "jenga-fig7"].iter().any(|id| wanted.contains(id)) {
+        maps(options)?
+    } else {
+        Vec::new()
+    };
     // To a hundredth; a fast tier of nothing there is not.
-    let own_gb: Vec<f64> = maps.iter().map(|map| (map.wss_gb * 100.0).round().max(1.0) / 100.0).collect();
+    let own_gb: Vec<f64> =
+        maps.iter().map(|map| (map.wss_gb * 100.0).round().max(1.0) / 100.0).collect();
     let tasks = tasks(wanted, if wanted.contains(&"jenga-fig7") { &own_gb } else { &[] });
     let name = |task: &Task| format!("{}, {} runs", task.program.name, task.runs.len());
-    let done = parallel(&tasks, name, |task| task.program.run(task.by_context, &task.runs, options))?;
-    let results = Results(tasks.iter().zip(done).map(|(task, done)| (task.program.name, task.by_context, done)).collect());
+    let done =
+        parallel(&tasks, name, |task| task.program.run(task.by_context, &task.runs, options))?;
+    let results = Results(
+        tasks
+            .iter()
+            .zip(done)
+            .map(|(task, done)| (task.program.name, task.by_context, done))
+            .collect(),
+    );
     let mut figures = Vec::new();
     for id in wanted {
         match *id {
@@ -210,7 +250,12 @@ fn figure_1(maps: &[Map]) -> Figure {
     let id = "jenga-fig1";
     let mut rows = Rows::of(id);
     for (program, map) in ALL.iter().zip(maps) {
-        rows.beside(format!("{}: working set, pages of 4 KiB touched in 50 ms (§3.1)", program.name), "GB", program.wss_gb, map.wss_gb);
+        rows.beside(
+            format!("{}: working set, pages of 4 KiB touched in 50 ms (§3.1)", program.name),
+            "GB",
+            program.wss_gb,
+            map.wss_gb,
+        );
         rows.ours(format!("{}: the same in regions of 2 MiB", program.name), "GB", map.regions_gb);
     }
     rows.unjudged(
@@ -219,7 +264,8 @@ fn figure_1(maps: &[Map]) -> Figure {
         "the stand-ins were made so; Figure 1's caption counts Graph500 among those that change and 654.roms_s among the stable ones, \
          against Table 1 and §7.1.6",
     );
-    let stand_ins: Vec<String> = ALL.iter().map(|program| format!("{}: {}", program.name, program.about)).collect();
+    let stand_ins: Vec<String> =
+        ALL.iter().map(|program| format!("{}: {}", program.name, program.about)).collect();
     Figure {
         id,
         title: "The applications, and what stands for them here",
@@ -262,7 +308,8 @@ fn rates(done: &Done, part: std::ops::Range<f64>) -> Vec<f64> {
 /// Standard deviation over mean.
 fn spread(values: &[f64]) -> f64 {
     let mean_of = mean(values);
-    (values.iter().map(|value| (value - mean_of).powi(2)).sum::<f64>() / values.len() as f64).sqrt() / mean_of
+    (values.iter().map(|value| (value - mean_of).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+        / mean_of
 }
 
 fn figure_3(results: &Results, options: &Options) -> Figure {
@@ -276,13 +323,21 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
     let stable = |system| steady(of(system));
     let back = |system| after(system) / stable(system);
     // Windows after the jump until nine tenths of what it was.
-    let slow_windows =
-        |system| rates(of(system), 0.5..1.0).iter().position(|rate| *rate >= 0.9 * stable(system)).unwrap_or(WINDOWS as usize / 2);
+    let slow_windows = |system| {
+        rates(of(system), 0.5..1.0)
+            .iter()
+            .position(|rate| *rate >= 0.9 * stable(system))
+            .unwrap_or(WINDOWS as usize / 2)
+    };
     let mut rows = Rows::of(id);
     rows.claim(
         "Memtis never adapts to the change",
         "yes",
-        format!("{} M accesses/s before, {} in the last quarter", short(stable("memtis")), short(after("memtis"))),
+        format!(
+            "{} M accesses/s before, {} in the last quarter",
+            short(stable("memtis")),
+            short(after("memtis"))
+        ),
         "in the last quarter it is below 70 % of what it was before",
         back("memtis") < 0.7,
     )
@@ -304,7 +359,9 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
     )
     .because("the hot fifth is so much hotter than the rest that no sampling noise takes a region of it across the threshold");
     let otherwise = CONDITIONS.map(|condition| {
-        let steady = |system| steady(results.get(flex.name, false, &under(condition, Run::of(system, flex.wss_gb))));
+        let steady = |system| {
+            steady(results.get(flex.name, false, &under(condition, Run::of(system, flex.wss_gb))))
+        };
         format!("{} {}", condition.0, percent(steady("memtis-qc") / steady("jenga")))
     });
     rows.claim(
@@ -381,16 +438,29 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
 
 /// Geometric mean over programs of a system's speed over Jenga's.
 fn overall(results: &Results, system: &'static str, large: bool) -> f64 {
-    geomean(ALL.iter().map(|program| results.speed(program, system, if large { LARGE_GB } else { program.wss_gb })))
+    geomean(ALL.iter().map(|program| {
+        results.speed(program, system, if large { LARGE_GB } else { program.wss_gb })
+    }))
 }
 
 /// The paper's system that is best but Jenga.
 fn next_best(of: impl Fn(&'static str) -> f64) -> (&'static str, f64) {
-    PAPERS.into_iter().skip(1).map(|system| (system, of(system))).max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are others")
+    PAPERS
+        .into_iter()
+        .skip(1)
+        .map(|system| (system, of(system)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .expect("there are others")
 }
 
-fn large_programs_speed<'r>(results: &'r Results, system: &'static str, large_tier: bool) -> impl Iterator<Item = f64> + use<'r> {
-    large().map(move |program| results.speed(program, system, if large_tier { LARGE_GB } else { program.wss_gb }))
+fn large_programs_speed<'r>(
+    results: &'r Results,
+    system: &'static str,
+    large_tier: bool,
+) -> impl Iterator<Item = f64> + use<'r> {
+    large().map(move |program| {
+        results.speed(program, system, if large_tier { LARGE_GB } else { program.wss_gb })
+    })
 }
 
 fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
@@ -398,21 +468,36 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
     let mut rows = Rows::of(id);
     let lead = |condition, large: bool| {
         let run = |program: &Program, system| {
-            let run = under(condition, Run::of(system, if large { LARGE_GB } else { program.wss_gb }));
+            let run =
+                under(condition, Run::of(system, if large { LARGE_GB } else { program.wss_gb }));
             results.get(program.name, by_context(program, system), &run).seconds
         };
-        let over = |system| geomean(ALL.iter().map(|program| run(program, system) / run(program, "jenga")));
+        let over = |system| {
+            geomean(ALL.iter().map(|program| run(program, system) / run(program, "jenga")))
+        };
         over("memtis").min(over("memtis-qc"))
     };
-    let leads = |large: bool| CONDITIONS.map(|condition| format!("{} {}×", condition.0, short(lead(condition, large)))).join(", ");
-    for (large, paper, name) in [(false, 1.28, "fast tier = WSS"), (true, 1.15, "fast tier 16 GB")] {
+    let leads = |large: bool| {
+        CONDITIONS
+            .map(|condition| format!("{} {}×", condition.0, short(lead(condition, large))))
+            .join(", ")
+    };
+    for (large, paper, name) in [(false, 1.28, "fast tier = WSS"), (true, 1.15, "fast tier 16 GB")]
+    {
         let (system, speed) = next_best(|system| overall(results, system, large));
         let why = format!(
             "where no hot set moves and no object is small, sampling policies find the same pages (rows by application), and their moves are \
              a small part of the time. Jenga over the better of Memtis and Memtis-QC in other conditions: {}",
             leads(large)
         );
-        rows.number(format!("Jenga over the next best on average ({system} here), {name}"), "×", paper, 1.0 / speed, 0.05).because(&*why);
+        rows.number(
+            format!("Jenga over the next best on average ({system} here), {name}"),
+            "×",
+            paper,
+            1.0 / speed,
+            0.05,
+        )
+        .because(&*why);
         rows.claim(
             format!("Jenga is the best on average, {name}"),
             "yes",
@@ -428,10 +513,13 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         .because(why);
     }
     let own = |program: &Program, system| {
-        let at = ALL.iter().position(|other| other.name == program.name).expect("it is one of them");
+        let at =
+            ALL.iter().position(|other| other.name == program.name).expect("it is one of them");
         results.system(program, system, own_gb[at]).seconds
     };
-    let (second, speed) = next_best(|system| geomean(ALL.iter().map(|program| own(program, "jenga") / own(program, system))));
+    let (second, speed) = next_best(|system| {
+        geomean(ALL.iter().map(|program| own(program, "jenga") / own(program, system)))
+    });
     rows.ours(format!("Jenga over the next best ({second}), fast tier = the stand-in's own working set (Figure 1)"), "×", 1.0 / speed);
     let at = |name: &str, system| results.speed(program(name), system, program(name).wss_gb);
     let of = |name: &str, system| results.system(program(name), system, program(name).wss_gb);
@@ -445,14 +533,24 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
     let compared = |name: &str, system| {
         let of = |system| {
             let done = of(name, system);
-            format!("{system} has {} % hits and makes {} moves", short(done.hit_rate * 100.0), short(done.migrations))
+            format!(
+                "{system} has {} % hits and makes {} moves",
+                short(done.hit_rate * 100.0),
+                short(done.migrations)
+            )
         };
         format!("{}, {}, at 0.4 ms each", of("jenga"), of(system))
     };
     let in_conditions = |name: &str| {
         let by = CONDITIONS.map(|condition| {
             let seconds = |system| {
-                results.get(name, by_context(program(name), system), &under(condition, Run::of(system, program(name).wss_gb))).seconds
+                results
+                    .get(
+                        name,
+                        by_context(program(name), system),
+                        &under(condition, Run::of(system, program(name).wss_gb)),
+                    )
+                    .seconds
             };
             format!("{} {}×", condition.0, short(seconds("memtis-qc") / seconds("jenga")))
         });
@@ -462,10 +560,18 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         "the hit rates are the paper's, and at 80 and 300 ns its 83 and 65 % make 157 / 117 ns = 1.34 times; for 1.5 the slow tier would have \
          to take 500 ns, or the other systems' moves be felt more",
     );
-    rows.number("Btree: Jenga's hit rate", "%", 83.0, hits("Btree", "jenga"), WITHIN).because("Figure 2's reasons");
-    rows.number("Btree: Memtis's hit rate", "%", 65.0, hits("Btree", "memtis"), WITHIN).because("Figure 2's reasons");
-    rows.claim("Silo: Jenga is the best", "yes", over("Silo"), "it is 2 % faster than any other", against("Silo").1 * CLEARLY < 1.0)
-        .because("contexts do not tell its popular records");
+    rows.number("Btree: Jenga's hit rate", "%", 83.0, hits("Btree", "jenga"), WITHIN)
+        .because("Figure 2's reasons");
+    rows.number("Btree: Memtis's hit rate", "%", 65.0, hits("Btree", "memtis"), WITHIN)
+        .because("Figure 2's reasons");
+    rows.claim(
+        "Silo: Jenga is the best",
+        "yes",
+        over("Silo"),
+        "it is 2 % faster than any other",
+        against("Silo").1 * CLEARLY < 1.0,
+    )
+    .because("contexts do not tell its popular records");
     for name in ["GAPBS-BC", "GAPBS-PR", "Graph500"] {
         rows.claim(
             format!("{name}: Jenga equals or surpasses the next best"),
@@ -474,7 +580,10 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
             "no other is 2 % faster",
             against(name).1 < CLEARLY,
         )
-        .because(format!("who follows what is hot pays for the moves: {}", compared(name, against(name).0)));
+        .because(format!(
+            "who follows what is hot pays for the moves: {}",
+            compared(name, against(name).0)
+        ));
     }
     let worse = HINTING.iter().map(|system| hits("GAPBS-PR", system)).fold(0.0, f64::max);
     rows.claim(
@@ -495,7 +604,10 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
             "what is hot is in the fast tier from the beginning, so that moves alone make a difference: {}",
             compared("XSBench", xsbench.0)
         ));
-    let low = PAPERS.into_iter().min_by(|a, b| hits("XSBench", a).total_cmp(&hits("XSBench", b))).expect("there are some");
+    let low = PAPERS
+        .into_iter()
+        .min_by(|a, b| hits("XSBench", a).total_cmp(&hits("XSBench", b)))
+        .expect("there are some");
     rows.claim(
         "XSBench: all hit rates are above 80 %",
         "yes",
@@ -509,7 +621,9 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         short(hits("XSBench", "first-touch")),
         short(of("XSBench", low).migrations)
     ));
-    let unmoved = |condition| results.get("XSBench", false, &under(condition, Run::of("hybridtier", 4.0))).migrations;
+    let unmoved = |condition| {
+        results.get("XSBench", false, &under(condition, Run::of("hybridtier", 4.0))).migrations
+    };
     let moved = results.system(program("XSBench"), "hybridtier", 4.0).migrations;
     rows.claim(
         "XSBench: HybridTier moves nothing",
@@ -527,11 +641,18 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
             .collect::<Vec<_>>()
             .join(", ")
     ));
-    let worst = PAPERS.into_iter().min_by(|a, b| at("XSBench", a).total_cmp(&at("XSBench", b))).unwrap_or("jenga");
+    let worst = PAPERS
+        .into_iter()
+        .min_by(|a, b| at("XSBench", a).total_cmp(&at("XSBench", b)))
+        .unwrap_or("jenga");
     rows.claim(
         "XSBench: Memtis-QC is the worst",
         "yes",
-        format!("{worst} is ({} of Jenga's speed; Memtis-QC {})", percent(at("XSBench", worst)), percent(at("XSBench", "memtis-qc"))),
+        format!(
+            "{worst} is ({} of Jenga's speed; Memtis-QC {})",
+            percent(at("XSBench", worst)),
+            percent(at("XSBench", "memtis-qc"))
+        ),
         "it is",
         worst == "memtis-qc",
     )
@@ -546,7 +667,14 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
     .because("the stand-in sweeps one third all the time, which all sampling systems find alike; what changes in 603.bwaves_s the paper does not say");
     rows.number("654.roms_s: Jenga over Memtis-QC", "×", 0.95, 1.0 / at("654.roms_s", "memtis-qc"), 0.05)
         .because("it hangs on how its changes fall on the cooling interval: see the row with changes aligned to it");
-    rows.number("Liblinear: Jenga over Memtis-QC", "×", 2.0, 1.0 / at("Liblinear", "memtis-qc"), WITHIN).because(format!(
+    rows.number(
+        "Liblinear: Jenga over Memtis-QC",
+        "×",
+        2.0,
+        1.0 / at("Liblinear", "memtis-qc"),
+        WITHIN,
+    )
+    .because(format!(
         "Memtis-QC does not move many times as much as Jenga ({}); {}",
         compared("Liblinear", "memtis-qc"),
         in_conditions("Liblinear")
@@ -561,24 +689,40 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
     )
     .because("the stand-in's hot set moves on faster than a cooling each 2M samples follows: see the row where it moves on more slowly");
     for (about, program) in &OTHER_PACE {
-        let seconds = |system| results.get(program.name, false, &Run::of(system, program.wss_gb)).seconds;
+        let seconds =
+            |system| results.get(program.name, false, &Run::of(system, program.wss_gb)).seconds;
         let name = program.name.split(',').next().unwrap_or_default();
         for system in ["memtis-qc", "memtis"] {
-            rows.ours(format!("{name} {about}: Jenga over {system}"), "×", seconds(system) / seconds("jenga"));
+            rows.ours(
+                format!("{name} {about}: Jenga over {system}"),
+                "×",
+                seconds(system) / seconds("jenga"),
+            );
         }
     }
-    let fits = ["XSBench", "654.roms_s", "603.bwaves_s"].map(|name| results.system(program(name), "jenga", LARGE_GB).hit_rate);
+    let fits = ["XSBench", "654.roms_s", "603.bwaves_s"]
+        .map(|name| results.system(program(name), "jenga", LARGE_GB).hit_rate);
     rows.unjudged(
         "16 GB hold all of XSBench, roms and bwaves",
         "hit rate 100 %, no moves",
-        format!("the stand-ins' 12 GB were chosen for it (hit rates {} %)", fits.map(|hit| short(hit * 100.0)).join(", ")),
+        format!(
+            "the stand-ins' 12 GB were chosen for it (hit rates {} %)",
+            fits.map(|hit| short(hit * 100.0)).join(", ")
+        ),
     );
     let hinting = HINTING.iter().map(|system| overall(results, system, false)).fold(0.0, f64::max);
-    let sampling = ["memtis", "memtis-qc", "hybridtier"].iter().map(|system| overall(results, system, false)).fold(f64::MAX, f64::min);
+    let sampling = ["memtis", "memtis-qc", "hybridtier"]
+        .iter()
+        .map(|system| overall(results, system, false))
+        .fold(f64::MAX, f64::min);
     rows.claim(
         "hinting systems (Nomad, TPP, AutoNUMA) generally underperform sampling ones",
         "yes",
-        format!("the best of them {} of Jenga's speed, the worst sampling one {}", percent(hinting), percent(sampling)),
+        format!(
+            "the best of them {} of Jenga's speed, the worst sampling one {}",
+            percent(hinting),
+            percent(sampling)
+        ),
         "the best of them is slower on average than the worst sampling one",
         hinting < sampling,
     )
@@ -596,20 +740,51 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         leads(true)
     ));
     for condition in CONDITIONS {
-        rows.ours(format!("Jenga over the better of Memtis and Memtis-QC, fast tier = WSS, {}", condition.0), "×", lead(condition, false));
-        rows.ours(format!("Jenga over the better of Memtis and Memtis-QC, 16 GB, {}", condition.0), "×", lead(condition, true));
+        rows.ours(
+            format!(
+                "Jenga over the better of Memtis and Memtis-QC, fast tier = WSS, {}",
+                condition.0
+            ),
+            "×",
+            lead(condition, false),
+        );
+        rows.ours(
+            format!("Jenga over the better of Memtis and Memtis-QC, 16 GB, {}", condition.0),
+            "×",
+            lead(condition, true),
+        );
     }
     for system in OTHERS {
-        rows.ours(format!("{system} over Jenga on average, fast tier = WSS"), "×", overall(results, system, false));
-        rows.ours(format!("{system} over Jenga on average, 16 GB"), "×", overall(results, system, true));
+        rows.ours(
+            format!("{system} over Jenga on average, fast tier = WSS"),
+            "×",
+            overall(results, system, false),
+        );
+        rows.ours(
+            format!("{system} over Jenga on average, 16 GB"),
+            "×",
+            overall(results, system, true),
+        );
         let alike = |large: bool| geomean(large_programs_speed(results, system, large));
-        rows.ours(format!("{system} over Jenga, the eight without small objects, fast tier = WSS"), "×", alike(false));
-        rows.ours(format!("{system} over Jenga, the eight without small objects, 16 GB"), "×", alike(true));
+        rows.ours(
+            format!("{system} over Jenga, the eight without small objects, fast tier = WSS"),
+            "×",
+            alike(false),
+        );
+        rows.ours(
+            format!("{system} over Jenga, the eight without small objects, 16 GB"),
+            "×",
+            alike(true),
+        );
     }
     // Ours beside Jenga, where allocators do not matter.
     for program in large() {
         for (gb, name) in [(program.wss_gb, "fast tier = WSS"), (LARGE_GB, "16 GB")] {
-            rows.ours(format!("{}: terrace over Jenga, {name}", program.name), "×", results.speed(program, "terrace", gb));
+            rows.ours(
+                format!("{}: terrace over Jenga, {name}", program.name),
+                "×",
+                results.speed(program, "terrace", gb),
+            );
             let (rival, best) = PAPERS
                 .into_iter()
                 .chain(["hemem"])
@@ -617,13 +792,26 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
                 .max_by(|a, b| a.1.total_cmp(&b.1))
                 .expect("there are rivals");
             let ours = results.speed(program, "terrace", gb) / best;
-            rows.ours(format!("{}: terrace over the best of the published ({rival}), {name}", program.name), "×", ours);
+            rows.ours(
+                format!(
+                    "{}: terrace over the best of the published ({rival}), {name}",
+                    program.name
+                ),
+                "×",
+                ours,
+            );
         }
     }
-    let groups: Vec<String> = ALL.iter().map(|program| program.name.replace("GAPBS-", "").replace("_s", "")).collect();
+    let groups: Vec<String> =
+        ALL.iter().map(|program| program.name.replace("GAPBS-", "").replace("_s", "")).collect();
     let bars = |large: bool| -> Vec<(String, Vec<f64>)> {
-        let values =
-            |system| ALL.iter().map(|program| results.speed(program, system, if large { LARGE_GB } else { program.wss_gb })).collect();
+        let values = |system| {
+            ALL.iter()
+                .map(|program| {
+                    results.speed(program, system, if large { LARGE_GB } else { program.wss_gb })
+                })
+                .collect()
+        };
         systems().map(|system| (system.to_owned(), values(system))).collect()
     };
     let plot = |name: &str, title: &str, large| Plot {
@@ -655,9 +843,20 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
 
 fn figure_8(results: &Results, options: &Options) -> Figure {
     let id = "jenga-fig8";
-    let hit =
-        |system| mean(&ALL.iter().map(|program| results.system(program, system, program.wss_gb).hit_rate * 100.0).collect::<Vec<_>>());
-    let moves = |system| mean(&ALL.iter().map(|program| results.system(program, system, program.wss_gb).migrations).collect::<Vec<_>>());
+    let hit = |system| {
+        mean(
+            &ALL.iter()
+                .map(|program| results.system(program, system, program.wss_gb).hit_rate * 100.0)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let moves = |system| {
+        mean(
+            &ALL.iter()
+                .map(|program| results.system(program, system, program.wss_gb).migrations)
+                .collect::<Vec<_>>(),
+        )
+    };
     let mut rows = Rows::of(id);
     let (second, second_hit) = next_best(hit);
     rows.claim(
@@ -679,7 +878,13 @@ fn figure_8(results: &Results, options: &Options) -> Figure {
     let moved_under = |condition| {
         let moves = |system| {
             let of = |program: &'static Program| {
-                results.get(program.name, by_context(program, system), &under(condition, Run::of(system, program.wss_gb))).migrations
+                results
+                    .get(
+                        program.name,
+                        by_context(program, system),
+                        &under(condition, Run::of(system, program.wss_gb)),
+                    )
+                    .migrations
             };
             ALL.iter().map(of).sum::<f64>()
         };
@@ -693,23 +898,44 @@ fn figure_8(results: &Results, options: &Options) -> Figure {
     rows.claim(
         "Jenga moves less than systems of comparable hit rate",
         "yes",
-        format!("Jenga {} moves, Memtis-QC {}, Memtis {}", short(moves("jenga")), short(moves("memtis-qc")), short(moves("memtis"))),
+        format!(
+            "Jenga {} moves, Memtis-QC {}, Memtis {}",
+            short(moves("jenga")),
+            short(moves("memtis-qc")),
+            short(moves("memtis"))
+        ),
         "fewer than Memtis-QC",
         moves("jenga") < moves("memtis-qc"),
     )
     .because("Jenga follows changes more closely, and pays for it");
     for program in &ALL {
         let of = |system| results.system(program, system, program.wss_gb).migrations;
-        rows.ours(format!("{}: Memtis-QC's moves over Jenga's", program.name), "×", of("memtis-qc") / of("jenga").max(1.0));
+        rows.ours(
+            format!("{}: Memtis-QC's moves over Jenga's", program.name),
+            "×",
+            of("memtis-qc") / of("jenga").max(1.0),
+        );
     }
     for condition in CONDITIONS {
-        rows.ours(format!("Memtis-QC's moves over Jenga's, {}", condition.0), "×", moved_under(condition));
+        rows.ours(
+            format!("Memtis-QC's moves over Jenga's, {}", condition.0),
+            "×",
+            moved_under(condition),
+        );
     }
     let alone = |system, of: &dyn Fn(&Done) -> f64| {
-        mean(&large().map(|program| of(results.system(program, system, program.wss_gb))).collect::<Vec<_>>())
+        mean(
+            &large()
+                .map(|program| of(results.system(program, system, program.wss_gb)))
+                .collect::<Vec<_>>(),
+        )
     };
     for system in ["jenga", "memtis-qc", "terrace"] {
-        rows.ours(format!("{system}: hit rate, the eight without small objects"), "%", alone(system, &|done| done.hit_rate * 100.0));
+        rows.ours(
+            format!("{system}: hit rate, the eight without small objects"),
+            "%",
+            alone(system, &|done| done.hit_rate * 100.0),
+        );
         let moved = |done: &Done| done.migrations;
         rows.ours(
             format!("{system}: moves over Jenga's, the eight without small objects"),
@@ -722,12 +948,21 @@ fn figure_8(results: &Results, options: &Options) -> Figure {
         rows.ours(format!("{system}: moves over Jenga's"), "×", moves(system) / moves("jenga"));
     }
     for (about, set) in VARIANTS {
-        let done: Vec<&Done> = ALL.iter().map(|program| results.get(program.name, false, &variant(set, program.wss_gb))).collect();
-        rows.ours(format!("Memtis-QC {about}: hit rate"), "%", mean(&done.iter().map(|done| done.hit_rate * 100.0).collect::<Vec<_>>()));
+        let done: Vec<&Done> = ALL
+            .iter()
+            .map(|program| results.get(program.name, false, &variant(set, program.wss_gb)))
+            .collect();
+        rows.ours(
+            format!("Memtis-QC {about}: hit rate"),
+            "%",
+            mean(&done.iter().map(|done| done.hit_rate * 100.0).collect::<Vec<_>>()),
+        );
         let moved = mean(&done.iter().map(|done| done.migrations).collect::<Vec<_>>());
         rows.ours(format!("Memtis-QC {about}: moves over Jenga's"), "×", moved / moves("jenga"));
     }
-    let points = systems().map(|system| (system.to_owned(), (moves(system) / moves("jenga"), hit(system)))).collect();
+    let points = systems()
+        .map(|system| (system.to_owned(), (moves(system) / moves("jenga"), hit(system))))
+        .collect();
     Figure {
         id,
         title: "Hit rate against migrations",
@@ -754,15 +989,22 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
     for (name, paper) in SAVINGS.into_iter().zip([2.5, 4.0, 2.0]) {
         let program = program(name);
         let jenga = results.system(program, "jenga", program.wss_gb).seconds;
-        let speed = |system, times: f64| jenga / results.get(name, false, &Run::of(system, program.wss_gb * times)).seconds;
+        let speed = |system, times: f64| {
+            jenga / results.get(name, false, &Run::of(system, program.wss_gb * times)).seconds
+        };
         let best = |times: f64| next_best(|system| speed(system, times));
         // Between the two multiples where the best other system passes Jenga, in a straight line.
-        let pairs = MULTIPLES.windows(2).map(|pair| (pair[0], best(pair[0]).1, pair[1], best(pair[1]).1));
+        let pairs =
+            MULTIPLES.windows(2).map(|pair| (pair[0], best(pair[0]).1, pair[1], best(pair[1]).1));
         let crossing = pairs
             .into_iter()
             .find(|(_, below, _, above)| *below < 1.0 && *above >= 1.0)
             .map(|(from, below, to, above)| from + (to - from) * (1.0 - below) / (above - below));
-        let savings = if best(1.0).1 >= 1.0 { 1.0 } else { crossing.unwrap_or(MULTIPLES[MULTIPLES.len() - 1]) };
+        let savings = if best(1.0).1 >= 1.0 {
+            1.0
+        } else {
+            crossing.unwrap_or(MULTIPLES[MULTIPLES.len() - 1])
+        };
         rows.number(format!("{name}: fast tier of the next best system at Jenga's performance, over Jenga's"), "×", paper, savings, WITHIN)
             .because(match name {
                 "Silo" => {
@@ -779,7 +1021,11 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
         rows.claim(
             format!("{name}: others need more fast memory for Jenga's performance"),
             "yes",
-            format!("{}× ({system} at 4×: {} of Jenga's speed at 1×)", short(savings), percent(at_most)),
+            format!(
+                "{}× ({system} at 4×: {} of Jenga's speed at 1×)",
+                short(savings),
+                percent(at_most)
+            ),
             "1.1 times as much or more",
             savings > 1.1,
         )
@@ -787,10 +1033,16 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
         let lines = PAPERS
             .into_iter()
             .skip(1)
-            .map(|system| (system.to_owned(), MULTIPLES.iter().map(|times| (*times, speed(system, *times))).collect()))
+            .map(|system| {
+                (
+                    system.to_owned(),
+                    MULTIPLES.iter().map(|times| (*times, speed(system, *times))).collect(),
+                )
+            })
             .chain([("jenga at 1×".to_owned(), MULTIPLES.map(|times| (times, 1.0)).to_vec())])
             .collect();
-        let name_of = if plots.is_empty() { id.to_owned() } else { format!("{id}-{}", name.to_lowercase()) };
+        let name_of =
+            if plots.is_empty() { id.to_owned() } else { format!("{id}-{}", name.to_lowercase()) };
         plots.push(Plot {
             name: name_of,
             title: format!("{name}: speed over Jenga's with a fast tier of the working set"),
@@ -815,14 +1067,21 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
 
 fn figure_10(results: &Results, options: &Options) -> Figure {
     let id = "jenga-fig10";
-    let steps =
-        [("Memtis-QC", "memtis-qc", false), ("+ smooth", "jenga", false), ("+ context", "memtis-qc", true), ("both", "jenga", true)];
+    let steps = [
+        ("Memtis-QC", "memtis-qc", false),
+        ("+ smooth", "jenga", false),
+        ("+ context", "memtis-qc", true),
+        ("both", "jenga", true),
+    ];
     let of = |name: &str, (_, system, context): (&str, &'static str, bool)| {
         let program = program(name);
         results.get(name, context && program.has_objects(), &Run::of(system, program.wss_gb))
     };
-    let speed = |name: &str, step: usize| of(name, steps[0]).seconds / of(name, steps[step]).seconds;
-    let moves = |name: &str, step: usize| of(name, steps[step]).migrations / of(name, steps[0]).migrations.max(1.0);
+    let speed =
+        |name: &str, step: usize| of(name, steps[0]).seconds / of(name, steps[step]).seconds;
+    let moves = |name: &str, step: usize| {
+        of(name, steps[step]).migrations / of(name, steps[0]).migrations.max(1.0)
+    };
     let mut rows = Rows::of(id);
     for name in ["FlexKVS", "GAPBS-PR"] {
         rows.claim(
@@ -863,7 +1122,9 @@ fn figure_10(results: &Results, options: &Options) -> Figure {
         steps
             .iter()
             .enumerate()
-            .map(|(step, (label, ..))| ((*label).to_owned(), ABLATION.iter().map(|name| of(name, step)).collect()))
+            .map(|(step, (label, ..))| {
+                ((*label).to_owned(), ABLATION.iter().map(|name| of(name, step)).collect())
+            })
             .collect()
     };
     Figure {
@@ -895,24 +1156,42 @@ fn figure_10(results: &Results, options: &Options) -> Figure {
 
 fn figure_11(results: &Results, options: &Options) -> Figure {
     let id = "jenga-fig11";
-    let of = |program: &Program, system, interval: &str| results.get(program.name, false, &cooling(system, interval, program.wss_gb));
-    let slowdown =
-        |interval: &str| geomean(large().map(|program| of(program, "memtis", interval).seconds / of(program, "jenga", interval).seconds));
-    let moves = |system, interval: &str| mean(&large().map(|program| of(program, system, interval).migrations).collect::<Vec<_>>());
+    let of = |program: &Program, system, interval: &str| {
+        results.get(program.name, false, &cooling(system, interval, program.wss_gb))
+    };
+    let slowdown = |interval: &str| {
+        geomean(large().map(|program| {
+            of(program, "memtis", interval).seconds / of(program, "jenga", interval).seconds
+        }))
+    };
+    let moves = |system, interval: &str| {
+        mean(&large().map(|program| of(program, system, interval).migrations).collect::<Vec<_>>())
+    };
     let ratio = |interval: &str| moves("memtis", interval) / moves("jenga", interval);
     let range = |system: &'static str| {
-        let speeds = INTERVALS.map(|interval| geomean(large().map(|program| 1.0 / of(program, system, interval).seconds)));
-        speeds.iter().copied().fold(f64::MIN, f64::max) / speeds.iter().copied().fold(f64::MAX, f64::min)
+        let speeds = INTERVALS.map(|interval| {
+            geomean(large().map(|program| 1.0 / of(program, system, interval).seconds))
+        });
+        speeds.iter().copied().fold(f64::MIN, f64::max)
+            / speeds.iter().copied().fold(f64::MAX, f64::min)
     };
     let mut rows = Rows::of(id);
     let by_program = |interval: &str| {
-        let ratio =
-            |program: &'static Program| of(program, "memtis", interval).migrations / of(program, "jenga", interval).migrations.max(1.0);
-        large().map(|program| format!("{} {}", program.name, short(ratio(program)))).collect::<Vec<_>>().join(", ")
+        let ratio = |program: &'static Program| {
+            of(program, "memtis", interval).migrations
+                / of(program, "jenga", interval).migrations.max(1.0)
+        };
+        large()
+            .map(|program| format!("{} {}", program.name, short(ratio(program))))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let most = |interval: &str| {
         large()
-            .map(|program| of(program, "memtis", interval).migrations / of(program, "jenga", interval).migrations.max(1.0))
+            .map(|program| {
+                of(program, "memtis", interval).migrations
+                    / of(program, "jenga", interval).migrations.max(1.0)
+            })
             .fold(0.0, f64::max)
     };
     let mostly_changes = |interval: &str| {
@@ -921,9 +1200,16 @@ fn figure_11(results: &Results, options: &Options) -> Figure {
             by_program(interval)
         )
     };
-    rows.number("Memtis's migrations over Jenga's, 100K samples", "×", 4.0, ratio("100K"), WITHIN).because(mostly_changes("100K"));
-    rows.number("Memtis's migrations over Jenga's, 2M samples (\"up to\": the most on one application)", "×", 2.0, most("2M"), WITHIN)
-        .because(mostly_changes("2M"));
+    rows.number("Memtis's migrations over Jenga's, 100K samples", "×", 4.0, ratio("100K"), WITHIN)
+        .because(mostly_changes("100K"));
+    rows.number(
+        "Memtis's migrations over Jenga's, 2M samples (\"up to\": the most on one application)",
+        "×",
+        2.0,
+        most("2M"),
+        WITHIN,
+    )
+    .because(mostly_changes("2M"));
     rows.claim(
         "Jenga outperforms Memtis at 2M samples",
         "yes",
@@ -952,7 +1238,10 @@ fn figure_11(results: &Results, options: &Options) -> Figure {
          forget",
     );
     let groups: Vec<String> = INTERVALS.map(str::to_owned).to_vec();
-    let bars = vec![("slowdown".to_owned(), INTERVALS.map(slowdown).to_vec()), ("moves".to_owned(), INTERVALS.map(ratio).to_vec())];
+    let bars = vec![
+        ("slowdown".to_owned(), INTERVALS.map(slowdown).to_vec()),
+        ("moves".to_owned(), INTERVALS.map(ratio).to_vec()),
+    ];
     Figure {
         id,
         title: "Sensitivity to the cooling interval",
