@@ -1,6 +1,8 @@
-//! The same as `buckets.c` in Rust: each bucket is a vector in an arena of its own, and its strings are, too.
+//! The same as `buckets.c` in Rust: each bucket is a vector in an arena of its own, and its strings
+//! are, too.
 //!
-//!     terrace run --dram 50% -- cargo run --release -p terrace-api --features allocator-api2 --example buckets
+//!     terrace run --dram 50% -- cargo run --release -p terrace-api --features allocator-api2
+//! --example buckets
 
 use allocator_api2::vec::Vec as VecIn;
 use std::collections::hash_map::DefaultHasher;

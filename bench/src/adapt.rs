@@ -1,4 +1,5 @@
-//! How policies follow a load that changes: throughput over time, time to recover, moves. One program, `terrace load memory`, under each policy in turn.
+//! How policies follow a load that changes: throughput over time, time to recover, moves. One
+//! program, `terrace load memory`, under each policy in turn.
 
 use crate::load::{self, Outcome, number};
 use crate::picture;

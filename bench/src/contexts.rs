@@ -1,8 +1,11 @@
-//! How well context numbers tell true calling contexts apart, on real programs (Jenga §4.1; `facts/allocator.md` §1 has other methods).
+//! How well context numbers tell true calling contexts apart, on real programs (Jenga §4.1;
+//! `facts/allocator.md` §1 has other methods).
 //!
-//! A preloaded probe (`bench/contexts/`) writes down for each allocation the ten innermost return addresses, as the compiler's own unwinder finds them, and the
-//! numbers at several depths. *Purity*: of the allocations with one number, how many have the commonest true context there; less than all means collisions.
-//! *Completeness*: of the allocations of one true context, how many have its commonest number; less than all means splits.
+//! A preloaded probe (`bench/contexts/`) writes down for each allocation the ten innermost return
+//! addresses, as the compiler's own unwinder finds them, and the numbers at several depths.
+//! *Purity*: of the allocations with one number, how many have the commonest true context there;
+//! less than all means collisions. *Completeness*: of the allocations of one true context, how many
+//! have its commonest number; less than all means splits.
 
 use crate::machine;
 use crate::results;
@@ -104,7 +107,8 @@ impl Probe {
         Ok(command)
     }
 
-    /// What the program of which the name begins so has written; the longest, if there are several processes.
+    /// What the program of which the name begins so has written; the longest, if there are several
+    /// processes.
     fn records(&self, program: &str) -> anyhow::Result<Vec<u8>> {
         let begin = format!("contexts.{program}");
         let mut longest = Vec::new();
@@ -247,7 +251,8 @@ mod tests {
 
     #[test]
     fn quality_by_hand() {
-        // Four allocations of two contexts: one number for all, one for each context, one for each allocation.
+        // Four allocations of two contexts: one number for all, one for each context, one for each
+        // allocation.
         let records = [[1, 9, 1, 1], [1, 9, 1, 2], [2, 9, 2, 3], [2, 9, 2, 4]];
         let bytes: Vec<u8> = records
             .iter()

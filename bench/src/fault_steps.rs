@@ -1,5 +1,6 @@
-//! Where the time of a fault goes: from the instruction that touches an evicted page to the next one, step by step, with everything on one CPU
-//! and on two; and where that of an eviction goes. Beside them zram's total.
+//! Where the time of a fault goes: from the instruction that touches an evicted page to the next
+//! one, step by step, with everything on one CPU and on two; and where that of an eviction goes.
+//! Beside them zram's total.
 
 use crate::machine::terrace;
 use crate::results::{self, median};

@@ -1,5 +1,6 @@
-//! Many threads that touch evicted memory: pages brought back per second, a touch's time, and CPU time a page, against zram lz4. The same
-//! program on both sides, on CPU 0 only and on the first two; interleaved.
+//! Many threads that touch evicted memory: pages brought back per second, a touch's time, and CPU
+//! time a page, against zram lz4. The same program on both sides, on CPU 0 only and on the first
+//! two; interleaved.
 
 use crate::machine::pinned_to;
 use crate::probe::{FAULTER_CASES, FaulterCase};

@@ -1,5 +1,6 @@
-//! What huge pages for hot memory bring: `terrace load memory` where all of it fits, alone with and without huge pages, and under Terrace with and without
-//! `--huge-pages hot`. Program and Terrace share one CPU.
+//! What huge pages for hot memory bring: `terrace load memory` where all of it fits, alone with and
+//! without huge pages, and under Terrace with and without `--huge-pages hot`. Program and Terrace
+//! share one CPU.
 
 use crate::load::{self, Outcome, number};
 use crate::results::{self, median, median_interval};

@@ -1,7 +1,9 @@
-//! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 % time, 1 % memory, against the program alone.
+//! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 %
+//! time, 1 % memory, against the program alone.
 //!
-//! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the difference is that, and what is Terrace's own,
-//! tells the system's jemalloc, a third side; what samples cost, a fourth; and Terrace around the program's own allocator, a fifth.
+//! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the
+//! difference is that, and what is Terrace's own, tells the system's jemalloc, a third side; what
+//! samples cost, a fourth; and Terrace around the program's own allocator, a fifth.
 
 use crate::machine;
 use crate::results::{self, median, median_interval};
@@ -35,8 +37,8 @@ for _ in range(int(sys.argv[1])):
     n += len(docs[i])
 print(n)
 ";
-/// Holds so many MiB of strings, of so many repeats: up to 512 bytes they are in Python's own arenas, and of malloc from there on.
-/// Then it does next to nothing, as a server without requests.
+/// Holds so many MiB of strings, of so many repeats: up to 512 bytes they are in Python's own
+/// arenas, and of malloc from there on. Then it does next to nothing, as a server without requests.
 const HOLDS: &str = "
 import sys, random, select
 random.seed(7)
@@ -55,7 +57,8 @@ const SETTLE: Duration = Duration::from_millis(2500);
 /// Changes that take some two seconds.
 pub const CHANGES_SHORT: u32 = 1_500_000;
 
-/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and of servers, and `repeats` for memory.
+/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and of servers, and
+/// `repeats` for memory.
 pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
     let sides = Side::all();
     let wanted = |part| only.is_none_or(|only| only == part);
@@ -77,7 +80,8 @@ pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> an
     Ok(())
 }
 
-/// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it was seen.
+/// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it
+/// was seen.
 fn seconds(side: Side, changes: u32) -> anyhow::Result<(f64, f64)> {
     let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
     let mut child = side
@@ -110,7 +114,8 @@ fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
     );
     let mut found: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
     let mut own: Vec<Vec<f64>> = vec![Vec::new(); sides.len()];
-    // The first round fills caches. Every second one goes backwards: what drifts meets all sides alike.
+    // The first round fills caches. Every second one goes backwards: what drifts meets all sides
+    // alike.
     for round in 0..=rounds {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         if round % 2 == 1 {

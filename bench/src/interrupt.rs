@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP end a benchmark as an error does, so that everything it set up is undone on the way out.
+//! Ctrl-C, SIGTERM and SIGHUP end a benchmark as an error does, so that everything it set up is
+//! undone on the way out.
 
 use anyhow::bail;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -17,7 +17,8 @@ pub fn terrace() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// CPU seconds of `whose` (`RUSAGE_SELF`: this process with Terrace's threads in it; `RUSAGE_CHILDREN`: all children waited for so far).
+/// CPU seconds of `whose` (`RUSAGE_SELF`: this process with Terrace's threads in it;
+/// `RUSAGE_CHILDREN`: all children waited for so far).
 pub fn cpu_seconds(whose: i32) -> f64 {
     // SAFETY: writes one rusage.
     let usage = unsafe {

@@ -1,7 +1,7 @@
 //! Benchmarks of Terrace, side by side with its peers in one run on one machine.
 //!
-//! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/. Figures are medians of interleaved
-//! repeats; nothing here passes or fails, it only tells.
+//! `make bench` runs all; each prints a table with ratios and writes JSON to bench/results/.
+//! Figures are medians of interleaved repeats; nothing here passes or fails, it only tells.
 
 mod accuracy;
 mod adapt;
@@ -93,9 +93,11 @@ enum What {
         #[arg(long, default_value_t = 5)]
         repeats: usize,
     },
-    /// memcached and redis-server at equal memory, against a control group over zram or zswap (as root)
+    /// memcached and redis-server at equal memory, against a control group over zram or zswap (as
+    /// root)
     ZramServers(Box<servers::Options>),
-    /// Whole programs at a share of their memory, on all CPUs, against a control group over zram (as root)
+    /// Whole programs at a share of their memory, on all CPUs, against a control group over zram
+    /// (as root)
     Programs(programs::Options),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
@@ -105,7 +107,8 @@ enum What {
     Huge(huge::Options),
     /// What samples know of where memory is hot, against the truth
     Accuracy(accuracy::Options),
-    /// Programs of small objects, by where allocators put them: pages that hold the misses, and lookups a second where memory is short (as root)
+    /// Programs of small objects, by where allocators put them: pages that hold the misses, and
+    /// lookups a second where memory is short (as root)
     Objects(objects::Options),
     /// (internal) a measured program of `objects`
     #[command(hide = true)]
@@ -124,12 +127,14 @@ enum What {
     },
     /// How well context numbers tell true calling contexts apart, on real programs
     Contexts,
-    /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews, shares of memory
+    /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews,
+    /// shares of memory
     Buckets(buckets::Options),
     /// (internal) the measured program of `buckets`
     #[command(hide = true)]
     BucketsProgram(buckets::Task),
-    /// Allocators side by side: time and memory with glibc's, jemalloc, mimalloc, tcmalloc, and Terrace's by size and by context
+    /// Allocators side by side: time and memory with glibc's, jemalloc, mimalloc, tcmalloc, and
+    /// Terrace's by size and by context
     Malloc(malloc::Options),
     /// (internal) the measured program of `malloc`
     #[command(hide = true)]
@@ -151,11 +156,13 @@ enum What {
     },
     /// The simulator's speed, against a bare loop that counts accesses
     Sim(sim::Options),
-    /// Tiering policies, simulated: ours against all others, on generated accesses, on programs it was tuned on, and on programs kept aside
+    /// Tiering policies, simulated: ours against all others, on generated accesses, on programs it
+    /// was tuned on, and on programs kept aside
     Policies(policies::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
-    /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles, simulated
+    /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles,
+    /// simulated
     Victims {
         /// Percent of the pages that are resident
         #[arg(long, value_delimiter = ',', default_values_t = victims::RESIDENT, value_parser = clap::value_parser!(u32).range(5..=95))]

@@ -1,5 +1,6 @@
-//! One page: eviction, fault as the program sees it, the restore within it, and the restore by a program that says what it is about to touch,
-//! against zram lz4. Everything on CPU 0, Terrace's threads too; interleaved.
+//! One page: eviction, fault as the program sees it, the restore within it, and the restore by a
+//! program that says what it is about to touch, against zram lz4. Everything on CPU 0, Terrace's
+//! threads too; interleaved.
 
 use crate::machine::pinned;
 use crate::results::{self, median};

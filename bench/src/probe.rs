@@ -1,5 +1,5 @@
-//! The programs that are measured: plain programs that know nothing of Terrace. What pages them out is whoever is there: Terrace if it
-//! is preloaded, the kernel's swap otherwise.
+//! The programs that are measured: plain programs that know nothing of Terrace. What pages them out
+//! is whoever is there: Terrace if it is preloaded, the kernel's swap otherwise.
 
 use crate::machine;
 use hdrhistogram::Histogram;
@@ -89,7 +89,8 @@ fn present_pages(memory: *mut u8, len: usize) -> usize {
     map.iter().filter(|byte| *byte & 1 == 1).count()
 }
 
-/// Pages a region out in batches and touches it in random order, several times; prints figures as JSON.
+/// Pages a region out in batches and touches it in random order, several times; prints figures as
+/// JSON.
 pub fn touch_pages() -> anyhow::Result<()> {
     // Enough managed memory for Terrace's threads to start; never touched again.
     let ballast = map(REGION);
@@ -137,7 +138,8 @@ pub fn touch_pages() -> anyhow::Result<()> {
 /// Pages of one call where a whole range is restored.
 const RANGE_PAGES: usize = 16;
 
-/// The same by `terrace_touch`, page by page and in ranges, and what that costs where nothing is out; prints figures as JSON.
+/// The same by `terrace_touch`, page by page and in ranges, and what that costs where nothing is
+/// out; prints figures as JSON.
 pub fn touch_ahead() -> anyhow::Result<()> {
     let ballast = map(REGION);
     fill(ballast, REGION);
@@ -198,7 +200,8 @@ pub fn touch_ahead() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What Terrace's handler remembers of a fault: read, and each of its steps over. CLOCK_MONOTONIC, ns.
+/// What Terrace's handler remembers of a fault: read, and each of its steps over. CLOCK_MONOTONIC,
+/// ns.
 type FaultTimes = [u64; 6];
 
 fn monotonic_ns() -> u64 {
@@ -208,8 +211,9 @@ fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Pages a region out and touches it in random order, and lays its own times beside those of Terrace's handlers, if they are there; prints
-/// figures as JSON. Where it may run on several CPUs it stays on the last of them.
+/// Pages a region out and touches it in random order, and lays its own times beside those of
+/// Terrace's handlers, if they are there; prints figures as JSON. Where it may run on several CPUs
+/// it stays on the last of them.
 pub fn time_touches() -> anyhow::Result<()> {
     // SAFETY: a name of the library's.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_fault_times".as_ptr()) };
@@ -304,8 +308,8 @@ pub const FAULTER_CASES: [FaulterCase; 4] = [
     FaulterCase { title: "same, sequential", own: false, random: false },
 ];
 
-/// Pages a region out and touches it from several threads, in all [`FAULTER_CASES`] with each of these numbers of threads; prints a line of
-/// JSON for each.
+/// Pages a region out and touches it from several threads, in all [`FAULTER_CASES`] with each of
+/// these numbers of threads; prints a line of JSON for each.
 pub fn touch_from_threads(threads: &[usize]) -> anyhow::Result<()> {
     let ballast = map(REGION);
     fill(ballast, REGION);
@@ -382,7 +386,8 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
     }))
 }
 
-/// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics settle.
+/// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics
+/// settle.
 pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
     let len = gib << 30;
     let memory = map(len);
@@ -413,7 +418,8 @@ fn sizes() -> impl FnMut() -> usize {
     }
 }
 
-/// Says that everything is there, and waits for the end of the input as a server without requests: now and then it does a little.
+/// Says that everything is there, and waits for the end of the input as a server without requests:
+/// now and then it does a little.
 fn hold() -> anyhow::Result<()> {
     println!("ready");
     let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };

@@ -1,9 +1,10 @@
-//! Whole programs at a share of their memory, not pinned to any CPU: alone, under Terrace, and in a control group over zram that holds as
-//! much as Terrace took. What is compared is work, 1 ÷ time.
+//! Whole programs at a share of their memory, not pinned to any CPU: alone, under Terrace, and in a
+//! control group over zram that holds as much as Terrace took. What is compared is work, 1 ÷ time.
 //!
-//! Memory is what the control group is charged, and what zram takes beside it; Terrace's own processes are in the group. Terrace's budget is the
-//! share of the program's peak alone. The limit of the other group follows what zram takes, so that both together stay below the 95th
-//! percentile of what the Terrace run before it took.
+//! Memory is what the control group is charged, and what zram takes beside it; Terrace's own
+//! processes are in the group. Terrace's budget is the share of the program's peak alone. The limit
+//! of the other group follows what zram takes, so that both together stay below the 95th percentile
+//! of what the Terrace run before it took.
 
 use crate::results::{self, median};
 use crate::servers::group::Group;

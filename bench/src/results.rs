@@ -15,7 +15,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The 95 % interval of the median, from 10,000 samples drawn with replacement from `values` (always the same draws).
+/// The 95 % interval of the median, from 10,000 samples drawn with replacement from `values`
+/// (always the same draws).
 pub fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut draw = || {

@@ -1,5 +1,6 @@
-//! What sampling costs a program whose memory stays where it is: its throughput with samples, at the full rate, to that without. Reader and interrupts share the
-//! program's CPU, so both are in it. Bar: 1 % of a core for each running thread in all.
+//! What sampling costs a program whose memory stays where it is: its throughput with samples, at
+//! the full rate, to that without. Reader and interrupts share the program's CPU, so both are in
+//! it. Bar: 1 % of a core for each running thread in all.
 
 use crate::load::{self, number};
 use crate::results::{self, median, median_interval};
@@ -14,7 +15,8 @@ pub struct Options {
     /// Memory of the load
     #[arg(long, default_value = "256M")]
     size: String,
-    /// Seconds of each run; samples cost more in its first ones, when code is found and processes are new
+    /// Seconds of each run; samples cost more in its first ones, when code is found and processes
+    /// are new
     #[arg(long, default_value_t = 8)]
     seconds: u32,
     /// Interleaved pairs
@@ -38,7 +40,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for pattern in &options.patterns {
         let (mut slower, mut told, mut rate) = (Vec::new(), Vec::new(), Vec::new());
-        // The first pair fills caches. Every second one goes backwards: what drifts meets both sides alike.
+        // The first pair fills caches. Every second one goes backwards: what drifts meets both
+        // sides alike.
         for pair in 0..=options.pairs {
             let mut order = ["none", "clock"];
             if pair % 2 == 1 {

@@ -1,4 +1,5 @@
-//! One program on several sides: as it is, with jemalloc (what any replaced allocator costs), and under Terrace, sampled or not.
+//! One program on several sides: as it is, with jemalloc (what any replaced allocator costs), and
+//! under Terrace, sampled or not.
 
 use crate::machine;
 use crate::servers::process;
@@ -125,7 +126,8 @@ impl Footprint {
     }
 }
 
-/// Starts a program that says a line when it holds what it is to hold, and ends when its input does; looks at it `settle` later.
+/// Starts a program that says a line when it holds what it is to hold, and ends when its input
+/// does; looks at it `settle` later.
 pub fn hold(side: Side, program: &[&str], settle: Duration) -> anyhow::Result<Footprint> {
     let mut child = side.command(program)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let measured = measure(&mut child, side, settle);

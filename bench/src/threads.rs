@@ -1,4 +1,5 @@
-//! What each thread of a program costs in memory: threads that allocate a little, free half of it, and sleep.
+//! What each thread of a program costs in memory: threads that allocate a little, free half of it,
+//! and sleep.
 
 use crate::results::{self, median};
 use crate::side::{Footprint, Side, hold};

@@ -1,8 +1,11 @@
-//! Which pages to give up: faults an operation under our policy, and under random choice, the kernel's lists, LRU and two oracles, on one load.
+//! Which pages to give up: faults an operation under our policy, and under random choice, the
+//! kernel's lists, LRU and two oracles, on one load.
 //!
-//! A simulation, because nobody knows a live program's next access; the decisions of our side are the ones that the pager makes
-//! ([`terrace_policy::victims`]). The load is that of [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by Zipf 0.99
-//! with popularity scattered over the items, each of which writes to its item's head (memcached's reference counter, redis' access time).
+//! A simulation, because nobody knows a live program's next access; the decisions of our side are
+//! the ones that the pager makes ([`terrace_policy::victims`]). The load is that of
+//! [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by
+//! Zipf 0.99 with popularity scattered over the items, each of which writes to its item's head
+//! (memcached's reference counter, redis' access time).
 
 use crate::results;
 use rand::rngs::SmallRng;
@@ -95,7 +98,8 @@ impl Load {
     }
 }
 
-/// Chooses victims in one simulation. What is resident it knows from [`Policy::came`] and its own answers.
+/// Chooses victims in one simulation. What is resident it knows from [`Policy::came`] and its own
+/// answers.
 trait Policy {
     /// A resident page was touched. `now` is the touch's index.
     fn hit(&mut self, page: u32, now: usize, written: bool);
@@ -124,8 +128,9 @@ impl Policy for Random {
     }
 }
 
-/// The page with the least key: with the time of its last touch LRU, with its popularity what a policy would do that knew it, and with the
-/// negated time of its next touch Belady's optimum (IBM Systems Journal 5(2), 1966).
+/// The page with the least key: with the time of its last touch LRU, with its popularity what a
+/// policy would do that knew it, and with the negated time of its next touch Belady's optimum (IBM
+/// Systems Journal 5(2), 1966).
 struct Least<K: Fn(u32, usize) -> i64> {
     key: K,
     order: BTreeSet<(i64, u32)>,
@@ -155,8 +160,9 @@ impl<K: Fn(u32, usize) -> i64> Policy for Least<K> {
     }
 }
 
-/// Linux without MGLRU: an inactive list from whose end anonymous pages leave; who was touched goes round once more, and the next time to the active
-/// list, which is as long at most; who is back before as many others have left goes straight there (`mm/vmscan.c`, `mm/workingset.c`).
+/// Linux without MGLRU: an inactive list from whose end anonymous pages leave; who was touched goes
+/// round once more, and the next time to the active list, which is as long at most; who is back
+/// before as many others have left goes straight there (`mm/vmscan.c`, `mm/workingset.c`).
 struct KernelLists {
     active: VecDeque<u32>,
     inactive: VecDeque<u32>,

@@ -14,7 +14,8 @@ pub struct Zram {
 }
 
 impl Zram {
-    /// Takes a fresh device (or the first one, if it is unused) and swaps on it. `Err` says what is missing.
+    /// Takes a fresh device (or the first one, if it is unused) and swaps on it. `Err` says what is
+    /// missing.
     pub fn swap_on(bytes: u64, algorithm: &'static str) -> anyhow::Result<Zram> {
         no_other_swap()?;
         let (device, added) = match fs::read_to_string("/sys/class/zram-control/hot_add") {

@@ -1,4 +1,5 @@
-//! zswap before a swap file, for the time of a benchmark, undone when dropped. The file is never written to while the pool has room.
+//! zswap before a swap file, for the time of a benchmark, undone when dropped. The file is never
+//! written to while the pool has room.
 
 use crate::zram::{Changed, no_other_swap, swap_off, swap_on};
 use anyhow::{Context, bail};
@@ -32,7 +33,8 @@ impl Drop for SwapFile {
 }
 
 impl Zswap {
-    /// Swaps to a file of so many bytes in the temporary directory, with a pool in front of it. `Err` says what is missing.
+    /// Swaps to a file of so many bytes in the temporary directory, with a pool in front of it.
+    /// `Err` says what is missing.
     pub fn swap_on(bytes: u64) -> anyhow::Result<Zswap> {
         if !Path::new(PARAMETERS).exists() {
             bail!("this kernel has no zswap");
@@ -40,7 +42,8 @@ impl Zswap {
         no_other_swap()?;
         let mut settings = vec![Changed::to("/proc/sys/vm/page-cluster", "0")?];
         let path = |name: &str| format!("{PARAMETERS}/{name}");
-        // Before it is enabled for the first time it believes any compressor, and then takes another.
+        // Before it is enabled for the first time it believes any compressor, and then takes
+        // another.
         for (name, value) in
             [("enabled", "Y"), ("max_pool_percent", "50"), ("shrinker_enabled", "N")]
         {

@@ -1,4 +1,5 @@
-//! Compiles what is in C: what needs its caller's return address or stack pointer, the wrapped calls of the C library, and 16-byte atomics.
+//! Compiles what is in C: what needs its caller's return address or stack pointer, the wrapped
+//! calls of the C library, and 16-byte atomics.
 fn main() {
     println!("cargo:rerun-if-changed=shim");
     let mut build = cc::Build::new();

@@ -6,8 +6,9 @@ fn main() {
         .opt_level(2)
         .warnings_into_errors(true)
         .compile("terrace_runtime_shim");
-    // What the library itself (jemalloc above all) maps must not pass through its own interposed family, or it would manage its
-    // own memory. jemalloc's fork handlers must come after ours: see `processes`.
+    // What the library itself (jemalloc above all) maps must not pass through its own interposed
+    // family, or it would manage its own memory. jemalloc's fork handlers must come after ours:
+    // see `processes`.
     for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }

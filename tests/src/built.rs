@@ -27,7 +27,8 @@ pub fn target_directory() -> PathBuf {
         .to_owned()
 }
 
-/// A file of the release build: in `TERRACE_BIN_DIR` if that is set, else in the target directory's `release`.
+/// A file of the release build: in `TERRACE_BIN_DIR` if that is set, else in the target directory's
+/// `release`.
 fn built(name: &str) -> PathBuf {
     let directory = std::env::var_os("TERRACE_BIN_DIR")
         .map_or_else(|| target_directory().join("release"), PathBuf::from);

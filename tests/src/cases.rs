@@ -1,4 +1,5 @@
-//! Programs of `programs/` that hold many cases, one of which a process runs: see `programs/cold.h`.
+//! Programs of `programs/` that hold many cases, one of which a process runs: see
+//! `programs/cold.h`.
 
 use crate::{Program, Terrace, skip};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ const CANNOT_CHECK: i32 = 77;
 /// Of `wait_for` and of hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// One test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`, with a method of [`Cases`].
+/// One test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`, with
+/// a method of [`Cases`].
 #[macro_export]
 macro_rules! cases {
     ($program:ident.$how:ident: $($case:ident)*) => {$(
@@ -37,7 +39,8 @@ impl Cases {
         self.hold_as_described(case, 0, "", true);
     }
 
-    /// Like [`Cases::hold`], where it is right that Terrace retires when it can no longer do its work.
+    /// Like [`Cases::hold`], where it is right that Terrace retires when it can no longer do its
+    /// work.
     #[track_caller]
     pub fn hold_managed_or_not(&self, case: &str) {
         self.hold_as_described(case, 0, "", false);

@@ -4,8 +4,8 @@ use crate::built::target_directory;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a source file (a name in `programs/`, or a path) with `cc`, or `g++` for `.cpp`, and returns the executable. `options` come
-/// after the usual ones, libraries included.
+/// Compiles a source file (a name in `programs/`, or a path) with `cc`, or `g++` for `.cpp`, and
+/// returns the executable. `options` come after the usual ones, libraries included.
 pub fn compiled(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
     let name = source.file_stem().expect("a source file has a name").to_string_lossy().into_owned();

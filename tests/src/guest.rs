@@ -1,4 +1,5 @@
-//! Commands run in a QEMU guest (`scripts/guest.sh`): on another kernel, or with far memory, than this machine has.
+//! Commands run in a QEMU guest (`scripts/guest.sh`): on another kernel, or with far memory, than
+//! this machine has.
 
 use crate::{skip, target_directory, terrace_command};
 use serde_json::Value;
@@ -49,8 +50,10 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Steps by their names. In each `TERRACE` stands for the path of that command, `SLOW` for how many times longer than on a machine that does
-    /// nothing else things take, and other words for the paths of `programs`. A report is to be written to `report.json` in the working directory.
+    /// Steps by their names. In each `TERRACE` stands for the path of that command, `SLOW` for how
+    /// many times longer than on a machine that does nothing else things take, and other words
+    /// for the paths of `programs`. A report is to be written to `report.json` in the working
+    /// directory.
     pub fn new(
         guest: Guest,
         steps: &'static [(&'static str, &'static str)],
@@ -88,7 +91,8 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
         for (word, path) in programs {
             command = command.replace(word, &quoted(path));
         }
-        // Each part is followed by its number of bytes, as none of them can be trusted to end in a newline.
+        // Each part is followed by its number of bytes, as none of them can be trusted to end in a
+        // newline.
         script += &format!(
             "rm -f report.json; ({command}) >stdout 2>stderr; echo $? >status; touch report.json\n"
         );
@@ -114,7 +118,8 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
     }
 }
 
-/// How many times longer than alone something takes beside what else this machine does: the guest has one thread.
+/// How many times longer than alone something takes beside what else this machine does: the guest
+/// has one thread.
 fn times_slower() -> u64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let running: f64 = load.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0);

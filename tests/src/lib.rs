@@ -1,8 +1,8 @@
-//! What the end-to-end tests share: the built command and library, programs started under them with a time limit, C sources
-//! compiled on the spot, and the report that is read back.
+//! What the end-to-end tests share: the built command and library, programs started under them with
+//! a time limit, C sources compiled on the spot, and the report that is read back.
 //!
-//! The tests drive `terrace run` as a user would. Each file under `tests/` is named for the promise that it holds; the programs
-//! that need C's view of the world are in `programs/`.
+//! The tests drive `terrace run` as a user would. Each file under `tests/` is named for the promise
+//! that it holds; the programs that need C's view of the world are in `programs/`.
 
 mod built;
 mod cases;
@@ -22,13 +22,15 @@ pub use zram::{Zram, without_swap};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tests that need the machine for themselves hold this while they run. A test that failed does not spoil it.
+/// Tests that need the machine for themselves hold this while they run. A test that failed does not
+/// spoil it.
 pub fn machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that a check cannot be made here. A failure where everything must be checked: with `CI=true` or `TERRACE_NO_SKIP=1`.
+/// Says that a check cannot be made here. A failure where everything must be checked: with
+/// `CI=true` or `TERRACE_NO_SKIP=1`.
 #[track_caller]
 pub fn skip(what: &str, reason: &str) {
     let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);

@@ -1,7 +1,8 @@
-//! Programs started by a test, alone or under `terrace run`: watched by a time limit, and never left behind.
+//! Programs started by a test, alone or under `terrace run`: watched by a time limit, and never
+//! left behind.
 //!
-//! Each is started as the leader of a process group of its own. At its time limit, or when its guard is dropped, that group and
-//! whatever else descends from it is killed by number.
+//! Each is started as the leader of a process group of its own. At its time limit, or when its
+//! guard is dropped, that group and whatever else descends from it is killed by number.
 
 use crate::built::terrace_command;
 use crate::report::Report;
@@ -38,7 +39,8 @@ impl Terrace {
         Terrace { environment: vec![("TERRACE_STRESS", "full")], ..Terrace::default() }
     }
 
-    /// So few random pages are evicted that some regions are whole, of which any may become a huge page at any time.
+    /// So few random pages are evicted that some regions are whole, of which any may become a huge
+    /// page at any time.
     pub fn stressed_with_huge_pages() -> Self {
         Terrace { environment: vec![("TERRACE_STRESS", "3000")], ..Terrace::default() }
             .and("--huge-pages=hot")
@@ -134,13 +136,15 @@ impl Program {
         self
     }
 
-    /// Has another program start all this: a command line that ends where the command to start begins, as `env` or `nice` have.
+    /// Has another program start all this: a command line that ends where the command to start
+    /// begins, as `env` or `nice` have.
     pub fn launched_by(mut self, launcher: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.launcher = launcher.into_iter().map(|word| word.as_ref().to_owned()).collect();
         self
     }
 
-    /// For a launcher that becomes another user: who that is, and where such a user finds the `terrace` command and its library.
+    /// For a launcher that becomes another user: who that is, and where such a user finds the
+    /// `terrace` command and its library.
     pub fn for_user(mut self, user: u32, terrace_directory: &Path) -> Self {
         self.for_user = Some((user, terrace_directory.to_owned()));
         self
@@ -223,7 +227,8 @@ impl Program {
     }
 }
 
-/// A program that runs. Killed when dropped; if a test failed, it is said first what the program was doing.
+/// A program that runs. Killed when dropped; if a test failed, it is said first what the program
+/// was doing.
 pub struct Running {
     child: Child,
     what: String,
@@ -253,7 +258,8 @@ impl Running {
         }
     }
 
-    /// The process in which Terrace moves the program's pages, once it is there: it shares the program's memory.
+    /// The process in which Terrace moves the program's pages, once it is there: it shares the
+    /// program's memory.
     pub fn companion_pid(&self) -> i32 {
         const SHARED_MEMORY: i32 = 1;
         let program = self.program_pid();
@@ -270,8 +276,9 @@ impl Running {
         }
     }
 
-    /// The processes of the program: all that descend from the one that the test started, without `terrace run` itself, its witness
-    /// of signals, and those in which Terrace moves pages, whose memory is the program's.
+    /// The processes of the program: all that descend from the one that the test started, without
+    /// `terrace run` itself, its witness of signals, and those in which Terrace moves pages,
+    /// whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
         let is_ours =

@@ -46,7 +46,8 @@ impl Report {
         tiers.iter().filter_map(|tier| tier["faults"].as_u64()).sum()
     }
 
-    /// The test tested something: the program was managed, nothing froze, and at least so many pages went out and came back.
+    /// The test tested something: the program was managed, nothing froze, and at least so many
+    /// pages went out and came back.
     #[track_caller]
     pub fn expect_moves(&self, demoted: u64, promoted: u64) {
         self.expect_managed();

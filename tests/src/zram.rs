@@ -4,7 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A device that the kernel swaps to. Only one test of a process has one at a time: swap is the whole machine's.
+/// A device that the kernel swaps to. Only one test of a process has one at a time: swap is the
+/// whole machine's.
 pub struct Zram {
     number: String,
     _alone: MutexGuard<'static, ()>,

@@ -1,4 +1,5 @@
-//! The malloc family and C++'s operators do what programs rely on: alone, observed, and with random pages evicted all the time.
+//! The malloc family and C++'s operators do what programs rely on: alone, observed, and with random
+//! pages evicted all the time.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -54,7 +54,8 @@ fn the_program_keeps_its_own_allocator() {
     assert_eq!(pairs_and_usable(Terrace::observing().and("--allocator=system"), 64).1, 24);
 }
 
-/// A caller whose objects are read all the time, and one whose objects are not: samples tell which is which, by the names of functions.
+/// A caller whose objects are read all the time, and one whose objects are not: samples tell which
+/// is which, by the names of functions.
 #[test]
 fn hot_and_cold_sites_have_names() {
     let _machine = machine();

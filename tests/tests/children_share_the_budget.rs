@@ -1,4 +1,5 @@
-//! `--dram` is the limit of all processes of a run together, however they come and go; with `--no-children`, of the program itself.
+//! `--dram` is the limit of all processes of a run together, however they come and go; with
+//! `--no-children`, of the program itself.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,7 +11,8 @@ use terrace_tests::{
 
 const MIB: f64 = (1 << 20) as f64;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// What a process has beside managed memory (libraries' data, stacks, Terrace's tables before the first look).
+/// What a process has beside managed memory (libraries' data, stacks, Terrace's tables before the
+/// first look).
 const UNMANAGED_EACH: f64 = MIB;
 
 fn family() -> PathBuf {
@@ -50,7 +52,8 @@ impl Observed {
         self.0.iter().map(|look| look.0).fold(0.0, f64::max)
     }
 
-    /// Once so many processes were there and until the first of them left, in the second half of that time: they keep within the budget.
+    /// Once so many processes were there and until the first of them left, in the second half of
+    /// that time: they keep within the budget.
     #[track_caller]
     fn expect_within(&self, budget: f64, processes: usize, account: &dyn Display) {
         let all: Vec<f64> =
@@ -116,7 +119,8 @@ fn forked_children_keep_within_it_together() {
         mean > seen * 0.9 && mean < seen * 1.1,
         "{mean:.0} on average reported, {seen:.0} seen"
     );
-    // And at most: a burst of a tenth of a second, at whose height neither of the two may have looked. Far above a share, far below five budgets.
+    // And at most: a burst of a tenth of a second, at whose height neither of the two may have
+    // looked. Far above a share, far below five budgets.
     let (peak, seen) = (report.number("/together/peak_physical_bytes"), observed.peak());
     assert!(peak > seen * 0.6 && peak < seen * 1.6, "a peak of {peak:.0} reported, {seen:.0} seen");
 }
@@ -138,7 +142,8 @@ fn executed_children_keep_within_it_together() {
     );
 }
 
-/// What has never left has no age. Its word's clock wraps every 17 minutes; once, in the 4 seconds before that, no such page could leave.
+/// What has never left has no age. Its word's clock wraps every 17 minutes; once, in the 4 seconds
+/// before that, no such page could leave.
 #[test]
 fn it_is_kept_whatever_the_clock_says() {
     const WRAPS_AFTER_S: f64 = (1 << 16) as f64 * 0.016;
@@ -181,7 +186,8 @@ fn shared_pages_count_once() {
     assert_eq!(report.at("/budget_met").as_bool(), Some(true), "{report}");
 }
 
-/// A process that ended, by exiting or by SIGKILL, has no share: the one that is left has the whole budget again, and needs less.
+/// A process that ended, by exiting or by SIGKILL, has no share: the one that is left has the whole
+/// budget again, and needs less.
 #[test]
 fn what_those_had_that_are_gone_is_the_others() {
     let _machine = machine();
@@ -230,7 +236,8 @@ fn without_terrace_run_all_keep_what_they_have() {
         assert!(Instant::now() < deadline, "they never came to their budget");
         std::thread::sleep(LOOK_EVERY);
     };
-    // SAFETY: no memory is involved; the process is the one that this test started and has not waited for.
+    // SAFETY: no memory is involved; the process is the one that this test started and has not
+    // waited for.
     unsafe { libc::kill(running.pid(), libc::SIGKILL) };
     let mut observed = Observed::default();
     while processes[1..]
@@ -301,7 +308,8 @@ fn executed_children_are_not_managed_without_children() {
     );
 }
 
-/// What children do, however they are made and end, is not in their parent's figures, also where they cannot have figures of their own.
+/// What children do, however they are made and end, is not in their parent's figures, also where
+/// they cannot have figures of their own.
 #[test]
 fn a_parents_figures_are_its_own() {
     let pages = |megabytes: u64| megabytes * 256;

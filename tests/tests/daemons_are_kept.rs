@@ -1,5 +1,6 @@
-//! A program that leaves daemons behind ends as ever, and they are managed as before until the last of them ends: the budget is
-//! divided on, the report is written then, and nothing of the run is left.
+//! A program that leaves daemons behind ends as ever, and they are managed as before until the last
+//! of them ends: the budget is divided on, the report is written then, and nothing of the run is
+//! left.
 
 use serde_json::Value;
 use std::ffi::CString;
@@ -222,7 +223,8 @@ fn wait_for(mut child: Child) -> i32 {
     status.code().unwrap_or_else(|| panic!("killed by {:?}", status.signal()))
 }
 
-/// A share of what was touched at most, and of what two have: both change only while somebody divides.
+/// A share of what was touched at most, and of what two have: both change only while somebody
+/// divides.
 #[test]
 fn the_budget_is_divided_on() {
     let place = Place::new();
@@ -239,7 +241,8 @@ fn the_budget_is_divided_on() {
     first.settles_at(100..=130, 200);
     first.hold(400);
     first.settles_at(200..=250, 400);
-    // The most was 600: of 360 each is to have its part. So the first has less when the second comes, and more when that one shrinks.
+    // The most was 600: of 360 each is to have its part. So the first has less when the second
+    // comes, and more when that one shrinks.
     second.hold(200);
     second.settles_at(95..=130, 200);
     first.settles_at(200..=250, 400);

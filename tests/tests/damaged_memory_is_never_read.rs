@@ -1,5 +1,6 @@
-//! Damaged bytes in a pool end the program before it sees them, and the page is named. One byte is flipped from outside, as a failing memory
-//! chip or a stray write would. The same where a tracer closes what pages are brought back through.
+//! Damaged bytes in a pool end the program before it sees them, and the page is named. One byte is
+//! flipped from outside, as a failing memory chip or a stray write would. The same where a tracer
+//! closes what pages are brought back through.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -33,7 +34,8 @@ impl Victim {
     }
 }
 
-/// Flips one bit wherever the process holds this word, but for the program's own `area`. Returns in how many places.
+/// Flips one bit wherever the process holds this word, but for the program's own `area`. Returns in
+/// how many places.
 fn damage(pid: i32, victim: &Victim) -> usize {
     let memory =
         OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
@@ -160,8 +162,8 @@ fn a_read_of_a_verified_page() {
     );
 }
 
-/// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of that wait; the second half is left to the
-/// caller.
+/// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of
+/// that wait; the second half is left to the caller.
 #[cfg(target_arch = "x86_64")]
 struct Traced {
     thread: i32,
@@ -171,7 +173,8 @@ struct Traced {
 #[cfg(target_arch = "x86_64")]
 impl Traced {
     fn request(&self, request: libc::c_uint, registers: *const libc::user_regs_struct) {
-        // SAFETY: the thread is one that this one traces; requests that read or write registers are given some.
+        // SAFETY: the thread is one that this one traces; requests that read or write registers are
+        // given some.
         assert_eq!(
             unsafe { libc::ptrace(request, self.thread, 0, registers) },
             0,
@@ -219,7 +222,8 @@ impl Traced {
         let nothing = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: as above.
         if unsafe { libc::ptrace(libc::PTRACE_DETACH, self.thread, nothing, nothing) } != 0 {
-            // The first that went on has ended the program: the end of this one is for its tracer to see.
+            // The first that went on has ended the program: the end of this one is for its tracer
+            // to see.
             self.await_stop();
         }
     }

@@ -1,5 +1,6 @@
-//! Memory of a node without a CPU as a tier (`--tiers dram,node:1`): what is cold goes there and what is hot comes back, in a guest that has such a node
-//! (`scripts/guest.sh`), by itself and as a CXL device. For function only: the guest knows nothing of speed.
+//! Memory of a node without a CPU as a tier (`--tiers dram,node:1`): what is cold goes there and
+//! what is hot comes back, in a guest that has such a node (`scripts/guest.sh`), by itself and as a
+//! CXL device. For function only: the guest knows nothing of speed.
 
 use serde_json::Value;
 use std::process::Command;
@@ -139,8 +140,9 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// So many pages went there: not in the mean over time, of which an emulated machine may need most to fill its memory. What is far is as
-/// many bytes there as it is data, and none of it counts as DRAM.
+/// So many pages went there: not in the mean over time, of which an emulated machine may need most
+/// to fill its memory. What is far is as many bytes there as it is data, and none of it counts as
+/// DRAM.
 #[track_caller]
 fn expect_far(report: &Value, at_least_pages: u64) {
     let far = tier(report, "node:1");
@@ -152,13 +154,14 @@ fn expect_far(report: &Value, at_least_pages: u64) {
     );
 }
 
-/// Half of what does not fit into the budget was elsewhere, in the mean over time: while memory is being filled, pages must come before they
-/// can go, and an emulated machine is slow to move them.
+/// Half of what does not fit into the budget was elsewhere, in the mean over time: while memory is
+/// being filled, pages must come before they can go, and an emulated machine is slow to move them.
 #[track_caller]
 fn expect_room(report: &Value) {
     let [budget, mean] = ["budget_bytes", "mean_physical_bytes"].map(|name| number(&report[name]));
     let tiers = || report["tiers"].as_array().into_iter().flatten();
-    // The mean over time is less than what there was in the end where filling took long, and more where the program gave its memory back.
+    // The mean over time is less than what there was in the end where filling took long, and more
+    // where the program gave its memory back.
     let at_end: u64 = tiers().map(|tier| number(&tier["pages"]) * 4096).sum();
     let data = at_end.max(tiers().map(|tier| number(&tier["logical_bytes"])).sum());
     assert!(mean.saturating_sub(budget) < data.saturating_sub(budget) / 2, "{report:#}");
@@ -232,7 +235,8 @@ fn a_hot_set_that_jumps_is_followed() {
     // A fifth of 96 MiB is hot, of which at least a part was far.
     let hot = report["moves"]["promoted_for"]["hot"].as_u64();
     assert!(hot > Some(1_000), "{report:#}");
-    // Each with the policy's reason: of those that came, it pays, and what made room for them knows for whom.
+    // Each with the policy's reason: of those that came, it pays, and what made room for them knows
+    // for whom.
     let moves: Vec<Value> =
         run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let pages = |reason: &str, to: &str, detail: &str| -> u64 {
@@ -359,7 +363,8 @@ fn a_node_that_may_not_be_used_any_more_costs_itself() {
 #[test]
 fn memory_of_a_cxl_device_is_a_tier() {
     let Some(run) = CXL.outcome("cold goes") else { return };
-    // A region at least: each access to such memory is a call into the emulator, a page takes it 1.5 ms and more.
+    // A region at least: each access to such memory is a call into the emulator, a page takes it
+    // 1.5 ms and more.
     expect_far(&report_of(run), 500);
 }
 

@@ -1,4 +1,5 @@
-//! Pages in files are as safe as pages in memory: whatever is forked, however full or broken the disk, and nobody else sees them.
+//! Pages in files are as safe as pages in memory: whatever is forked, however full or broken the
+//! disk, and nobody else sees them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -173,7 +174,8 @@ fn nobody_else_sees_the_file() {
     assert!(finished.status.success(), "{}", finished.account("failed"));
 }
 
-/// The bytes of evicted pages are gone: the program is ended, and told which page, before it can read anything else in their place.
+/// The bytes of evicted pages are gone: the program is ended, and told which page, before it can
+/// read anything else in their place.
 #[test]
 fn unreadable_pages_end_the_program() {
     let running = start_holding(on_disk());
@@ -187,7 +189,8 @@ fn unreadable_pages_end_the_program() {
     expect_end_for(running, "cannot read a file in");
 }
 
-/// The program ends before it reads a page that cannot be restored, and says of one which it is and why.
+/// The program ends before it reads a page that cannot be restored, and says of one which it is and
+/// why.
 fn expect_end_for(running: Running, why: &str) {
     check_after_signal(&running);
     let finished = running.wait();
@@ -283,8 +286,8 @@ fn on_small_disk(case: &str) -> Option<Finished> {
     on_small_file_system(&format!("mount -o loop {} \"$0\"", image.display()), case)
 }
 
-/// Runs a case for full disks in a mount namespace of its own, where `mount` mounts something small on the directory `$0`, in which it runs.
-/// Whatever happens, the mount ends with the program.
+/// Runs a case for full disks in a mount namespace of its own, where `mount` mounts something small
+/// on the directory `$0`, in which it runs. Whatever happens, the mount ends with the program.
 fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
     let directory = TempDir::new_in(DISK.path()).expect("a directory can be made");
     let alone =
@@ -343,7 +346,8 @@ fn check_after_signal(running: &Running) {
     unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
 }
 
-/// The unlinked files that any thread of Terrace's has open in a directory of these tests, by inode, as paths to a descriptor.
+/// The unlinked files that any thread of Terrace's has open in a directory of these tests, by
+/// inode, as paths to a descriptor.
 fn files_of(running: &Running) -> BTreeMap<u64, PathBuf> {
     let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid()))
         .expect("a process has threads")

@@ -1,4 +1,5 @@
-//! However a process is forked, and whatever it did before, its child sees exactly its data, evicted or not.
+//! However a process is forked, and whatever it did before, its child sees exactly its data,
+//! evicted or not.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -7,7 +8,8 @@ use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, terrace_command, terrace_library};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions besides.
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
+/// and random evictions besides.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");
@@ -54,8 +56,8 @@ cases! { FORKS.hold_managed_or_not:
     forks_of_another_c_library
 }
 
-/// LD_AUDIT's libraries have a C library of their own from the start: nothing is evicted, and one line says so. Also where
-/// somebody preloads the library himself, and the loader has room for it.
+/// LD_AUDIT's libraries have a C library of their own from the start: nothing is evicted, and one
+/// line says so. Also where somebody preloads the library himself, and the loader has room for it.
 #[test]
 fn nothing_leaves_under_an_audit_library() {
     let plain = || {

@@ -1,10 +1,12 @@
-//! `include/terrace.h`: programs that say what they are about to touch have it back without faults, and nothing else changes for them.
+//! `include/terrace.h`: programs that say what they are about to touch have it back without faults,
+//! and nothing else changes for them.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled};
 
-/// Where nothing else is evicted, so that a case can tell how its pages came back; random evictions, also while kernel calls fail, and by the
-/// way of old kernels; and these beside a budget below what a case uses.
+/// Where nothing else is evicted, so that a case can tell how its pages came back; random
+/// evictions, also while kernel calls fail, and by the way of old kernels; and these beside a
+/// budget below what a case uses.
 static LINKED: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled(
         "linked_programs.c",

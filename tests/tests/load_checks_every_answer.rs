@@ -1,4 +1,5 @@
-//! `terrace load kv` loads real servers, and says when one answers what it should not: an item that is missing, damaged, stale, or another's.
+//! `terrace load kv` loads real servers, and says when one answers what it should not: an item that
+//! is missing, damaged, stale, or another's.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -44,7 +45,8 @@ impl Server {
         )
     }
 
-    /// memcached on a port of the loopback, which it finds itself: one that was free a moment ago may be somebody's by now.
+    /// memcached on a port of the loopback, which it finds itself: one that was free a moment ago
+    /// may be somebody's by now.
     fn start_on_a_port() -> Option<Server> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let ports = directory.path().join("ports");

@@ -1,4 +1,5 @@
-//! A control group's limit on memory, enforced by the kernel from outside, loses nothing and blocks nothing for ever.
+//! A control group's limit on memory, enforced by the kernel from outside, loses nothing and blocks
+//! nothing for ever.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,7 +87,8 @@ fn reclaimed_all_the_time() {
     }
 }
 
-/// The kernel would end the program for what it uses, which is what happens without Terrace, and where the budget is above the limit.
+/// The kernel would end the program for what it uses, which is what happens without Terrace, and
+/// where the budget is above the limit.
 #[test]
 fn more_than_the_limit() {
     holds("more_than_the_limit", Terrace::within("40M"));

@@ -1,4 +1,5 @@
-//! Nothing that the program or the kernel writes into a page is lost, whatever is evicted meanwhile.
+//! Nothing that the program or the kernel writes into a page is lost, whatever is evicted
+//! meanwhile.
 
 use std::time::Duration;
 use terrace_tests::{Finished, Program, Terrace, compiled, machine, number_from_environment};

@@ -1,4 +1,5 @@
-//! Objects keep what is written to them and are nobody else's, however they are made and whoever frees them, in each order of `--allocator`, while pages leave and come back.
+//! Objects keep what is written to them and are nobody else's, however they are made and whoever
+//! frees them, in each order of `--allocator`, while pages leave and come back.
 
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
@@ -34,8 +35,9 @@ fn by_context() {
     objects_keep_their_bytes("context", 1000);
 }
 
-/// Only what is placed, and blocks of a MiB and more, are managed. The C library unmaps blocks past the library, and what it maps in
-/// their place is known not to be managed: less can leave than where all mappings are followed.
+/// Only what is placed, and blocks of a MiB and more, are managed. The C library unmaps blocks past
+/// the library, and what it maps in their place is known not to be managed: less can leave than
+/// where all mappings are followed.
 #[test]
 fn by_the_programs_own_allocator() {
     objects_keep_their_bytes("system", 200);

@@ -1,5 +1,5 @@
-//! Where the kernel lacks what Terrace needs, programs run as without it, and it is said what is missing: on Debian 12's own kernel,
-//! Linux 6.1, in a guest (`scripts/guest.sh`).
+//! Where the kernel lacks what Terrace needs, programs run as without it, and it is said what is
+//! missing: on Debian 12's own kernel, Linux 6.1, in a guest (`scripts/guest.sh`).
 
 use serde_json::Value;
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! `terrace reproduce` writes what it says: a page that needs nothing else, plots, and rows that add up. What the rows say is not tested here, but for what the
-//! project promises of them.
+//! `terrace reproduce` writes what it says: a page that needs nothing else, plots, and rows that
+//! add up. What the rows say is not tested here, but for what the project promises of them.
 
 use serde_json::Value;
 use std::collections::HashSet;

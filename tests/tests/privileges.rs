@@ -1,6 +1,8 @@
-//! Terrace does its work with the least rights that docs/privileges.md names, and with less it says so and leaves the program alone.
+//! Terrace does its work with the least rights that docs/privileges.md names, and with less it says
+//! so and leaves the program alone.
 //!
-//! Rights are taken away by `programs/confined.c`, for one command only. The one thing that concerns the whole machine is the sysctl.
+//! Rights are taken away by `programs/confined.c`, for one command only. The one thing that
+//! concerns the whole machine is the sysctl.
 
 use serde_json::Value;
 use std::ffi::OsString;
@@ -79,7 +81,8 @@ impl Rights {
         to
     }
 
-    /// Runs a program with these rights, to its end. None, and a remark, where they cannot be arranged.
+    /// Runs a program with these rights, to its end. None, and a remark, where they cannot be
+    /// arranged.
     #[track_caller]
     fn run(
         &self,
@@ -117,7 +120,8 @@ impl Rights {
         Some(finished)
     }
 
-    /// Pages leave and come back, for the program, for system calls on its behalf, and in forked children; the doctor says why.
+    /// Pages leave and come back, for the program, for system calls on its behalf, and in forked
+    /// children; the doctor says why.
     #[track_caller]
     fn suffice(&self, doctors_words: &str) {
         let Some(finished) = self.run(&USES_WHAT_IT_MAY, &[], Some(Terrace::within("4G"))) else {
@@ -131,7 +135,8 @@ impl Rights {
         assert!(found.contains(doctors_words), "{found}");
     }
 
-    /// The program runs as without Terrace, which says what is missing in one line; --strict refuses; the doctor agrees.
+    /// The program runs as without Terrace, which says what is missing in one line; --strict
+    /// refuses; the doctor agrees.
     #[track_caller]
     fn do_not_suffice(&self, cause: &str, doctors_words: &str) {
         let Some(finished) = self.run(&SKEWED, &["64", "0.1"], Some(Terrace::within("64M"))) else {
@@ -240,7 +245,8 @@ fn a_filter_that_denies_the_device_leaves_the_system_call() {
         .do_not_suffice(NO_PERMISSION, USER_MODE_ONLY);
 }
 
-/// Docker's own profile, and the device handed in. Of what it denies, all that Terrace could use is here.
+/// Docker's own profile, and the device handed in. Of what it denies, all that Terrace could use is
+/// here.
 #[test]
 fn the_device_is_enough_in_a_container() {
     const DENIED: &str = "--device 0660 --deny userfaultfd --deny unshare --deny pidfd_getfd";
@@ -277,7 +283,8 @@ fn a_filter_that_denies_reading_through_the_kernel_is_named() {
         .do_not_suffice("process_vm_readv is refused", "process_vm_readv is refused");
 }
 
-/// What idle CPUs are to do is for root to say; without that it costs a line, and with --strict nothing is started.
+/// What idle CPUs are to do is for root to say; without that it costs a line, and with --strict
+/// nothing is started.
 #[test]
 fn a_latency_is_requested_by_who_may_while_pages_come_back() {
     let asking = |rights: &Rights, terrace: Terrace| {
@@ -286,7 +293,8 @@ fn a_latency_is_requested_by_who_may_while_pages_come_back() {
     let driver =
         fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
     if !Path::new("/dev/cpu_dma_latency").exists() || matches!(driver.trim(), "" | "none") {
-        // Of the processor, and nothing that could be installed: so this is no failure where all must be checked, either.
+        // Of the processor, and nothing that could be installed: so this is no failure where all
+        // must be checked, either.
         println!(
             "skipped: a latency: no /dev/cpu_dma_latency, or no cpuidle driver that goes by it"
         );

@@ -1,5 +1,5 @@
-//! Real programs do under Terrace exactly what they do alone: far below the least memory that they can be held in, and with random
-//! pages evicted all the time.
+//! Real programs do under Terrace exactly what they do alone: far below the least memory that they
+//! can be held in, and with random pages evicted all the time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Commands on their way to a server at once.
 const PIPELINED: usize = 200;
 
-/// Both ways in which a program is put to the test: a budget that it cannot be held in, and random evictions; its objects by size and by context.
+/// Both ways in which a program is put to the test: a budget that it cannot be held in, and random
+/// evictions; its objects by size and by context.
 fn hardships(dram: &str) -> [Terrace; 2] {
     [Terrace::within(dram), Terrace::stressed().and("--allocator=context")]
 }
@@ -141,7 +142,8 @@ fn python_builds_and_verifies_an_index() {
     }
 }
 
-/// Processes that are forked while others work, and processes that are spawned, all with data of their own.
+/// Processes that are forked while others work, and processes that are spawned, all with data of
+/// their own.
 #[test]
 fn a_pool_of_python_processes_finds_its_data() {
     let _machine = machine();
@@ -301,7 +303,8 @@ fn sqlite_answers_the_same() {
     }
 }
 
-/// A large generated file, optimised and with debugging information; the compiler proper is a child of the one that is started.
+/// A large generated file, optimised and with debugging information; the compiler proper is a child
+/// of the one that is started.
 #[test]
 fn gcc_makes_the_same_object() {
     let _machine = machine();
@@ -383,7 +386,8 @@ fn large_c_file() -> String {
     text + "};\n"
 }
 
-/// All keys with their last version hold what was written; a snapshot taken amid writes holds all keys as they were when it began.
+/// All keys with their last version hold what was written; a snapshot taken amid writes holds all
+/// keys as they were when it began.
 #[test]
 fn redis_keeps_its_data_and_saves_a_true_snapshot() {
     let _machine = machine();
@@ -419,7 +423,8 @@ fn redis(terrace: Terrace) {
     };
     change(&mut client, &mut versions, KEYS / 4);
 
-    // One client, one command at a time: the fork happens between the write before it and the write after it.
+    // One client, one command at a time: the fork happens between the write before it and the write
+    // after it.
     assert_eq!(client.command(&[b"BGSAVE"]), Reply::Simple("Background saving started".into()));
     let snapshot = versions.clone();
     let mut amid = 0;

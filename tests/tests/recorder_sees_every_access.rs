@@ -1,4 +1,5 @@
-//! The recorder (`crates/recorder`): programs built with `-fsanitize=thread` and linked with it see no difference, and what it writes is what they did.
+//! The recorder (`crates/recorder`): programs built with `-fsanitize=thread` and linked with it see
+//! no difference, and what it writes is what they did.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -209,7 +210,8 @@ fn misses_are_counted_by_page() {
     assert_eq!(number("/accesses"), 100 * (63 * 4 + 64));
     let misses = number("/misses/live_objects");
     assert!((31_000..=31_600).contains(&misses), "{misses}");
-    // The one page has a fifth of the misses, and the others 400 each: half of all are on it and on 24 more.
+    // The one page has a fifth of the misses, and the others 400 each: half of all are on it and on
+    // 24 more.
     let pages = number("/pages");
     assert!((64..80).contains(&pages), "{pages}");
     assert!((24..=26).contains(&number("/pages_for_50")), "{found}");
@@ -287,7 +289,8 @@ fn objects_of_cpp_are_objects() {
     assert!(made.iter().filter(|event| matches!(event, Event::Died { .. })).count() > 1000);
 }
 
-/// The allocator behind is the program's, or whichever is preloaded; ours among them, where `terrace run` brings it.
+/// The allocator behind is the program's, or whichever is preloaded; ours among them, where
+/// `terrace run` brings it.
 #[test]
 fn any_allocator_may_be_behind() {
     let preloads: Vec<PathBuf> = ["libjemalloc.so.2"]

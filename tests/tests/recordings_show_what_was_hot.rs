@@ -34,7 +34,8 @@ fn json(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Samples in the lower and the upper half of a mapping, of windows that lie in the first and the second half of the time.
+/// Samples in the lower and the upper half of a mapping, of windows that lie in the first and the
+/// second half of the time.
 fn halves(recording: &serde_json::Value, address: u64, bytes: u64) -> [[f64; 2]; 2] {
     let windows = recording["windows"].as_array().expect("windows");
     let met = |window: &serde_json::Value| {
@@ -47,7 +48,8 @@ fn halves(recording: &serde_json::Value, address: u64, bytes: u64) -> [[f64; 2];
             .collect::<Vec<_>>()
     };
     let inside = |at: u64| at + 2 * MIB > address && at < address + bytes;
-    // Reading begins after the first touches: the time is that of the windows with many samples in the mapping.
+    // Reading begins after the first touches: the time is that of the windows with many samples in
+    // the mapping.
     let busy: Vec<&serde_json::Value> = windows
         .iter()
         .filter(|window| {
@@ -74,7 +76,8 @@ fn hot_parts(options: &[&str], more: &[&str]) {
     let [early, late] =
         halves(&json(&["report", "heatmap", file.to_str().unwrap(), "--json"]), address, 256 * MIB);
     println!("{early:?} {late:?}\n{}", text(&output.stderr));
-    // The window between the two halves of the time has some of both; so has a region that lies across the middle.
+    // The window between the two halves of the time has some of both; so has a region that lies
+    // across the middle.
     assert!(early[0] > 100.0 && early[0] > 10.0 * early[1], "{early:?}");
     assert!(late[1] > 100.0 && late[1] > 10.0 * late[0], "{late:?}");
 }
@@ -132,7 +135,8 @@ fn accesses_one_by_one() {
         (reader.incomplete(), &reader.header.source[..], reader.header.writes),
         (None, "clock", true)
     );
-    // The lower half is hot first, and then the upper one: samples of each, in the two halves of the time.
+    // The lower half is hot first, and then the upper one: samples of each, in the two halves of
+    // the time.
     let mut met = [[0u32; 2]; 2];
     let (mut blocks, mut records) = (reader.iter(), Vec::new());
     while let Some(block) = blocks.next() {

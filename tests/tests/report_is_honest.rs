@@ -17,7 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 struct Observed(Vec<(Instant, f64)>);
 
 impl Observed {
-    /// Looks at the program's memory until it ends. What lies before its own `main`, in `terrace run`'s image, is not counted.
+    /// Looks at the program's memory until it ends. What lies before its own `main`, in `terrace
+    /// run`'s image, is not counted.
     fn until_end_of(running: &mut Running, program: &str) -> Observed {
         let pid = running.program_pid();
         let mut looks = Vec::new();
@@ -154,7 +155,8 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
         "above it for {} s: {report}",
         report.number("/over_budget_s")
     );
-    // What it could not get below is what there was on average, where nothing compresses; and that is said, with how long it was so.
+    // What it could not get below is what there was on average, where nothing compresses; and that
+    // is said, with how long it was so.
     let (floor, steady) =
         (report.number("/floor_bytes"), observed.mean_from(observed.seconds() / 3.0));
     assert!(
@@ -240,8 +242,8 @@ fn memory_after_a_filter_counts_as_seen_from_outside() {
     );
 }
 
-/// A driver, a shell or a manager that starts the program with the memory: what is told in full is who held most, whoever was started
-/// first. What the others held is told too.
+/// A driver, a shell or a manager that starts the program with the memory: what is told in full is
+/// who held most, whoever was started first. What the others held is told too.
 #[test]
 fn who_held_most_is_told_in_full() {
     let _machine = machine();
@@ -291,8 +293,8 @@ fn who_held_most_is_told_in_full() {
     assert_eq!(finished.report().at("/figures_of/is_the_program"), true, "{}", finished.report());
 }
 
-/// Who changes user before a program is executed (setpriv, su) leaves it no way to write its figures. Its memory counts all the same,
-/// and the report says what is not known.
+/// Who changes user before a program is executed (setpriv, su) leaves it no way to write its
+/// figures. Its memory counts all the same, and the report says what is not known.
 #[test]
 fn a_program_of_another_user_is_counted() {
     // Where that user can read it: this tree may be root's alone.

@@ -1,4 +1,5 @@
-//! Samples of where a program waits for memory reach its mover, under every policy, and nothing is lost whatever they say.
+//! Samples of where a program waits for memory reach its mover, under every policy, and nothing is
+//! lost whatever they say.
 
 use std::process::{Command, Output};
 use terrace_tests::{Finished, Program, Terrace, machine, skip, terrace_command};
@@ -166,7 +167,8 @@ fn what_this_machine_lacks_is_said() {
     }
 }
 
-/// In Python, a program that counts SIGURG, which it comes to handle after so many seconds, while it works for three.
+/// In Python, a program that counts SIGURG, which it comes to handle after so many seconds, while
+/// it works for three.
 fn counts_urgent_signals(handles_after_s: f64) -> Program {
     let program = format!(
         "import signal, time\n\

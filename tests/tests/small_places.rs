@@ -1,4 +1,5 @@
-//! No lack of room, no limit and no early loss of rights ends a program under Terrace, or keeps its pages in DRAM where they need not stay.
+//! No lack of room, no limit and no early loss of rights ends a program under Terrace, or keeps its
+//! pages in DRAM where they need not stay.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -11,7 +12,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(100);
 
 static SMALL_PLACES: LazyLock<PathBuf> = LazyLock::new(|| compiled("small_places.c", &[]));
 
-/// Runs a case under Terrace, in a place that a shell's commands make small; it must succeed. `None` where it cannot be checked.
+/// Runs a case under Terrace, in a place that a shell's commands make small; it must succeed.
+/// `None` where it cannot be checked.
 #[track_caller]
 fn hold(arguments: &[&str], place: &str) -> Option<Finished> {
     let launcher = ["unshare", "--mount", "sh", "-c", &format!("{place} exec \"$@\""), "sh"]

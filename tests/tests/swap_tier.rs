@@ -1,5 +1,5 @@
-//! The tier `swap`: pages that Terrace chooses are as safe in the kernel's swap as anywhere, the report says what the kernel says of them,
-//! and nobody else's swap is used up.
+//! The tier `swap`: pages that Terrace chooses are as safe in the kernel's swap as anywhere, the
+//! report says what the kernel says of them, and nobody else's swap is used up.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -9,8 +9,8 @@ use terrace_tests::{Cases, Program, Running, Terrace, Zram, compiled, skip, with
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; and random evictions, swap and others
-/// in turn.
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
+/// and random evictions, swap and others in turn.
 static CASES: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("swap_tier.c", &[]),
     arguments: Vec::new(),
@@ -89,7 +89,8 @@ fn the_kernel_finds_swapped_memory() {
     hold_elsewhere("the_kernel_finds_evicted_memory.c", &[], &cases);
 }
 
-/// The stress test for lost updates, with pages going to the kernel's swap, and there and elsewhere.
+/// The stress test for lost updates, with pages going to the kernel's swap, and there and
+/// elsewhere.
 #[test]
 fn no_update_is_lost_in_swap() {
     let Some(_zram) = zram("no_update_is_lost_in_swap", 1024 * MIB) else { return };
@@ -137,7 +138,8 @@ fn kib_of(file: &str, name: &str) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().expect("a number")
 }
 
-/// What the kernel says is swapped of the process is what the report says, and so is what it takes of memory.
+/// What the kernel says is swapped of the process is what the report says, and so is what it takes
+/// of memory.
 #[test]
 fn the_report_says_what_the_kernel_says() {
     let Some(_zram) = zram("the_report_says_what_the_kernel_says", 512 * MIB) else { return };
@@ -262,7 +264,8 @@ fn swap_goes_away() {
     }
 }
 
-/// `auto` works with swap and without, keeps contents, and says what it used. What it chooses is the machine's to decide.
+/// `auto` works with swap and without, keeps contents, and says what it used. What it chooses is
+/// the machine's to decide.
 #[test]
 fn auto_uses_what_there_is() {
     let with = zram("auto_uses_what_there_is", 512 * MIB);

@@ -1,10 +1,12 @@
-//! System calls transfer the right bytes to and from memory that is evicted, half evicted, or just being moved.
+//! System calls transfer the right bytes to and from memory that is evicted, half evicted, or just
+//! being moved.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched; random evictions; and these
-/// beside a budget below what a case uses, or where regions become huge pages at any time.
+/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
+/// random evictions; and these beside a budget below what a case uses, or where regions become huge
+/// pages at any time.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("the_kernel_finds_evicted_memory.c", &[]),
     arguments: Vec::new(),

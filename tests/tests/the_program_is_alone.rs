@@ -1,4 +1,5 @@
-//! Nothing of Terrace's is in the program's process, and what the process beside it does or suffers makes no byte wrong.
+//! Nothing of Terrace's is in the program's process, and what the process beside it does or suffers
+//! makes no byte wrong.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Terrace, cases, compiled};

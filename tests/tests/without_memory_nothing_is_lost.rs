@@ -1,4 +1,5 @@
-//! Where there is no more memory, for the program or for Terrace, nothing is lost and nobody is ended.
+//! Where there is no more memory, for the program or for Terrace, nothing is lost and nobody is
+//! ended.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, compiled};
@@ -38,7 +39,8 @@ fn a_full_medium_is_said_once() {
     );
 }
 
-/// There is no memory for the table of pages: those beyond it stay in DRAM until there is, and that is said once.
+/// There is no memory for the table of pages: those beyond it stay in DRAM until there is, and that
+/// is said once.
 #[test]
 fn a_full_table_is_said_once() {
     let finished = Program::new(&LIMITS.program)

@@ -1,5 +1,7 @@
-//! The probe of `terrace-bench contexts`: preloaded into any program, it writes down for each allocation the innermost ten return addresses as the compiler's own unwinder
-//! finds them (two microseconds each; what a debugger would say), and the context numbers that Terrace's allocator would go by.
+//! The probe of `terrace-bench contexts`: preloaded into any program, it writes down for each
+//! allocation the innermost ten return addresses as the compiler's own unwinder finds them (two
+//! microseconds each; what a debugger would say), and the context numbers that Terrace's allocator
+//! would go by.
 //!
 //! The program keeps its own allocator.
 
@@ -10,11 +12,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use terrace_context::{self as context, Caller, Stack, unwind};
 
-/// Frames that make contexts, in the order of a record; 0: the return address and the height of the stack.
+/// Frames that make contexts, in the order of a record; 0: the return address and the height of the
+/// stack.
 const DEPTHS: [usize; 8] = [0, 1, 2, 3, 4, 6, 10, 16];
 /// Frames of a true context.
 const TRUE_DEPTH: usize = 10;
-/// The variable with the path that files begin with; a file is of records of a true context's hash (0: none was found) and eight contexts, u64 each.
+/// The variable with the path that files begin with; a file is of records of a true context's hash
+/// (0: none was found) and eight contexts, u64 each.
 const VARIABLE: &CStr = c"TERRACE_CONTEXTS";
 
 thread_local! {
@@ -22,7 +26,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The file of this process, -1 before the first record and where there is none; and what is not written yet.
+/// The file of this process, -1 before the first record and where there is none; and what is not
+/// written yet.
 struct Records {
     process: u32,
     file: c_int,

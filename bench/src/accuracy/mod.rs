@@ -1,4 +1,5 @@
-//! What samples know: the share of accesses, and of a modelled cache's misses, that is in the regions that samples rank hottest, against the truth.
+//! What samples know: the share of accesses, and of a modelled cache's misses, that is in the
+//! regions that samples rank hottest, against the truth.
 
 mod redis;
 
@@ -28,7 +29,8 @@ const REDIS_CLUSTERED: &str = "redis-clustered";
 /// What is run.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Patterns of `terrace load memory`; and redis-server, with popular items scattered and side by side
+    /// Patterns of `terrace load memory`; and redis-server, with popular items scattered and side
+    /// by side
     #[arg(long, value_delimiter = ',', default_values_t = ["zipf", "btree", "graph", "chase", "scattered", REDIS, REDIS_CLUSTERED].map(String::from))]
     patterns: Vec<String>,
     /// Memory of the load, MiB
@@ -113,7 +115,8 @@ fn lift((sampled, oracle): (f64, f64), room: f64) -> f64 {
     if oracle < room * 1.1 { f64::NAN } else { (sampled - room) / (oracle - room) }
 }
 
-/// The share of what `of` says that is in the regions with most samples, and in those with most of itself.
+/// The share of what `of` says that is in the regions with most samples, and in those with most of
+/// itself.
 fn caught(regions: &[Known], room: f64, of: fn(&Known) -> f64) -> (f64, f64) {
     let all: f64 = regions.iter().map(of).sum();
     let top = (regions.len() as f64 * room).round() as usize;
@@ -125,7 +128,8 @@ fn caught(regions: &[Known], room: f64, of: fn(&Known) -> f64) -> (f64, f64) {
     (by(|known| known.samples), by(of))
 }
 
-/// The share of misses in the regions that as many samples rank hottest, each drawn from the misses at random: what a sampler without any error of its own would know.
+/// The share of misses in the regions that as many samples rank hottest, each drawn from the misses
+/// at random: what a sampler without any error of its own would know.
 fn drawn(regions: &[Known], samples: f64, room: f64) -> anyhow::Result<f64> {
     let all: f64 = regions.iter().map(|known| known.misses).sum();
     let mut random = SmallRng::seed_from_u64(1);

@@ -1,6 +1,8 @@
-//! redis-server under load. What it touches of a value is known: all of it, once for each GET; and where each value is, it says itself.
+//! redis-server under load. What it touches of a value is known: all of it, once for each GET; and
+//! where each value is, it says itself.
 //!
-//! What lies around values (its table, keys, objects' heads) is not in this truth: some lines for the 16 or 17 of a value.
+//! What lies around values (its table, keys, objects' heads) is not in this truth: some lines for
+//! the 16 or 17 of a value.
 
 use super::{Known, REGION, record, samples};
 use crate::machine;
@@ -72,7 +74,8 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
             "--seconds",
             &seconds.to_string(),
         ]);
-        // Full pipes: what redis does for each request beside touching its value is the least that it can be.
+        // Full pipes: what redis does for each request beside touching its value is the least that
+        // it can be.
         load.args(["--connections", "32", "--depth", "16"]);
         if phase == "run" {
             load.arg("--truth").arg(&truth);
@@ -121,7 +124,8 @@ struct Ended(Child);
 impl Drop for Ended {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // SAFETY: no pointers. It is our child, and has not been waited for. It hands the signal on, and ends with the server.
+            // SAFETY: no pointers. It is our child, and has not been waited for. It hands the
+            // signal on, and ends with the server.
             unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
             let _ = self.0.wait();
         }
@@ -147,7 +151,8 @@ fn connect(socket: &Path, server: &mut Child) -> anyhow::Result<BufReader<UnixSt
     }
 }
 
-/// Where each item's value is: `DEBUG OBJECT` names the object, whose second word points to the string.
+/// Where each item's value is: `DEBUG OBJECT` names the object, whose second word points to the
+/// string.
 fn values(
     connection: &mut BufReader<UnixStream>,
     pid: u32,

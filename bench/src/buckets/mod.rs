@@ -1,5 +1,7 @@
-//! M2T's case (§III-C, §IV): a chained hash table, once with a bucket in an arena each, key and value next to their node, and once as malloc puts its objects; YCSB A, B, C,
-//! D and F, skews from 0.25 to 2, with all of its memory and with a part of it. What of the gain is locality shows where all memory is there; the rest is tiering.
+//! M2T's case (§III-C, §IV): a chained hash table, once with a bucket in an arena each, key and
+//! value next to their node, and once as malloc puts its objects; YCSB A, B, C, D and F, skews from
+//! 0.25 to 2, with all of its memory and with a part of it. What of the gain is locality shows
+//! where all memory is there; the rest is tiering.
 
 mod program;
 mod table;

@@ -1,4 +1,5 @@
-//! M2T's hash table (§III-C): a fixed array of linked lists, whose nodes, keys and values are objects of their own.
+//! M2T's hash table (§III-C): a fixed array of linked lists, whose nodes, keys and values are
+//! objects of their own.
 
 use crate::place::{self, next_to, place};
 use terrace_api::{Arena, Placement};
@@ -15,7 +16,8 @@ struct Bucket {
     arena: Option<Arena>,
 }
 
-/// The table: each bucket in an arena of its own, key and value next to their node, or all of it wherever malloc puts it.
+/// The table: each bucket in an arena of its own, key and value next to their node, or all of it
+/// wherever malloc puts it.
 pub struct Table {
     buckets: Vec<Bucket>,
     value_bytes: usize,

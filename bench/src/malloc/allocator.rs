@@ -89,7 +89,8 @@ impl Allocator {
         })
     }
 
-    /// Runs a program with it, on these CPUs. `links_jemalloc`: its own library would come before the C library's malloc (Debian's redis).
+    /// Runs a program with it, on these CPUs. `links_jemalloc`: its own library would come before
+    /// the C library's malloc (Debian's redis).
     pub fn command(
         self,
         cpus: &str,

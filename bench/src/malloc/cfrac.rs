@@ -1,13 +1,15 @@
-//! Factors by continued fractions (Morrison and Brillhart, 1975), as the program `cfrac` of the known suites: millions of numbers that live for one
-//! step each.
+//! Factors by continued fractions (Morrison and Brillhart, 1975), as the program `cfrac` of the
+//! known suites: millions of numbers that live for one step each.
 //!
-//! The convergents A/B of the root of N have A² ≡ ±Q modulo N, with Q below twice the root. Where Q falls into small primes it is kept; of enough such
-//! relations some make a product that is a square on both sides, X² ≡ Y², and X − Y has a factor in common with N in one of two cases.
+//! The convergents A/B of the root of N have A² ≡ ±Q modulo N, with Q below twice the root. Where Q
+//! falls into small primes it is kept; of enough such relations some make a product that is a
+//! square on both sides, X² ≡ Y², and X − Y has a factor in common with N in one of two cases.
 
 use super::natural::Natural;
 use std::cmp::Ordering;
 
-/// One convergent whose Q falls into the primes: A, and how often each prime divides Q. The first "prime" is −1.
+/// One convergent whose Q falls into the primes: A, and how often each prime divides Q. The first
+/// "prime" is −1.
 struct Relation {
     a: Natural,
     powers: Vec<u8>,

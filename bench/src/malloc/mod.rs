@@ -1,9 +1,11 @@
-//! Allocators side by side: the time and memory of programs with the C library's, the system's jemalloc, mimalloc and tcmalloc, and Terrace's, by size and by
-//! context.
+//! Allocators side by side: the time and memory of programs with the C library's, the system's
+//! jemalloc, mimalloc and tcmalloc, and Terrace's, by size and by context.
 //!
-//! The tests are written in the manner of the known suites (`larson`, `xmalloc-test`, `mstress`, `cfrac`, and others), beside whole programs. Bars: by size at most
-//! 1.05 times jemalloc's time and 1.15 times its peak memory (geometric means); by context at most 1.05 times its time with whole programs, and 2.5 times with the
-//! tightest pair; a pair at most 20 ns, beside what a context costs; loading a B-tree at most 1.05 times.
+//! The tests are written in the manner of the known suites (`larson`, `xmalloc-test`, `mstress`,
+//! `cfrac`, and others), beside whole programs. Bars: by size at most 1.05 times jemalloc's time
+//! and 1.15 times its peak memory (geometric means); by context at most 1.05 times its time with
+//! whole programs, and 2.5 times with the tightest pair; a pair at most 20 ns, beside what a
+//! context costs; loading a B-tree at most 1.05 times.
 
 mod allocator;
 mod cfrac;
@@ -38,7 +40,8 @@ pub struct Options {
     /// Only these
     #[arg(long, value_delimiter = ',')]
     tests: Vec<Test>,
-    /// Only these (`library` is not among them by default: libterrace.so preloaded, without `terrace run`)
+    /// Only these (`library` is not among them by default: libterrace.so preloaded, without
+    /// `terrace run`)
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = allocator::ALL)]
     sides: Vec<Allocator>,
     /// How much each test does; with 1 most take a second or two
@@ -222,7 +225,8 @@ struct Found {
 }
 
 impl Found {
-    /// The median over the rounds of what a side takes, divided by what the other does in the same round.
+    /// The median over the rounds of what a side takes, divided by what the other does in the same
+    /// round.
     fn ratio(&self, side: Allocator, base: Allocator, of: fn(&Run) -> f64) -> f64 {
         let (Some(with), Some(without)) = (self.runs.get(side.name()), self.runs.get(base.name()))
         else {

@@ -1,4 +1,5 @@
-//! Natural numbers of any size, each result in a new small object of `malloc`'s: what a program of big numbers does to its allocator.
+//! Natural numbers of any size, each result in a new small object of `malloc`'s: what a program of
+//! big numbers does to its allocator.
 
 use super::object::Object;
 use std::cmp::Ordering;
@@ -137,7 +138,8 @@ impl Natural {
         shifted
     }
 
-    /// Quotient and remainder: Knuth's algorithm D (The Art of Computer Programming, volume 2, §4.3.1).
+    /// Quotient and remainder: Knuth's algorithm D (The Art of Computer Programming, volume 2,
+    /// §4.3.1).
     pub fn over(&self, by: &Natural) -> (Natural, Natural) {
         if self.compare(by) == Ordering::Less {
             return (Natural::zeros(0), self.copy());

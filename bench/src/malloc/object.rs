@@ -1,4 +1,5 @@
-//! One object of `malloc`'s, without what Rust's allocators would add to the calls; and random numbers that cost less than they do.
+//! One object of `malloc`'s, without what Rust's allocators would add to the calls; and random
+//! numbers that cost less than they do.
 
 use std::hint::black_box;
 use std::ptr::NonNull;

@@ -1,4 +1,5 @@
-//! What is measured: the tests' own programs, and a starter that measures any other program from beside it.
+//! What is measured: the tests' own programs, and a starter that measures any other program from
+//! beside it.
 
 use super::{Test, single, threads};
 use crate::machine;
@@ -47,15 +48,17 @@ pub fn figures(seconds: f64, cpu_s: f64, peak_bytes: u64, operations: u64) -> Va
     json!({ "seconds": seconds, "cpu_s": cpu_s, "peak_bytes": peak_bytes, "operations": operations })
 }
 
-/// The most that a process had resident so far: its VmHWM. Whatever else is in the process (libraries, threads and tables of an allocator) is in it.
+/// The most that a process had resident so far: its VmHWM. Whatever else is in the process
+/// (libraries, threads and tables of an allocator) is in it.
 pub fn peak_bytes(process: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Runs another program, whose input is a file, and measures it from its start to its end: the time, and what the kernel says of CPU time and memory of it and its
-/// children. (For memory it takes the highest of all, from before the exec on: this process, of a few MiB, included.)
+/// Runs another program, whose input is a file, and measures it from its start to its end: the
+/// time, and what the kernel says of CPU time and memory of it and its children. (For memory it
+/// takes the highest of all, from before the exec on: this process, of a few MiB, included.)
 pub fn launch(input: Option<PathBuf>, words: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = words.split_first().context("no program")?;
     let mut command = Command::new(program);

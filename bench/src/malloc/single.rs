@@ -1,4 +1,5 @@
-//! Tests of one thread. Each returns how many operations it made, where a time for one means something.
+//! Tests of one thread. Each returns how many operations it made, where a time for one means
+//! something.
 
 use super::cfrac;
 use super::natural::Natural;
@@ -33,7 +34,8 @@ pub fn pair_sizes(scale: f64) -> u64 {
     rounds * 4096
 }
 
-/// A caller of its own. Without the number that they write, the compiler would make one function of all.
+/// A caller of its own. Without the number that they write, the compiler would make one function of
+/// all.
 #[inline(never)]
 fn site<const NUMBER: u8>(bytes: usize) -> Object {
     let mut object = Object::new(bytes);
@@ -75,7 +77,8 @@ pub fn cfrac(scale: f64) -> u64 {
     0
 }
 
-/// Arrays that grow as they are filled, by half each time, many small ones at once and some of many MiB; all is written, as its owner would.
+/// Arrays that grow as they are filled, by half each time, many small ones at once and some of many
+/// MiB; all is written, as its owner would.
 pub fn growth(scale: f64) -> u64 {
     let grow = |object: &mut Object, limit: usize| {
         let had = object.bytes();
@@ -105,7 +108,8 @@ pub fn growth(scale: f64) -> u64 {
     0
 }
 
-/// The tree of `objects` is filled with keys in random order: nodes, keys, pointers and records are objects of their own.
+/// The tree of `objects` is filled with keys in random order: nodes, keys, pointers and records are
+/// objects of their own.
 pub fn tree(scale: f64) -> u64 {
     let mut order: Vec<u64> = (0..super::scaled(1_000_000, scale)).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(3));

@@ -11,8 +11,8 @@ fn threads() -> usize {
     thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2))
 }
 
-/// As `larson` (Larson and Krishnan, 1998): each thread of a server replaces objects of an array at random, then dies and leaves it to a successor, who so frees
-/// what another allocated.
+/// As `larson` (Larson and Krishnan, 1998): each thread of a server replaces objects of an array at
+/// random, then dies and leaves it to a successor, who so frees what another allocated.
 pub fn larson(scale: f64) {
     const OBJECTS: usize = 5000;
     const GENERATIONS: u64 = 20;
@@ -83,7 +83,8 @@ impl Queue {
     }
 }
 
-/// As `xmalloc-test` (Lever and Boreham, 2000): some threads only allocate, others only free what those did.
+/// As `xmalloc-test` (Lever and Boreham, 2000): some threads only allocate, others only free what
+/// those did.
 pub fn xmalloc(scale: f64) {
     const BATCH: usize = 512;
     let pairs = threads();
@@ -145,8 +146,9 @@ impl Node {
     }
 }
 
-/// As mimalloc's `mstress` (Leijen): threads build graphs of objects of random sizes and swap parts of them with each other by way of a table; phase by phase, in which
-/// threads die and others come, while the table and half of the objects stay.
+/// As mimalloc's `mstress` (Leijen): threads build graphs of objects of random sizes and swap parts
+/// of them with each other by way of a table; phase by phase, in which threads die and others come,
+/// while the table and half of the objects stay.
 pub fn mstress(scale: f64) {
     const SLOTS: usize = 1000;
     let threads = 2 * threads();
@@ -199,7 +201,8 @@ pub fn mstress(scale: f64) {
     }
 }
 
-/// Threads that live for 2,000 objects each, four at a time; of these every tenth outlives its thread.
+/// Threads that live for 2,000 objects each, four at a time; of these every tenth outlives its
+/// thread.
 pub fn thread_churn(scale: f64) {
     const AT_ONCE: usize = 4;
     let mut left: VecDeque<Vec<Object>> = VecDeque::new();
@@ -235,7 +238,8 @@ pub fn thread_churn(scale: f64) {
     }
 }
 
-/// 1,000 threads at once, of which each allocates 64 objects of up to 4 KiB and frees half of them: for their memory.
+/// 1,000 threads at once, of which each allocates 64 objects of up to 4 KiB and frees half of them:
+/// for their memory.
 pub fn many_threads(scale: f64) {
     let count = scaled(1000, scale) as usize;
     let all = Barrier::new(count);

@@ -94,7 +94,8 @@ impl Inputs {
         Ok(serde_json::from_str::<Value>(&output_within(command)?)?.into())
     }
 
-    /// redis-server on CPU 0, asked by redis-benchmark on the last one. Its CPU time and memory are those of the server at the end of the questions.
+    /// redis-server on CPU 0, asked by redis-benchmark on the last one. Its CPU time and memory are
+    /// those of the server at the end of the questions.
     fn redis(&self, allocator: Allocator) -> anyhow::Result<Run> {
         let socket = self.path("redis.sock");
         let _ = fs::remove_file(&socket);

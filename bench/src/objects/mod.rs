@@ -1,9 +1,11 @@
-//! Programs of many small objects, by where an allocator puts them: how many pages hold what is missed in the processor's cache, and what that is worth when
-//! memory is short.
+//! Programs of many small objects, by where an allocator puts them: how many pages hold what is
+//! missed in the processor's cache, and what that is worth when memory is short.
 //!
-//! The programs are a B+-tree of nodes, keys, pointers and records with objects of their own (as in the published one that Jenga and Mitosis measure), and a store of
-//! chained hash entries. Pages: every access of every lookup goes through a model of a cache of 4 MiB; a page's misses are counted.
-//! Speed: lookups a second in a control group over zram, in which the program as it is has a share of its memory, and under Terrace at the same total.
+//! The programs are a B+-tree of nodes, keys, pointers and records with objects of their own (as in
+//! the published one that Jenga and Mitosis measure), and a store of chained hash entries. Pages:
+//! every access of every lookup goes through a model of a cache of 4 MiB; a page's misses are
+//! counted. Speed: lookups a second in a control group over zram, in which the program as it is has
+//! a share of its memory, and under Terrace at the same total.
 
 mod program;
 mod recorded;
@@ -267,7 +269,8 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         let mut memory = Vec::new();
         for _ in 0..options.repeats {
             interrupt::check()?;
-            // The kernel ends a program now and then whose group's limit is this low, instead of reclaiming.
+            // The kernel ends a program now and then whose group's limit is this low, instead of
+            // reclaiming.
             let total = match (0..3)
                 .map(|_| in_group(&words, options.resident, &zram))
                 .find_map(Result::ok)

@@ -1,4 +1,5 @@
-//! The measured program: builds its objects, looks keys up, and says where the misses were or how fast it was.
+//! The measured program: builds its objects, looks keys up, and says where the misses were or how
+//! fast it was.
 
 use super::store::Store;
 use super::tree::Tree;
@@ -23,7 +24,8 @@ pub trait Measured {
     fn objects(&self, each: &mut impl FnMut(u64, usize));
 }
 
-/// Keys are scattered, so that popular ones are not neighbours; small numbers, so that they compress.
+/// Keys are scattered, so that popular ones are not neighbours; small numbers, so that they
+/// compress.
 fn key_of(number: u64, keys: u64) -> u64 {
     number * 48_611 % keys
 }
@@ -99,7 +101,8 @@ fn measure(measured: &impl Measured, drawn: &Drawn, keys: u64, seconds: u64) -> 
     Ok(())
 }
 
-/// Pages that hold so much of the misses, as they are and as if the most missed objects lay side by side.
+/// Pages that hold so much of the misses, as they are and as if the most missed objects lay side by
+/// side.
 fn pages(measured: &impl Measured, drawn: &Drawn, keys: u64, random: &mut SmallRng) -> Value {
     const LOOKUPS: u64 = 2_000_000;
     let mut cache = Cache::of(CACHE_BYTES);

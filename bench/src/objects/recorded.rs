@@ -1,4 +1,5 @@
-//! Real programs under the recorder (`crates/recorder`): SQLite and redis-server, compiled with the compiler's hooks, so that every access is seen, on each allocator's own layout.
+//! Real programs under the recorder (`crates/recorder`): SQLite and redis-server, compiled with the
+//! compiler's hooks, so that every access is seen, on each allocator's own layout.
 
 use super::{PLACED, SIDES};
 use crate::machine;
@@ -8,7 +9,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names, and what is run: SQLite answers Zipf-distributed lookups and updates of rows in memory, redis-server commands on values of mixed sizes.
+/// Names, and what is run: SQLite answers Zipf-distributed lookups and updates of rows in memory,
+/// redis-server commands on values of mixed sizes.
 pub const PROGRAMS: [&str; 2] = ["sqlite", "redis"];
 
 /// Builds them beside the benchmark; an error says why they cannot be built.
@@ -24,7 +26,8 @@ pub fn build() -> anyhow::Result<PathBuf> {
     Ok(into)
 }
 
-/// Pages that hold so much of the misses of a program on a side, as the recorder tells; `None` where that side is not for such programs.
+/// Pages that hold so much of the misses of a program on a side, as the recorder tells; `None`
+/// where that side is not for such programs.
 pub fn pages(programs: &Path, name: &str, side: &str, seed: u64) -> anyhow::Result<Option<Value>> {
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("pages.json");
@@ -38,7 +41,8 @@ pub fn pages(programs: &Path, name: &str, side: &str, seed: u64) -> anyhow::Resu
         }
         (_, Some(flags)) => {
             let terrace = machine::terrace()?.to_string_lossy().into_owned();
-            // A budget that is never near. The recorder's malloc is a frame of its own: one more makes the default depth.
+            // A budget that is never near. The recorder's malloc is a frame of its own: one more
+            // makes the default depth.
             let more = ["--dram", "8G", "--context-depth", "5", "--"];
             [terrace, "run".into()]
                 .into_iter()

@@ -1,4 +1,5 @@
-//! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes that meet in the same classes.
+//! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes
+//! that meet in the same classes.
 
 use super::Measured;
 use crate::place::place;

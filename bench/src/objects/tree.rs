@@ -1,4 +1,5 @@
-//! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and records. Inner nodes and leaves are of one size.
+//! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and
+//! records. Inner nodes and leaves are of one size.
 
 use super::Measured;
 use crate::place::{next_to, place, with_kind};
@@ -43,7 +44,8 @@ fn make_leaf() -> Box<Node> {
     std::hint::black_box(leaf)
 }
 
-/// With placements: hot, as more lookups come by; the more, the higher above the leaves, so with others of its level.
+/// With placements: hot, as more lookups come by; the more, the higher above the leaves, so with
+/// others of its level.
 #[inline(never)]
 fn make_inner(level: usize) -> Box<Node> {
     let inner =

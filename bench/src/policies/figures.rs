@@ -10,7 +10,8 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
 pub struct Estimate {
     /// Of all values.
     pub mean: f64,
-    /// Half of its 95 % interval's width: t · s / √n, by Student's t. Not a number where there is one value only.
+    /// Half of its 95 % interval's width: t · s / √n, by Student's t. Not a number where there is
+    /// one value only.
     pub margin: f64,
     /// The smallest value.
     pub least: f64,
@@ -39,7 +40,8 @@ impl Estimate {
     }
 }
 
-/// The geometric mean over workloads, of each seed; then the mean over seeds. `ratios[workload][seed]`; each workload has the same seeds.
+/// The geometric mean over workloads, of each seed; then the mean over seeds.
+/// `ratios[workload][seed]`; each workload has the same seeds.
 pub fn over_workloads(ratios: &[Vec<f64>]) -> Estimate {
     let seeds = ratios.first().map_or(0, Vec::len);
     let of_seed = |seed: usize| {
@@ -63,7 +65,8 @@ mod tests {
                 && near(geometric_mean(&[0.5, 2.0, 1.0]), 1.0)
                 && near(geometric_mean(&[3.0]), 3.0)
         );
-        // Mean 3; squares 4 + 1 + 0 + 1 + 4 = 10, s = √(10 / 4) = 1.5811; s / √5 = 0.7071; times 2.776.
+        // Mean 3; squares 4 + 1 + 0 + 1 + 4 = 10, s = √(10 / 4) = 1.5811; s / √5 = 0.7071; times
+        // 2.776.
         let found = Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
         assert!(
             near(found.mean, 3.0) && near(found.margin, 1.9629) && found.least == 1.0,

@@ -1,7 +1,8 @@
-//! Tiering policies in the simulator: ours against all that papers describe, on generated accesses, on recorded programs on which ours was tuned, and on programs that
-//! were kept aside.
+//! Tiering policies in the simulator: ours against all that papers describe, on generated accesses,
+//! on recorded programs on which ours was tuned, and on programs that were kept aside.
 //!
-//! Everything goes through the command that a user would give, `terrace sim … -o FILE`: whoever interrupts it, or adds seeds, finds what was finished still there.
+//! Everything goes through the command that a user would give, `terrace sim … -o FILE`: whoever
+//! interrupts it, or adds seeds, finds what was finished still there.
 
 mod figures;
 mod sets;
@@ -153,7 +154,8 @@ fn simulate(
     serde_json::from_slice(&output.stdout).context("what terrace sim --json printed")
 }
 
-/// Where finished cases are: another file for another simulator, and for other recordings of the same names.
+/// Where finished cases are: another file for another simulator, and for other recordings of the
+/// same names.
 fn finished(set: Set, terrace: &Path, files: &[String]) -> anyhow::Result<PathBuf> {
     let mut hash = DefaultHasher::new();
     std::fs::read(terrace)?.hash(&mut hash);

@@ -1,7 +1,9 @@
-//! What policies are compared on: three sets, fixed here before the default policy was run on the last of them.
+//! What policies are compared on: three sets, fixed here before the default policy was run on the
+//! last of them.
 //!
-//! Accesses that are generated are those of `facts/hotness-policies.md` §2; the programs are of the kinds of its §4. The default policy was tuned on the first two
-//! sets. Of the third no recording was run with it before it was frozen.
+//! Accesses that are generated are those of `facts/hotness-policies.md` §2; the programs are of the
+//! kinds of its §4. The default policy was tuned on the first two sets. Of the third no recording
+//! was run with it before it was frozen.
 
 use clap::ValueEnum;
 
@@ -16,24 +18,28 @@ pub enum Set {
     Heldout,
 }
 
-/// Generators, in units that play 2 MiB each; `terrace sim` has 120 million accesses to 10,240 of them.
+/// Generators, in units that play 2 MiB each; `terrace sim` has 120 million accesses to 10,240 of
+/// them.
 const SYNTHETIC: [&str; 6] = ["jump", "btree", "drift", "phases", "scan", "zipf"];
 
-/// A program that is recorded from its start on, as its data are built, so that memory is first touched in that order: misses of a modelled cache, one of so many.
+/// A program that is recorded from its start on, as its data are built, so that memory is first
+/// touched in that order: misses of a modelled cache, one of so many.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// The workload's name.
     pub name: &'static str,
     /// What `bench/programs/build.sh` calls it.
     pub built_as: &'static str,
-    /// The command in its directory and its arguments; of redis the keys, operations and seed that its script is given.
+    /// The command in its directory and its arguments; of redis the keys, operations and seed that
+    /// its script is given.
     pub command: &'static [&'static str],
     /// One of so many misses is recorded.
     pub period: u32,
 }
 
-/// A recording plays as many real accesses as a generator's stream does, 12 billion to 20 GiB: otherwise it would be over before policies whose intervals are those of
-/// the papers have come to a decision.
+/// A recording plays as many real accesses as a generator's stream does, 12 billion to 20 GiB:
+/// otherwise it would be over before policies whose intervals are those of the papers have come to
+/// a decision.
 pub const REAL_ACCESSES: u64 = 12_000_000_000;
 
 /// Of 512 KiB: as the memory is a fiftieth of what papers run, so is the cache before it.

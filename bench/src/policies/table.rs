@@ -32,7 +32,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Rows of what `terrace sim --json` printed: by machine, then in the order in which workloads come. `policies` is their order in a row.
+/// Rows of what `terrace sim --json` printed: by machine, then in the order in which workloads
+/// come. `policies` is their order in a row.
 pub fn rows(lines: &[Value], policies: &[String]) -> anyhow::Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     for line in lines {

@@ -1,4 +1,5 @@
-//! A memory control group of one server's, below the one that the benchmark runs in. Removed when dropped, once its processes are gone.
+//! A memory control group of one server's, below the one that the benchmark runs in. Removed when
+//! dropped, once its processes are gone.
 
 use crate::interrupt;
 use anyhow::{Context, bail};
@@ -7,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The group's limit is lowered by this share of where it began at a time: much at once and the kernel ends the server instead
-/// of reclaiming (memcached, from 80 to 50 %).
+/// The group's limit is lowered by this share of where it began at a time: much at once and the
+/// kernel ends the server instead of reclaiming (memcached, from 80 to 50 %).
 const STEP_SHARE: f64 = 0.02;
 /// Given for a moment to a group whose processes wait for memory: see [`Group::help`].
 const HELP_BYTES: u64 = 1 << 20;
@@ -80,8 +81,9 @@ impl Group {
         Meter(self.path.join(self.usage))
     }
 
-    /// The kernel gives up reclaiming for memcached now and then, though all of its memory could be swapped (Linux 6.18). Instead of ending it, it is to wait (of
-    /// version 1 that can be asked), and goes on as soon as there is a little more room, which is taken back at once.
+    /// The kernel gives up reclaiming for memcached now and then, though all of its memory could be
+    /// swapped (Linux 6.18). Instead of ending it, it is to wait (of version 1 that can be
+    /// asked), and goes on as soon as there is a little more room, which is taken back at once.
     pub fn help(&self) {
         let waits = fs::read_to_string(self.path.join(OOM_CONTROL))
             .is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
@@ -105,7 +107,8 @@ impl Group {
         let _ = fs::write(self.path.join(self.limit), bytes.to_string());
     }
 
-    /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any more.
+    /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any
+    /// more.
     pub fn lower_to(
         &self,
         bytes: u64,
@@ -136,7 +139,8 @@ impl Group {
     }
 }
 
-/// Reads the memory charged to a group: resident pages, page cache, and what the kernel keeps for it.
+/// Reads the memory charged to a group: resident pages, page cache, and what the kernel keeps for
+/// it.
 pub struct Meter(PathBuf);
 
 impl Meter {

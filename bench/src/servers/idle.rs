@@ -1,9 +1,11 @@
-//! memcached and redis-server of which nothing is evicted: alone, under Terrace, and under Terrace with samples. What that costs them: CPU time of an
-//! operation, and memory. The bar is of those with samples: 2 % and 1 %.
+//! memcached and redis-server of which nothing is evicted: alone, under Terrace, and under Terrace
+//! with samples. What that costs them: CPU time of an operation, and memory. The bar is of those
+//! with samples: 2 % and 1 %.
 //!
-//! The servers of all sides are there at once and serve in turn, a sixth of a second each: on a machine whose speed changes from second to second, only
-//! neighbours can be compared. As samples are taken of all that runs on the machine, they are taken only while their own side serves, and there as often as
-//! `terrace run` wants them.
+//! The servers of all sides are there at once and serve in turn, a sixth of a second each: on a
+//! machine whose speed changes from second to second, only neighbours can be compared. As samples
+//! are taken of all that runs on the machine, they are taken only while their own side serves, and
+//! there as often as `terrace run` wants them.
 
 use super::measure::{self, Data, ITEM_OVERHEAD_BYTES, Load};
 use super::server::{self, Running, Server};
@@ -37,9 +39,11 @@ const WARM_UP_TURNS: usize = 10;
 /// What one side took.
 #[derive(Default)]
 struct Found {
-    /// Of an operation in each round, µs: of the server with all its threads, and of `terrace run`.
+    /// Of an operation in each round, µs: of the server with all its threads, and of `terrace
+    /// run`.
     cpu_us: Vec<f64>,
-    /// Of the server at the end of each start, and with `terrace run`, bytes; shared pages in part (Pss), and page tables.
+    /// Of the server at the end of each start, and with `terrace run`, bytes; shared pages in part
+    /// (Pss), and page tables.
     memory: Vec<f64>,
     memory_with_run: Vec<f64>,
 }
@@ -108,7 +112,8 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
     )
 }
 
-/// Starts and fills a server for each side, and has them serve in turn; all of a turn have the same accesses.
+/// Starts and fills a server for each side, and has them serve in turn; all of a turn have the same
+/// accesses.
 fn one_start(data: Data, rounds: usize, found: &mut [Found; SIDES.len()]) -> anyhow::Result<()> {
     let mut running = Vec::new();
     for side in SIDES {
@@ -169,7 +174,8 @@ fn start(data: Data, side: Side) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// The perf events of a `terrace run`, which is stopped while they are off: it would switch them on.
+/// The perf events of a `terrace run`, which is stopped while they are off: it would switch them
+/// on.
 struct Sampling {
     run: u32,
     events: Vec<File>,

@@ -61,7 +61,8 @@ impl Data {
     }
 }
 
-/// How long, and which accesses. The same number on both sides makes the same accesses; another one of the same server must have another.
+/// How long, and which accesses. The same number on both sides makes the same accesses; another one
+/// of the same server must have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub warm_up: Amount,
@@ -207,7 +208,8 @@ pub fn sample(
     let since = |after: Option<u64>, before: Option<u64>| {
         after.zip(before).map(|(after, before)| after.saturating_sub(before) as f64)
     };
-    // Swapped pages come back by major faults, Terrace's by its own; a server under Terrace does not swap here.
+    // Swapped pages come back by major faults, Terrace's by its own; a server under Terrace does
+    // not swap here.
     let majors = (after.major_faults - before.major_faults) as f64;
     let faults = since(after.restored_pages, before.restored_pages).unwrap_or(majors);
     Ok(Sample {
@@ -235,7 +237,8 @@ fn figure(outcome: &Value, path: &str) -> anyhow::Result<f64> {
         .with_context(|| format!("the load's figures have no {path}"))
 }
 
-/// CPU time of an operation, µs, of the server with all its threads and of `terrace run`, to the nanosecond: for short loads.
+/// CPU time of an operation, µs, of the server with all its threads and of `terrace run`, to the
+/// nanosecond: for short loads.
 pub fn cpu_us_per_operation(
     running: &mut Running,
     data: Data,

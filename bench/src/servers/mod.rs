@@ -1,11 +1,13 @@
-//! memcached and redis-server within less memory than they would take: under Terrace, and in a memory control group over one of the kernel's
-//! compressed swaps, at equal memory.
+//! memcached and redis-server within less memory than they would take: under Terrace, and in a
+//! memory control group over one of the kernel's compressed swaps, at equal memory.
 //!
-//! One repeat: the server starts in a group without limit over an empty swap, is filled, and is measured; then, for each share of what it took, a fresh one
-//! whose group's limit is lowered to that, by steps, after it was filled: T is what group and swap take together while it is measured.
-//! Then, for each share, a fresh server under `terrace run --dram T` is filled and measured (over a new swap of the same kind, if it is told
-//! to use one). Repeats follow one another, so both sides see
-//! the same machine. The server and all its threads have CPU 0, the client and the benchmark CPU 1.
+//! One repeat: the server starts in a group without limit over an empty swap, is filled, and is
+//! measured; then, for each share of what it took, a fresh one whose group's limit is lowered to
+//! that, by steps, after it was filled: T is what group and swap take together while it is
+//! measured. Then, for each share, a fresh server under `terrace run --dram T` is filled and
+//! measured (over a new swap of the same kind, if it is told to use one). Repeats follow one
+//! another, so both sides see the same machine. The server and all its threads have CPU 0, the
+//! client and the benchmark CPU 1.
 
 mod curve;
 pub mod group;
@@ -38,7 +40,8 @@ pub struct Options {
     /// Bytes of a value [default: 1000; with --full 1000,100]
     #[arg(long, value_delimiter = ',')]
     value_bytes: Option<Vec<usize>>,
-    /// Percent of the unlimited size that the peer is limited to [default: 50; with --full 80,50,30]
+    /// Percent of the unlimited size that the peer is limited to [default: 50; with --full
+    /// 80,50,30]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(5..=100))]
     resident: Option<Vec<u32>>,
     /// GETs of 100 operations; the others are SETs [default: 100; with --full 100,90]
@@ -53,19 +56,22 @@ pub struct Options {
     /// Items [default: as many as make 400 MiB; with --full 2 GiB]
     #[arg(long)]
     items: Option<u64>,
-    /// Interleaved repeats. One that fails (the kernel may end the peer for want of memory) counts for neither side and is made again, as often as this in all
+    /// Interleaved repeats. One that fails (the kernel may end the peer for want of memory) counts
+    /// for neither side and is made again, as often as this in all
     #[arg(long, default_value_t = 5)]
     repeats: usize,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Operations for each item before the first measurement within a limit: until what is in memory is what the load wants there
+    /// Operations for each item before the first measurement within a limit: until what is in
+    /// memory is what the load wants there
     #[arg(long, default_value_t = 2.0)]
     warm_up: f64,
     /// Everything that was promised to be compared: some hours
     #[arg(long)]
     full: bool,
-    /// Throughput and p99 against memory, from 100 to 30 %, as one SVG for each server in bench/results/
+    /// Throughput and p99 against memory, from 100 to 30 %, as one SVG for each server in
+    /// bench/results/
     #[arg(long)]
     curve: bool,
     /// More flags for `terrace run`, separated by spaces
@@ -108,7 +114,8 @@ pub struct Comparison {
     pub version: String,
     pub cells: Vec<Cell>,
     pub failures: Vec<String>,
-    /// What Terrace's group takes beyond what the budget is about: page tables, sockets, texts, memory that is not managed. Bytes, once known.
+    /// What Terrace's group takes beyond what the budget is about: page tables, sockets, texts,
+    /// memory that is not managed. Bytes, once known.
     pub beside: Option<u64>,
 }
 
@@ -174,7 +181,8 @@ impl Options {
 }
 
 impl Comparison {
-    /// One measurement of this repeat: `resident` and `load` settle the accesses, so that both sides have the same.
+    /// One measurement of this repeat: `resident` and `load` settle the accesses, so that both
+    /// sides have the same.
     fn sample(
         &self,
         options: &Options,
@@ -220,7 +228,8 @@ impl Comparison {
         Ok(totals)
     }
 
-    /// The same at one share, by a server of its own as on Terrace's side: what one load does to memory is not for the next share to pay.
+    /// The same at one share, by a server of its own as on Terrace's side: what one load does to
+    /// memory is not for the next share to pay.
     fn peer_at(&mut self, options: &Options, plan: &Plan, resident: u32) -> anyhow::Result<()> {
         // The server is ended before the swap goes: nothing has to come back then.
         let swap = self.against.swap_on(2 * self.data.bytes())?;

@@ -1,4 +1,5 @@
-//! Readings of a process from outside: CPU time by thread, faults, memory; and Terrace's own counters from its statistics page.
+//! Readings of a process from outside: CPU time by thread, faults, memory; and Terrace's own
+//! counters from its statistics page.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -105,8 +106,8 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     Ok(counters)
 }
 
-/// What smaps_rollup says of a process, bytes by name (such as `Pss`); 0 for what it does not say. The kernel walks all pages for it: not while
-/// something is measured.
+/// What smaps_rollup says of a process, bytes by name (such as `Pss`); 0 for what it does not say.
+/// The kernel walks all pages for it: not while something is measured.
 pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
         .context("cannot read smaps_rollup")?;
@@ -159,7 +160,8 @@ impl Words {
 }
 
 impl Page {
-    /// Finds it among what the process has mapped. (Its environment will not do: redis writes its title over it.)
+    /// Finds it among what the process has mapped. (Its environment will not do: redis writes its
+    /// title over it.)
     pub fn of(pid: u32) -> anyhow::Result<Page> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("the server is gone")?;
         let own = format!("/{pid}-");
@@ -194,7 +196,8 @@ impl Page {
         Ok(self.read()?.u64_at(offset_of!(StatsPage, physical_bytes)))
     }
 
-    /// The highest that Terrace's own tables, buffers and threads took, bytes; 0 before its threads run.
+    /// The highest that Terrace's own tables, buffers and threads took, bytes; 0 before its threads
+    /// run.
     pub fn overhead_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.read()?.u64_at(offset_of!(StatsPage, peak_overhead_bytes)))
     }

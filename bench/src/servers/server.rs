@@ -35,8 +35,9 @@ impl Server {
         }
     }
 
-    /// One thread serves; nothing is written to disk; no item is ever dropped. memcached's crawler would walk all items while it is measured,
-    /// and so would a growing hash table: where that falls would decide more than what is compared.
+    /// One thread serves; nothing is written to disk; no item is ever dropped. memcached's crawler
+    /// would walk all items while it is measured, and so would a growing hash table: where that
+    /// falls would decide more than what is compared.
     fn command(self, port: u16, data: Data) -> Vec<String> {
         let line = match self {
             Server::Memcached => {
@@ -171,7 +172,8 @@ impl Running {
     }
 
     fn signal(&self, pid: u32, signal: i32) {
-        // SAFETY: no pointers. The process is our child, or that of `terrace run`, which has not been waited for and so still holds it.
+        // SAFETY: no pointers. The process is our child, or that of `terrace run`, which has not
+        // been waited for and so still holds it.
         unsafe { libc::kill(pid as i32, signal) };
     }
 }

@@ -34,7 +34,8 @@ fn ends(samples: &[Sample], get: Get) -> (f64, f64) {
     })
 }
 
-/// CPU time that a fault costs in all: what an operation takes more than without a limit, per fault.
+/// CPU time that a fault costs in all: what an operation takes more than without a limit, per
+/// fault.
 fn us_per_fault(samples: &[Sample], unlimited: &[Sample]) -> Option<f64> {
     let faults = middle(samples, |s| s.faults_per_op);
     let more = middle(samples, |s| s.cpu_us_per_op) - middle(unlimited, |s| s.cpu_us_per_op);

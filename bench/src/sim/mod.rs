@@ -1,5 +1,6 @@
-//! How fast the simulator is: Jenga's policy over a stream, against a bare loop that counts the accesses to each unit of the same stream; and over a recording in its
-//! compressed file, against the same accesses from memory.
+//! How fast the simulator is: Jenga's policy over a stream, against a bare loop that counts the
+//! accesses to each unit of the same stream; and over a recording in its compressed file, against
+//! the same accesses from memory.
 
 mod recording;
 

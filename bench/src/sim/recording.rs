@@ -1,5 +1,5 @@
-//! Recordings, simulated from their compressed files: reading, decompressing and decoding are part of the time, by the same thread or, as `terrace sim` does where CPUs are
-//! idle, by one beside it.
+//! Recordings, simulated from their compressed files: reading, decompressing and decoding are part
+//! of the time, by the same thread or, as `terrace sim` does where CPUs are idle, by one beside it.
 
 use super::{Options, collected, named, timed};
 use crate::results::median;
@@ -20,7 +20,8 @@ use terrace_trace::accesses::{Clock, Header, Page, Writer};
 /// All units together play so much, as in `terrace sim`, with ten thousand units' worth of samples.
 const PLAYS: f64 = (20u64 << 30) as f64;
 
-/// What is made here: a stream without any locality but which pages are popular, and one of a program, lookups in a tree whose inner nodes lie together.
+/// What is made here: a stream without any locality but which pages are popular, and one of a
+/// program, lookups in a tree whose inner nodes lie together.
 const MADE: [&str; 2] = ["scattered", "btree"];
 /// Pages of these, as many as a small program has.
 const PAGES: u32 = 65_536;

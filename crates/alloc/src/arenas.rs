@@ -1,7 +1,8 @@
 //! jemalloc arenas whose extents come from a zone.
 //!
-//! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so it never brings an evicted
-//! one back. Each thread is bound to one arena; the automatic thread cache then holds that zone's objects only.
+//! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so
+//! it never brings an evicted one back. Each thread is bound to one arena; the automatic thread
+//! cache then holds that zone's objects only.
 
 use crate::{placement, slabs, zone};
 use std::ffi::{CStr, CString, c_void};
@@ -116,16 +117,16 @@ const ARENAS_MAX: usize = 64;
 /// Extents that grow beyond this make room in too large steps.
 const GROW_LIMIT: usize = 8 << 20;
 
-/// Arena numbers by slot. Changed without a lock: a lock held here while jemalloc takes its own would deadlock with a fork, which
-/// takes jemalloc's first.
+/// Arena numbers by slot. Changed without a lock: a lock held here while jemalloc takes its own
+/// would deadlock with a fork, which takes jemalloc's first.
 static NUMBERS: [AtomicU32; ARENAS_MAX] = [const { AtomicU32::new(NONE) }; ARENAS_MAX];
 /// Arena 0 is jemalloc's own, never ours.
 const NONE: u32 = 0;
 const BEING_MADE: u32 = u32::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Binds the calling thread to an arena of zone 0; makes the arena if need be. Always succeeds: without address space for a
-/// zone the thread uses jemalloc's own arenas, which are not managed.
+/// Binds the calling thread to an arena of zone 0; makes the arena if need be. Always succeeds:
+/// without address space for a zone the thread uses jemalloc's own arenas, which are not managed.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_bind_thread() -> i32 {
     if let Some(arena) = arena_for_thread() {
@@ -147,7 +148,8 @@ fn arena_for_thread() -> Option<u32> {
             slot.store(number.unwrap_or(NONE), Release);
             number
         }
-        // Somebody is at it, perhaps a thread that a fork left behind: share the first arena, or make one that nobody else will use.
+        // Somebody is at it, perhaps a thread that a fork left behind: share the first arena, or
+        // make one that nobody else will use.
         Err(BEING_MADE) => match NUMBERS[0].load(Acquire) {
             NONE | BEING_MADE => create_arena(),
             number => Some(number),
@@ -159,7 +161,8 @@ fn arena_for_thread() -> Option<u32> {
 /// The arena for allocations of LARGE and more (see `shim/malloc.c`).
 static LARGE: AtomicU32 = AtomicU32::new(NONE);
 
-/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or somebody is at making it.
+/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or somebody is at making
+/// it.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_flags() -> i32 {
     let number = match LARGE.load(Acquire) {
@@ -227,7 +230,8 @@ fn read_control<T: Default>(name: &CStr) -> T {
     value
 }
 
-/// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at least one arena.
+/// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at
+/// least one arena.
 pub fn purge() -> bool {
     // What is empty now, too.
     for _ in 0..2 {

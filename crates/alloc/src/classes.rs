@@ -1,9 +1,11 @@
-//! Size classes of grouped objects: jemalloc's own up to 3,584 bytes, four to a doubling, and how many objects a slab of each holds.
+//! Size classes of grouped objects: jemalloc's own up to 3,584 bytes, four to a doubling, and how
+//! many objects a slab of each holds.
 
 /// Number of a size class, from the smallest.
 pub type Class = u8;
 
-/// The least size that is not grouped: from about a page on, an object shares no page worth speaking of.
+/// The least size that is not grouped: from about a page on, an object shares no page worth
+/// speaking of.
 pub const GROUPED_MAX: usize = 3584;
 /// Number of classes.
 pub const CLASSES: usize = 28;
@@ -44,7 +46,8 @@ pub fn class_of(size: usize) -> Class {
     CLASS_OF_WORDS[size.div_ceil(8)]
 }
 
-/// The same for objects at multiples of `align`, a power of two: as slabs begin at pages, those whose size is one. `None` if no grouped class is.
+/// The same for objects at multiples of `align`, a power of two: as slabs begin at pages, those
+/// whose size is one. `None` if no grouped class is.
 pub fn class_of_aligned(size: usize, align: usize) -> Option<Class> {
     if size > GROUPED_MAX || align > 4096 {
         return None;
@@ -58,7 +61,8 @@ pub fn size_of_class(class: Class) -> usize {
     SIZES[class as usize] as usize
 }
 
-/// Kinds of slabs: of 4, 5, 6 and 7 times [`KIND_UNIT`], so that objects fill them without a rest. Slabs of a kind serve all its classes in turn.
+/// Kinds of slabs: of 4, 5, 6 and 7 times [`KIND_UNIT`], so that objects fill them without a rest.
+/// Slabs of a kind serve all its classes in turn.
 pub const KINDS: usize = 4;
 /// See [`KINDS`].
 pub const KIND_UNIT: usize = 4096;

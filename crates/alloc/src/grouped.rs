@@ -31,8 +31,8 @@ pub struct Grouping {
     pub watched: bool,
 }
 
-/// From now on threads that allocate for the first time, and this one, group their objects by context. Without address space for the zones
-/// nothing changes, which is said.
+/// From now on threads that allocate for the first time, and this one, group their objects by
+/// context. Without address space for the zones nothing changes, which is said.
 pub fn start(grouping: Grouping) {
     if !slabs::open(grouping.zones, grouping.watched) {
         sys::complain(
@@ -67,7 +67,8 @@ unsafe extern "C" fn terrace_cache_end(cache: *mut Cache) {
     unsafe { Cache::end(cache) }
 }
 
-/// An object of at least `size` bytes, which are at most GROUPED_MAX; null if there is none to be had here.
+/// An object of at least `size` bytes, which are at most GROUPED_MAX; null if there is none to be
+/// had here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_grouped_malloc(
     size: usize,
@@ -88,7 +89,8 @@ unsafe extern "C" fn terrace_grouped_malloc(
     object
 }
 
-/// Bytes of the smallest grouped object for so many bytes at multiples of `align`; 0 if there is no such.
+/// Bytes of the smallest grouped object for so many bytes at multiples of `align`; 0 if there is no
+/// such.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_grouped_size(size: usize, align: usize) -> usize {
     class_of_aligned(size, align).map_or(0, size_of_class)
@@ -116,7 +118,8 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
-/// An object was allocated that is too large to be grouped. Only where objects are watched, as the next two.
+/// An object was allocated that is too large to be grouped. Only where objects are watched, as the
+/// next two.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_large_born(
     object: *mut u8,
@@ -146,7 +149,8 @@ extern "C" fn terrace_large_dies(object: *mut u8) -> u16 {
     large::dies(object as usize).map_or(0, |large| large.site)
 }
 
-/// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`]: after jemalloc's, which is never called under them, and before those of [`crate::zone`].
+/// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`]:
+/// after jemalloc's, which is never called under them, and before those of [`crate::zone`].
 pub fn lock_for_fork() {
     sites::lock_for_fork();
     large::lock_for_fork();

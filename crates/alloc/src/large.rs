@@ -1,6 +1,8 @@
-//! Who allocated what is not grouped because it is too large for it, for reports. Kept only where sites are watched.
+//! Who allocated what is not grouped because it is too large for it, for reports. Kept only where
+//! sites are watched.
 //!
-//! Objects are in one of a few maps by where they begin, each behind a lock: jemalloc's own caches serve up to 32 KiB without one.
+//! Objects are in one of a few maps by where they begin, each behind a lock: jemalloc's own caches
+//! serve up to 32 KiB without one.
 
 use crate::sites::Site;
 use std::collections::BTreeMap;
@@ -53,7 +55,8 @@ pub fn born(address: usize, large: Large) {
     }
 }
 
-/// An object is about to be freed: afterwards its place may be another's. Nothing happens if it is not known.
+/// An object is about to be freed: afterwards its place may be another's. Nothing happens if it is
+/// not known.
 pub fn dies(address: usize) -> Option<Large> {
     map_of(address).lock().remove(&address)
 }
@@ -79,7 +82,8 @@ pub struct At {
     address: usize,
 }
 
-/// Tells of objects until `more` says false; then where to go on. What is busy is passed over; `each` is called without a lock.
+/// Tells of objects until `more` says false; then where to go on. What is busy is passed over;
+/// `each` is called without a lock.
 pub fn walk(
     from: At,
     mut each: impl FnMut(usize, Large),

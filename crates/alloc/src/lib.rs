@@ -1,10 +1,12 @@
 //! Which objects share pages: the malloc family over zones.
 //!
-//! `shim/malloc.c` has the entry points; [`arenas`] the jemalloc arenas behind them; [`zone`] the address ranges behind those;
-//! [`unmanaged`] the allocator for everything that must never be evicted.
+//! `shim/malloc.c` has the entry points; [`arenas`] the jemalloc arenas behind them; [`zone`] the
+//! address ranges behind those; [`unmanaged`] the allocator for everything that must never be
+//! evicted.
 //!
-//! With [`grouped`] objects below a page go by who allocates them: the crate `context` tells that, [`sites`] has each
-//! context's zone, [`watch`] what they hold and how hot that is, [`magazines`] each thread's free objects, [`slabs`] the pages.
+//! With [`grouped`] objects below a page go by who allocates them: the crate `context` tells that,
+//! [`sites`] has each context's zone, [`watch`] what they hold and how hot that is, [`magazines`]
+//! each thread's free objects, [`slabs`] the pages.
 //!
 //! What the program places itself (`mnalloc`) is [`placement`]'s.
 
@@ -70,8 +72,8 @@ pub fn call_soon(poll: fn()) {
     calls::ask(&words(), START);
 }
 
-/// Has a thread of the program give back what has been free for long enough: jemalloc itself looks only after so many allocations. None of
-/// ours may, because giving back can need them.
+/// Has a thread of the program give back what has been free for long enough: jemalloc itself looks
+/// only after so many allocations. None of ours may, because giving back can need them.
 pub fn tidy_soon() {
     calls::ask(&words(), TIDY);
 }

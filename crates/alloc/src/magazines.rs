@@ -1,9 +1,11 @@
-//! Per-thread caches of free objects: a *magazine* for each zone and class, so that `malloc` and `free` of grouped objects mostly touch the
-//! thread's own memory.
+//! Per-thread caches of free objects: a *magazine* for each zone and class, so that `malloc` and
+//! `free` of grouped objects mostly touch the thread's own memory.
 //!
-//! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads, and its automatic ones mix arenas (`facts/allocator.md`, §4). A magazine
-//! begins without room and grows with use, is filled and flushed in halves, and all of a thread's together hold at most [`BYTES_MAX`]: then
-//! they stay as they are, until growing has been refused so often that what is used may have changed, when all begin anew.
+//! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads, and its
+//! automatic ones mix arenas (`facts/allocator.md`, §4). A magazine begins without room and grows
+//! with use, is filled and flushed in halves, and all of a thread's together hold at most
+//! [`BYTES_MAX`]: then they stay as they are, until growing has been refused so often that what is
+//! used may have changed, when all begin anew.
 
 use crate::classes::{CLASSES, Class, size_of_class};
 use crate::slabs;
@@ -15,7 +17,8 @@ use terrace_context::Stack;
 const BYTES_MAX: usize = 512 << 10;
 /// Of it, for magazines that have some room already: the rest is for new ones.
 const GROWING_MAX: usize = BYTES_MAX / 4 * 3;
-/// So often growing is refused before all magazines begin anew, which takes up to some milliseconds where there are hundreds.
+/// So often growing is refused before all magazines begin anew, which takes up to some milliseconds
+/// where there are hundreds.
 const REFUSED_MAX: u32 = 1 << 14;
 /// Room of one magazine: in bytes, and in objects at least and at most.
 const MAGAZINE_BYTES: usize = 16 << 10;
@@ -55,7 +58,8 @@ fn buffer_layout(room: usize) -> Layout {
 impl Cache {
     /// An empty cache for the calling thread; null without memory.
     pub fn create() -> *mut Cache {
-        // SAFETY: a layout of more than no bytes; zeros are a valid cache without rows and without a known stack.
+        // SAFETY: a layout of more than no bytes; zeros are a valid cache without rows and without
+        // a known stack.
         let cache = unsafe { std::alloc::alloc_zeroed(Layout::new::<Cache>()) }.cast::<Cache>();
         // SAFETY: null, or ours alone.
         if let Some(cache) = unsafe { cache.as_mut() } {
@@ -192,7 +196,8 @@ impl Cache {
             return;
         }
         if old > 0 {
-            // SAFETY: both buffers are ours, and the old one is filled up to `len`; it was made with this layout.
+            // SAFETY: both buffers are ours, and the old one is filled up to `len`; it was made
+            // with this layout.
             unsafe {
                 std::ptr::copy_nonoverlapping(magazine.objects, buffer, magazine.len as usize);
                 std::alloc::dealloc(magazine.objects.cast(), buffer_layout(old));

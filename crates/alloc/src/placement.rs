@@ -1,9 +1,12 @@
 //! Objects where the program wants them: `mnalloc(size, placement)` (M2T §III-A).
 //!
-//! Three zones hold them: for what was said to be hot, cold, or neither. An object takes 16-byte granules of a [`page`] and may lie beside others of any size. So an
-//! [`arena`] needs no page of its own: a new one moves in with others, on a page that has room for it to grow. One that has grown has pages to itself.
+//! Three zones hold them: for what was said to be hot, cold, or neither. An object takes 16-byte
+//! granules of a [`page`] and may lie beside others of any size. So an [`arena`] needs no page of
+//! its own: a new one moves in with others, on a page that has room for it to grow. One that has
+//! grown has pages to itself.
 //!
-//! Each page, with its objects, belongs to one of a few *shards*, and so does each arena: behind a lock each. What is known of a page lies outside of it.
+//! Each page, with its objects, belongs to one of a few *shards*, and so does each arena: behind a
+//! lock each. What is known of a page lies outside of it.
 
 mod arena;
 mod page;
@@ -30,9 +33,11 @@ pub(crate) const NAMES: [&str; TEMPERATURES] =
 const CHUNK: usize = 1 << 20;
 /// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
 const RECORDS_STEP: usize = 64 << 10;
-/// Lists of pages with room: by the exponent of the greatest power of two of free granules in a row.
+/// Lists of pages with room: by the exponent of the greatest power of two of free granules in a
+/// row.
 const LISTS: usize = GRANULES.ilog2() as usize + 1;
-/// Pages of an arena's that are looked at before it gets another, and pages that may be too full: each may be a cache miss or two.
+/// Pages of an arena's that are looked at before it gets another, and pages that may be too full:
+/// each may be a cache miss or two.
 const TRIES: usize = 4;
 /// What grows begins where a page has a quarter free in one piece.
 const ROOM_TO_GROW: usize = GRANULES / 4;
@@ -42,7 +47,8 @@ const REFILLED: usize = GRANULES * 3 / 4;
 const PRIVATE_FROM: u64 = 8 << 10;
 /// So many arenas are made in one shard, then in the next.
 const ARENAS_TOGETHER: usize = 64;
-/// Larger objects are `malloc`'s: what is known of their pages takes 24 MiB here, whether they are touched or not, and what one shard got no other one gets.
+/// Larger objects are `malloc`'s: what is known of their pages takes 24 MiB here, whether they are
+/// touched or not, and what one shard got no other one gets.
 const OBJECT_MAX: usize = 1 << 30;
 /// Tries to get more for one object.
 const EXTENDED_MAX: usize = 8;
@@ -66,7 +72,8 @@ unsafe extern "C" {
 pub enum Placement {
     /// Wherever `malloc` puts it.
     Default,
-    /// On the page of this object, or else on another of the same arena; beside null, wherever something new begins.
+    /// On the page of this object, or else on another of the same arena; beside null, wherever
+    /// something new begins.
     NextTo(usize),
     /// With what is often used.
     Hot,
@@ -172,7 +179,8 @@ fn open() -> bool {
     START.store(start, Relaxed);
     RECORDS.store(known.start, Relaxed);
     RECORDS_RESERVED.store(known.reserved, Relaxed);
-    // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
+    // SAFETY: written once, before any pointer into the zones exists; readers compare addresses
+    // only.
     unsafe {
         terrace_placed_start = start;
         terrace_placed_len = TEMPERATURES * len;
@@ -257,8 +265,8 @@ pub(crate) struct Seen {
     pub bytes: usize,
 }
 
-/// Tells of all pages with objects from one on, by number, until `more` says false; then where to go on. It lacks pages of shards that are busy just then: it waits for no
-/// lock.
+/// Tells of all pages with objects from one on, by number, until `more` says false; then where to
+/// go on. It lacks pages of shards that are busy just then: it waits for no lock.
 pub(crate) fn walk(
     from: u32,
     mut each: impl FnMut(Seen),
@@ -391,7 +399,8 @@ impl Shard {
         }
     }
 
-    /// Places an object on one of the fullest pages that have so many granules free in a row, and room.
+    /// Places an object on one of the fullest pages that have so many granules free in a row, and
+    /// room.
     fn move_in(&mut self, wish: Wish, room: usize) -> Option<usize> {
         let needed = wish.granules().max(room);
         // In the first list it may be too little.
@@ -660,7 +669,8 @@ fn arena_id(shard: usize, owner: Owner, generation: u32) -> ArenaId {
     u64::from(generation) << GENERATION_SHIFT | (shard as u64) << SHARD_SHIFT | u64::from(owner)
 }
 
-/// The shard of an arena, locked, with its number and the arena's; `None` if it is none, or no longer.
+/// The shard of an arena, locked, with its number and the arena's; `None` if it is none, or no
+/// longer.
 fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
     // Before there is anything a fork does not take the shards' locks.
     if ZONE_PAGES.load(Acquire) == 0 {
@@ -757,7 +767,8 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
     0
 }
 
-/// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null where `malloc` is to decide.
+/// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null
+/// where `malloc` is to decide.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_malloc(
     size: usize,
@@ -856,7 +867,8 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
     if !open() {
         return 0;
     }
-    // Some that are made one after the other lie together; but not all those that one thread makes, for all, behind one lock.
+    // Some that are made one after the other lie together; but not all those that one thread makes,
+    // for all, behind one lock.
     let shard = shard.unwrap_or_else(|| MADE.fetch_add(1, Relaxed) / ARENAS_TOGETHER % SHARDS);
     let made = SHARD[shard].lock().arenas.create(temperature as u8);
     made.map_or(0, |(owner, generation)| arena_id(shard, owner, generation))
@@ -947,12 +959,14 @@ fn tidy_one(shard: &Lock<Shard>, temperature: usize) {
 
 /// Takes the locks for a fork: before those of [`crate::zone`].
 pub fn lock_for_fork() {
-    // Nobody waits for it with a shard's in hand. And where there is nothing, nothing comes to be now.
+    // Nobody waits for it with a shard's in hand. And where there is nothing, nothing comes to be
+    // now.
     std::mem::forget(OPENING.lock());
     shards_in_use().for_each(|shard| std::mem::forget(shard.lock()));
 }
 
-/// The shards, if there is anything: their locks lie on several pages, which a fork that took them would copy.
+/// The shards, if there is anything: their locks lie on several pages, which a fork that took them
+/// would copy.
 fn shards_in_use() -> impl Iterator<Item = &'static Lock<Shard>> {
     SHARD.iter().filter(|_| ZONE_PAGES.load(Acquire) > 0)
 }

@@ -1,7 +1,8 @@
 //! Allocation sites: which zone each calling context's objects go to, and which frames it has.
 //!
-//! At first a context's zone follows from its number; once samples say how hot its objects are, from that
-//! ([`terrace_policy::grouping`], by what is watched of them, [`crate::watch`]). Looking a zone up reads one word of a table that all threads share.
+//! At first a context's zone follows from its number; once samples say how hot its objects are,
+//! from that ([`terrace_policy::grouping`], by what is watched of them, [`crate::watch`]). Looking
+//! a zone up reads one word of a table that all threads share.
 
 use crate::slabs;
 use crate::zone::ZoneId;
@@ -11,7 +12,8 @@ use terrace_context::{Caller, ContextId, DEPTH_MAX, Stack, unwind};
 use terrace_pager::lock::Lock;
 use terrace_policy::grouping;
 
-/// Places of the table; contexts beyond half of that keep the zone of their number, and are not told apart in reports.
+/// Places of the table; contexts beyond half of that keep the zone of their number, and are not
+/// told apart in reports.
 const PLACES: usize = 1 << 15;
 const SITES_MAX: usize = PLACES / 2;
 /// Places looked at for one context.
@@ -20,7 +22,8 @@ const PROBES: usize = 16;
 /// Number of an allocation site; 0 for those that found no place.
 pub type Site = u16;
 
-/// A word of the table: the context's upper 40 bits, its zone in 8, its site in 16. A used word is never 0, as no site in it is.
+/// A word of the table: the context's upper 40 bits, its zone in 8, its site in 16. A used word is
+/// never 0, as no site in it is.
 static TABLE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 const ZONE_SHIFT: u32 = 16;
 const TAG_MASK: u64 = !((1 << 24) - 1);
@@ -48,8 +51,9 @@ struct Object {
     name: String,
 }
 
-/// All sites in the table, by number less one, and their frames one after the other, innermost first. Objects are looked up when a site is found, by
-/// its own thread, as its code cannot be unloaded then; and what the loader has of them may lie in managed memory.
+/// All sites in the table, by number less one, and their frames one after the other, innermost
+/// first. Objects are looked up when a site is found, by its own thread, as its code cannot be
+/// unloaded then; and what the loader has of them may lie in managed memory.
 struct Sites {
     known: Vec<Known>,
     frames: Vec<Frame>,
@@ -152,8 +156,8 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
 }
 
-/// Sorts sites into zones, by the bytes of grouped objects that each holds and how hot these are. Not if the lock is somebody's: that may be who waits for the mover, or for
-/// what it has locked.
+/// Sorts sites into zones, by the bytes of grouped objects that each holds and how hot these are.
+/// Not if the lock is somebody's: that may be who waits for the mover, or for what it has locked.
 pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     let Some(sites) = SITES.try_lock() else { return };
     let figures: Vec<grouping::Site> = (1..)
@@ -171,7 +175,8 @@ pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     }
 }
 
-/// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in the file, a tab, and the file. False if the lock is somebody's.
+/// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in
+/// the file, a tab, and the file. False if the lock is somebody's.
 pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
     let program = std::fs::read_link("/proc/self/exe")
         .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());

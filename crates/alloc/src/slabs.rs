@@ -1,10 +1,13 @@
-//! Slabs: runs of pages in the zones of groups, each cut into objects of one class. All that is known of them lies outside their pages.
+//! Slabs: runs of pages in the zones of groups, each cut into objects of one class. All that is
+//! known of them lies outside their pages.
 //!
-//! Where sites are watched, each object has a *tag* behind its slab's map: the number of the site that allocated it. Objects below 128 bytes share one with
-//! their neighbours: it is that of the last allocated.
+//! Where sites are watched, each object has a *tag* behind its slab's map: the number of the site
+//! that allocated it. Objects below 128 bytes share one with their neighbours: it is that of the
+//! last allocated.
 //!
-//! A slab that is empty serves the next class of its kind; what has been empty for a while is given back to the system ([`tidy`]). Which slab
-//! an address belongs to tells the *page map*, one word for each page of the zones.
+//! A slab that is empty serves the next class of its kind; what has been empty for a while is given
+//! back to the system ([`tidy`]). Which slab an address belongs to tells the *page map*, one word
+//! for each page of the zones.
 
 use crate::classes::{
     CLASSES, Class, KINDS, SIZES, kind_of, size_of_class, slab_bytes, slab_objects,
@@ -27,7 +30,8 @@ unsafe extern "C" {
     static mut terrace_grouped_len: usize;
 }
 
-/// A run of pages cut into objects. Behind it lies its map: a bit for each object, set while that is free; and then its tags, if there are any.
+/// A run of pages cut into objects. Behind it lies its map: a bit for each object, set while that
+/// is free; and then its tags, if there are any.
 struct Slab {
     start: usize,
     class: Class,
@@ -192,8 +196,8 @@ static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
 const CLASS_SHIFT: u32 = 48;
 const ZONE_SHIFT: u32 = 56;
 
-/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space for them: where that is limited (ulimit -v), it is
-/// left to the program.
+/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space
+/// for them: where that is limited (ulimit -v), it is left to the program.
 pub fn open(count: usize, tagged: bool) -> bool {
     if zone::is_limited() {
         return false;
@@ -207,7 +211,8 @@ pub fn open(count: usize, tagged: bool) -> bool {
     MAP_RESERVED.store(map.reserved, Relaxed);
     MAP.store(map.start, Release);
     TAGGED.store(tagged, Relaxed);
-    // SAFETY: written once, before any pointer into the zones exists; readers compare addresses only.
+    // SAFETY: written once, before any pointer into the zones exists; readers compare addresses
+    // only.
     unsafe {
         terrace_grouped_start = start;
         terrace_grouped_len = len;
@@ -229,7 +234,8 @@ fn zones_in_use() -> impl Iterator<Item = (usize, usize, &'static Lock<Slabs>)> 
         .map(|(index, (used, slabs))| (index, used, slabs))
 }
 
-/// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover asks: a fork that holds the locks waits for it.
+/// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover
+/// asks: a fork that holds the locks waits for it.
 pub fn map_bytes() -> u64 {
     zones_in_use()
         .map(|(_, used, _)| used.div_ceil(PAGE / size_of::<u64>() * PAGE) as u64)
@@ -237,7 +243,8 @@ pub fn map_bytes() -> u64 {
         * PAGE as u64
 }
 
-/// What the zones have handed out, what of it is in slabs, and in objects (those in magazines included), bytes.
+/// What the zones have handed out, what of it is in slabs, and in objects (those in magazines
+/// included), bytes.
 pub fn usage() -> [usize; 3] {
     let mut sums = [0; 3];
     for (index, _, slabs) in zones_in_use() {
@@ -280,7 +287,8 @@ impl Place {
 /// The slab in which an address lies; `None` if it was never in one, or that is gone.
 ///
 /// # Safety
-/// `address` is in the range of the zones that were opened, and what its zone handed out reaches beyond it.
+/// `address` is in the range of the zones that were opened, and what its zone handed out reaches
+/// beyond it.
 #[inline]
 pub unsafe fn place_of(address: usize) -> Option<Place> {
     // SAFETY: the caller's promise.
@@ -327,7 +335,8 @@ fn map_word(address: usize) -> *const AtomicU64 {
         as *const AtomicU64
 }
 
-/// Takes up to `wanted.len()` free objects; says how many there were. Fewer than one: there is no memory, or no address space left in the zone.
+/// Takes up to `wanted.len()` free objects; says how many there were. Fewer than one: there is no
+/// memory, or no address space left in the zone.
 pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
     let slabs = &SLABS[zone as usize - 1];
     let (mut taken, mut extended) = (0, false);
@@ -340,7 +349,8 @@ pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
         }
         if !inside.add_slab(zone, class) {
             drop(inside);
-            // Once: after that it is no memory for a slab's description that is missing, or others were faster.
+            // Once: after that it is no memory for a slab's description that is missing, or others
+            // were faster.
             if extended || !extend(zone) {
                 break;
             }
@@ -380,11 +390,13 @@ pub unsafe fn set_tag(object: *mut u8, site: u16) {
 /// A zone's lock is somebody's.
 pub struct Busy;
 
-/// The tag of the object at an address; 0 where there is none. Takes no lock for which it would have to wait.
+/// The tag of the object at an address; 0 where there is none. Takes no lock for which it would
+/// have to wait.
 pub fn tag_at(address: usize) -> Result<u16, Busy> {
     let Some(place) = find(address) else { return Ok(0) };
     let _inside = SLABS[place.zone() as usize - 1].try_lock().ok_or(Busy)?;
-    // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs in it are alive.
+    // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs
+    // in it are alive.
     let slab = unsafe { slab_at(address) };
     Ok(slab.filter(|_| are_tagged()).map_or(0, |slab| slab.tag(address).load(Relaxed)))
 }
@@ -393,7 +405,8 @@ pub fn tag_at(address: usize) -> Result<u16, Busy> {
 pub struct Seen {
     /// The first byte.
     pub address: usize,
-    /// Bytes of live objects, and how many these are: of small ones what is live on an average in their slab.
+    /// Bytes of live objects, and how many these are: of small ones what is live on an average in
+    /// their slab.
     pub bytes: f32,
     /// See there.
     pub objects: f32,
@@ -401,7 +414,8 @@ pub struct Seen {
     pub tag: u16,
 }
 
-/// Tells of all objects that have a tag, zone by zone from an address on, until `more` says false; then where to go on. Zones that are busy just then lack a slab or two.
+/// Tells of all objects that have a tag, zone by zone from an address on, until `more` says false;
+/// then where to go on. Zones that are busy just then lack a slab or two.
 pub fn walk(
     from: usize,
     mut each: impl FnMut(Seen),
@@ -578,7 +592,8 @@ impl Slabs {
     }
 }
 
-/// Gets the zone more memory, and its part of the page map. Waits for room if the pager has none, so no lock may be held.
+/// Gets the zone more memory, and its part of the page map. Waits for room if the pager has none,
+/// so no lock may be held.
 fn extend(zone: ZoneId) -> bool {
     let chunk = zone::extend(zone, CHUNK, PAGE) as usize;
     if chunk == 0 {
@@ -603,7 +618,8 @@ fn extend(zone: ZoneId) -> bool {
         return false;
     }
     ZONE_USED[index].store(to, Release);
-    // Too short a rest, or what another thread got at the same time, is address space and no memory.
+    // Too short a rest, or what another thread got at the same time, is address space and no
+    // memory.
     if inside.end != chunk {
         inside.top = chunk;
     }
@@ -624,7 +640,8 @@ pub fn tidy() {
                 continue;
             }
             for start in &going {
-                // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
+                // Nobody else knows of it. Where the kernel refuses, it is no worse than not having
+                // tried.
                 let _ = zone::discard(*start, slab_bytes(kind));
             }
             slabs.lock().empty[kind].clean.extend(going);
@@ -632,7 +649,8 @@ pub fn tidy() {
     }
 }
 
-/// Zones whose locks the fork under way took. The sites' lock, which a fork takes before these and opens after them, guards it.
+/// Zones whose locks the fork under way took. The sites' lock, which a fork takes before these and
+/// opens after them, guards it.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the locks of all zones for a fork.

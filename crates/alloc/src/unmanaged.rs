@@ -21,8 +21,9 @@ const RANGES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
 const RESERVED: usize = 256 << 20;
 /// The range becomes usable in steps of this size.
 const STEP: usize = 1 << 20;
-/// So much more is made usable ahead of need: where the kernel gives no more (RLIMIT_DATA, overcommitment), our threads go on with this. They
-/// cannot do without: memory that Rust does not get ends the program. Enough for the metadata of 5 GiB, which such a program will not touch.
+/// So much more is made usable ahead of need: where the kernel gives no more (RLIMIT_DATA,
+/// overcommitment), our threads go on with this. They cannot do without: memory that Rust does not
+/// get ends the program. Enough for the metadata of 5 GiB, which such a program will not touch.
 const AHEAD: usize = 16 << 20;
 /// Before each block: its size and its distance from the start of what dlmalloc gave.
 const HEADER: usize = 16;
@@ -91,7 +92,8 @@ fn reserve() -> bool {
             FIRST.store(reserved, Relaxed);
             LEN.store(len, Relaxed);
             START.store(start, Relaxed);
-            // SAFETY: written once, before any pointer into the range exists; readers compare addresses only.
+            // SAFETY: written once, before any pointer into the range exists; readers compare
+            // addresses only.
             unsafe {
                 terrace_unmanaged_len = len;
                 terrace_unmanaged_start = start;
@@ -104,7 +106,8 @@ fn reserve() -> bool {
 
 struct Heap(dlmalloc::Dlmalloc<Space>);
 
-// SAFETY: dlmalloc's raw pointers point into the heap that it owns; the lock lets one thread in at a time.
+// SAFETY: dlmalloc's raw pointers point into the heap that it owns; the lock lets one thread in at
+// a time.
 unsafe impl Send for Heap {}
 
 static HEAP: Lock<Heap> = Lock::new(Heap(dlmalloc::Dlmalloc::new_with_allocator(Space)));
@@ -125,7 +128,8 @@ pub fn lock_for_fork() {
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].
 pub unsafe fn unlock_after_fork() {
-    // SAFETY: the caller holds the lock. In the parent a waiter may sleep on it: opened with a wake-up.
+    // SAFETY: the caller holds the lock. In the parent a waiter may sleep on it: opened with a
+    // wake-up.
     drop(unsafe { HEAP.held() });
 }
 
@@ -134,7 +138,8 @@ pub unsafe fn unlock_after_fork() {
 extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> *mut u8 {
     let gap = align.max(HEADER);
     let Some(total) = size.checked_add(gap) else { return std::ptr::null_mut() };
-    // A signal handler on this thread may need this very lock, or a thread of ours that waits for it.
+    // A signal handler on this thread may need this very lock, or a thread of ours that waits for
+    // it.
     let _signals = sys::SignalsBlocked::new();
     let mut heap = HEAP.lock();
     // SAFETY: total is not zero, and `gap` is a power of two as `align` is.
@@ -144,7 +149,8 @@ extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> 
     if block.is_null() {
         return block;
     }
-    // SAFETY: the block has `gap` bytes before the payload, at least HEADER, and the payload is aligned to `gap`.
+    // SAFETY: the block has `gap` bytes before the payload, at least HEADER, and the payload is
+    // aligned to `gap`.
     unsafe {
         let payload = block.add(gap);
         payload.cast::<[usize; 2]>().sub(1).write([size, gap]);
@@ -155,7 +161,8 @@ extern "C" fn terrace_unmanaged_malloc(size: usize, align: usize, zero: i32) -> 
 #[unsafe(no_mangle)]
 extern "C" fn terrace_unmanaged_free(payload: *mut u8) {
     let _signals = sys::SignalsBlocked::new();
-    // SAFETY: the pointer came from `terrace_unmanaged_malloc` (its address says so), which wrote the header.
+    // SAFETY: the pointer came from `terrace_unmanaged_malloc` (its address says so), which wrote
+    // the header.
     unsafe {
         let [size, gap] = payload.cast::<[usize; 2]>().sub(1).read();
         HEAP.lock().0.free(payload.sub(gap), size + gap, gap);

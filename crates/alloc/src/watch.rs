@@ -1,4 +1,5 @@
-//! How much each allocation site holds, where that is, and how hot: from the samples, and from looks at all objects, a slice at a time.
+//! How much each allocation site holds, where that is, and how hot: from the samples, and from
+//! looks at all objects, a slice at a time.
 
 use crate::large::{self, Large};
 use crate::placement::{self, TEMPERATURES};
@@ -17,7 +18,8 @@ use terrace_pager::{Pager, sys};
 struct Watched {
     /// Samples that met its objects.
     samples: f64,
-    /// Of grouped objects alone, as only these are sorted into zones: samples, decayed, and bytes of live ones at the last look.
+    /// Of grouped objects alone, as only these are sorted into zones: samples, decayed, and bytes
+    /// of live ones at the last look.
     hotness: f32,
     bytes: f64,
     /// Sums over all looks: live objects, and their bytes by tier.
@@ -135,14 +137,16 @@ fn at<T: Clone + Default>(all: &mut Vec<T>, index: usize) -> &mut T {
     &mut all[index]
 }
 
-/// What is watched of all sites, by number, and of placed objects. The mover's, and at the end the program's.
+/// What is watched of all sites, by number, and of placed objects. The mover's, and at the end the
+/// program's.
 struct Watch {
     sites: Vec<Watched>,
     placed: [Watched; TEMPERATURES],
     /// Samples that met none of their objects.
     elsewhere: f64,
     decayed_ns: u64,
-    /// The look under way, looks done, when the last one was; since when time is counted for them, and the CPU time that they took.
+    /// The look under way, looks done, when the last one was; since when time is counted for them,
+    /// and the CPU time that they took.
     look: Look,
     looks: u64,
     look_ended_ns: u64,
@@ -176,7 +180,8 @@ static FORK_WAITS: AtomicBool = AtomicBool::new(false);
 
 /// Hotness halves in so long.
 const HALF_LIFE_S: f64 = 10.0;
-/// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much time at the beginning.
+/// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much
+/// time at the beginning.
 const LOOK_EVERY_NS: u64 = 500_000_000;
 const LOOK_SHARE: u64 = 200;
 const FIRST_NS: u64 = 100_000_000;
@@ -187,7 +192,8 @@ const AT_THE_END_NS: u64 = 100_000_000;
 /// Pages of one object that are looked at, at most.
 const PAGES_OF_AN_OBJECT: usize = 64;
 
-/// A sample met this address. Like [`look`] it is the mover's, and waits for nothing that a fork holds.
+/// A sample met this address. Like [`look`] it is the mover's, and waits for nothing that a fork
+/// holds.
 pub fn sampled(address: usize, weight: f32) {
     if !slabs::are_tagged() {
         return;
@@ -241,8 +247,8 @@ impl Watch {
             .for_each(|(watched, found)| watched.looked_at(found));
     }
 
-    /// The whole list as text: a line of what concerns all, then one for each site, and each zone of placed objects, with objects or samples.
-    /// `None` while somebody has the sites.
+    /// The whole list as text: a line of what concerns all, then one for each site, and each zone
+    /// of placed objects, with objects or samples. `None` while somebody has the sites.
     fn text(&self, pager: &Pager) -> Option<String> {
         let names: Vec<&str> = pager.tier_names().collect();
         let mut text =
@@ -284,7 +290,8 @@ impl Watch {
     }
 }
 
-/// Called a few times a second by the mover where sites are watched: decays, and goes on with the look at all objects; when that is done, regroups, and tells of it.
+/// Called a few times a second by the mover where sites are watched: decays, and goes on with the
+/// look at all objects; when that is done, regroups, and tells of it.
 pub fn look(now_ns: u64) {
     let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
     let Some(mut watch) = WATCH.try_lock() else { return };
@@ -316,7 +323,8 @@ pub fn look(now_ns: u64) {
     watch.spent_ns += sys::thread_cpu_ns() - begun_ns;
 }
 
-/// Tells of all at the end. By then the program may have freed everything: so not how it is now, unless nobody has looked before.
+/// Tells of all at the end. By then the program may have freed everything: so not how it is now,
+/// unless nobody has looked before.
 pub fn tell(pager: &Pager) {
     if !slabs::are_tagged() {
         return;
@@ -359,7 +367,8 @@ pub fn forget_samples() {
     *WATCH.lock() = Watch::NEW;
 }
 
-/// Takes the lock of what is watched, for any kind of fork: no thread of the program's has it but at the program's end.
+/// Takes the lock of what is watched, for any kind of fork: no thread of the program's has it but
+/// at the program's end.
 pub fn lock_watch_for_fork() {
     FORK_WAITS.store(true, Relaxed);
     std::mem::forget(WATCH.lock());

@@ -1,8 +1,11 @@
-//! Zones: large address ranges that hold the objects of one group of calling contexts (Jenga §4: "allocation regions").
+//! Zones: large address ranges that hold the objects of one group of calling contexts (Jenga §4:
+//! "allocation regions").
 //!
-//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side, those of groups and those of placed objects, so that an address tells
-//! whether it is in one of them. A zone hands out extents front to back and never takes address space back: who got them keeps what is freed and reuses it.
-//! Its memory becomes accessible in one growing prefix, which stays one mapping.
+//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side,
+//! those of groups and those of placed objects, so that an address tells whether it is in one of
+//! them. A zone hands out extents front to back and never takes address space back: who got them
+//! keeps what is freed and reuses it. Its memory becomes accessible in one growing prefix, which
+//! stays one mapping.
 
 use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
@@ -61,7 +64,8 @@ static ZONE: [Zone; ZONES] = [const {
         used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }),
     }
 }; ZONES];
-/// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all would copy.
+/// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all
+/// would copy.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 /// What that was when the fork under way took the locks; zone 0's guards it.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
@@ -97,7 +101,8 @@ fn attributes(zone: ZoneId) -> Attributes {
     }
 }
 
-/// Tells the pager of memory that a zone hands out. What is placed cold has its first tier below DRAM, if that is possible.
+/// Tells the pager of memory that a zone hands out. What is placed cold has its first tier below
+/// DRAM, if that is possible.
 fn manage(pager: &Pager, zone: ZoneId, start: usize, len: usize) {
     let attributes = attributes(zone);
     if attributes.expected == Some(Expectation::Cold) {
@@ -132,7 +137,8 @@ pub fn open() -> bool {
             zone.start.store(start.next_multiple_of(REGION), Relaxed);
             zone.reserved
                 .store((start + reserved).saturating_sub(start.next_multiple_of(REGION)), Relaxed);
-            // SAFETY: written once, before any pointer into the zone exists; readers compare addresses only.
+            // SAFETY: written once, before any pointer into the zone exists; readers compare
+            // addresses only.
             unsafe {
                 terrace_heap_start = start.next_multiple_of(REGION);
                 terrace_heap_len = len - REGION;
@@ -153,8 +159,8 @@ pub fn groups() -> usize {
     GROUPS.load(Acquire)
 }
 
-/// Gives zones 1 to `count` address space side by side, once and for all; returns where that begins and how long each is. `None` if there is
-/// none to be had.
+/// Gives zones 1 to `count` address space side by side, once and for all; returns where that begins
+/// and how long each is. `None` if there is none to be had.
 pub fn open_groups(count: usize) -> Option<(usize, usize)> {
     debug_assert!(count <= GROUPS_MAX && groups() == 0, "once");
     let opened = open_side_by_side(&ZONE[1..=count])?;

@@ -1,8 +1,9 @@
 //! For programs that know their data: `include/terrace.h` for Rust.
 //!
-//! Under `terrace run`, memory that was not used for a while is kept compressed, by pages. So what is used together should share pages: [`Placement`]s say that. And what is
-//! about to be used can be brought back without a page fault: [`touch`], [`prefetch`], [`advise`]. Where Terrace is not there, memory is the C library's, and
-//! the rest does nothing.
+//! Under `terrace run`, memory that was not used for a while is kept compressed, by pages. So what
+//! is used together should share pages: [`Placement`]s say that. And what is about to be used can
+//! be brought back without a page fault: [`touch`], [`prefetch`], [`advise`]. Where Terrace is not
+//! there, memory is the C library's, and the rest does nothing.
 
 mod placement;
 
@@ -56,7 +57,8 @@ impl Function {
     /// Calls a function that takes a range of any addresses.
     fn call(&self, pointer: *const u8, len: usize) {
         if let Some(address) = self.address() {
-            // SAFETY: the library's functions that are called so have this signature, and take any address.
+            // SAFETY: the library's functions that are called so have this signature, and take any
+            // address.
             let function: extern "C" fn(*const u8, usize) = unsafe { std::mem::transmute(address) };
             function(pointer, len);
         }
@@ -99,7 +101,8 @@ pub fn advise(pointer: *const u8, len: usize, advice: Advice) {
     }
 }
 
-/// Brings back what is out of the memory that `value` itself lies in (not of what it points to), before it returns.
+/// Brings back what is out of the memory that `value` itself lies in (not of what it points to),
+/// before it returns.
 pub fn touch<T: ?Sized>(value: &T) {
     touch_at((&raw const *value).cast(), size_of_val(value));
 }

@@ -11,7 +11,8 @@ static CREATE: Function = Function::new(c"terrace_arena_create");
 static DESTROY: Function = Function::new(c"terrace_arena_destroy");
 static QUERY: Function = Function::new(c"terrace_arena_query");
 
-/// Whether whatever `malloc` gives is aligned so far: small objects of jemalloc's are at multiples of 8.
+/// Whether whatever `malloc` gives is aligned so far: small objects of jemalloc's are at multiples
+/// of 8.
 fn is_aligned(align: usize, size: usize) -> bool {
     align <= 16 && align <= size
 }
@@ -22,8 +23,9 @@ pub enum Placement {
     /// Wherever `malloc` puts it.
     #[default]
     Default,
-    /// On the page of the object at this address, if that was placed and there is room, else on another page of the same arena, if it is in one. Beside null:
-    /// where something new begins, with room for more.
+    /// On the page of the object at this address, if that was placed and there is room, else on
+    /// another page of the same arena, if it is in one. Beside null: where something new
+    /// begins, with room for more.
     NextTo(*const u8),
     /// With what is often used.
     Hot,
@@ -49,14 +51,16 @@ impl Placement {
     }
 }
 
-/// Memory for a layout, which [`free`] gives back; null if there is none. Without Terrace it is the C library's.
+/// Memory for a layout, which [`free`] gives back; null if there is none. Without Terrace it is the
+/// C library's.
 pub fn mnalloc(layout: Layout, placement: Placement) -> *mut u8 {
     let (kind, what) = placement.words();
     let aligned = !is_aligned(layout.align(), layout.size());
     let function = if aligned { &MNALLOC_ALIGNED } else { &MNALLOC };
     let memory: *mut c_void = match function.address().filter(|_| kind > 0) {
         Some(address) if aligned => {
-            // SAFETY: the library's function of this name has this signature, and takes any numbers.
+            // SAFETY: the library's function of this name has this signature, and takes any
+            // numbers.
             let mnalloc: extern "C" fn(usize, usize, usize, usize) -> *mut c_void =
                 unsafe { std::mem::transmute(address) };
             mnalloc(layout.align(), layout.size(), kind, what)
@@ -106,20 +110,24 @@ pub struct ArenaFigures {
     pub pages: usize,
 }
 
-/// What is to lie together: memory for all that borrows it, freed as a whole when it is dropped. It takes 48 bytes in Terrace, and no page of its own.
+/// What is to lie together: memory for all that borrows it, freed as a whole when it is dropped. It
+/// takes 48 bytes in Terrace, and no page of its own.
 ///
-/// `&Arena` is an allocator for collections (feature `allocator-api2`). Without Terrace it allocates as `malloc` does, and what was not freed when it is dropped is leaked.
+/// `&Arena` is an allocator for collections (feature `allocator-api2`). Without Terrace it
+/// allocates as `malloc` does, and what was not freed when it is dropped is leaked.
 #[derive(Debug)]
 pub struct Arena {
     id: ArenaId,
 }
 
 impl Arena {
-    /// A new one, with what is [hot](Placement::Hot), [cold](Placement::Cold), as some object is, or neither.
+    /// A new one, with what is [hot](Placement::Hot), [cold](Placement::Cold), as some object is,
+    /// or neither.
     pub fn new(placement: Placement) -> Arena {
         let (kind, what) = placement.words();
         let id = CREATE.address().map_or(0, |address| {
-            // SAFETY: the library's function of this name has this signature, and takes any numbers.
+            // SAFETY: the library's function of this name has this signature, and takes any
+            // numbers.
             let create: extern "C" fn(usize, usize) -> ArenaId =
                 unsafe { std::mem::transmute(address) };
             create(kind, what)
@@ -175,7 +183,8 @@ impl At {
     /// Anywhere.
     ///
     /// # Safety
-    /// An arena takes what is in it along when it ends, also what was placed next to something in it: that must not be used then.
+    /// An arena takes what is in it along when it ends, also what was placed next to something in
+    /// it: that must not be used then.
     pub const unsafe fn new(placement: Placement) -> At {
         At(placement)
     }
@@ -205,7 +214,8 @@ mod collections {
         }
     }
 
-    // SAFETY: memory stays until it is freed or the arena is dropped, which outlives the borrow; any borrow can free what another allocated.
+    // SAFETY: memory stays until it is freed or the arena is dropped, which outlives the borrow;
+    // any borrow can free what another allocated.
     unsafe impl Allocator for &Arena {
         fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
             allocate(layout, self.placement())
@@ -217,7 +227,8 @@ mod collections {
         }
     }
 
-    // SAFETY: memory stays until it is freed, or `At::new`'s promise holds; any can free what another allocated.
+    // SAFETY: memory stays until it is freed, or `At::new`'s promise holds; any can free what
+    // another allocated.
     unsafe impl Allocator for At {
         fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
             allocate(layout, self.0)
@@ -234,7 +245,8 @@ thread_local! {
     static WITHIN: Cell<Placement> = const { Cell::new(Placement::Default) };
 }
 
-/// A global allocator: the C library's (Terrace's under `terrace run`), which places what is allocated [`within`] a function.
+/// A global allocator: the C library's (Terrace's under `terrace run`), which places what is
+/// allocated [`within`] a function.
 ///
 /// ```
 /// #[global_allocator]
@@ -245,7 +257,8 @@ thread_local! {
 /// ```
 pub struct Global;
 
-// SAFETY: memory is the C library's, at least as large and as aligned as asked for, and stays until it is freed.
+// SAFETY: memory is the C library's, at least as large and as aligned as asked for, and stays until
+// it is freed.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         mnalloc(layout, WITHIN.try_with(Cell::get).unwrap_or_default())

@@ -1,4 +1,5 @@
-//! The command line: what may be said and how it is explained. Values are checked here, before anything else happens.
+//! The command line: what may be said and how it is explained. Values are checked here, before
+//! anything else happens.
 
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
 use crate::sampling::{Choice, Cost};
@@ -168,18 +169,20 @@ Examples:
 /// `terrace run`.
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G: powers of 1024), a share of what the program has touched
-    /// at most (60%), or `unlimited` [default: unlimited]
+    /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G:
+    /// powers of 1024), a share of what the program has touched at most (60%), or `unlimited`
+    /// [default: unlimited]
     #[arg(long, value_name = "SIZE|PCT")]
     pub dram: Option<Dram>,
 
-    /// Take the share of --dram of the most data that an earlier run had, as its JSON report tells, and hold to it from the start; without it, of what this
-    /// run has had so far, once it has stopped growing
+    /// Take the share of --dram of the most data that an earlier run had, as its JSON report
+    /// tells, and hold to it from the start; without it, of what this run has had so far, once
+    /// it has stopped growing
     #[arg(long, value_name = "REPORT.json")]
     pub of: Option<PathBuf>,
 
-    /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the medium
-    /// is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
+    /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the
+    /// medium is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
     #[arg(long, value_name = "LIST", value_parser = tiers)]
     pub tiers: Option<String>,
 
@@ -188,45 +191,51 @@ pub struct RunArguments {
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub observe: Option<bool>,
 
-    /// Refuse to run (exit status 125) where the program's memory cannot be managed, instead of running it unmanaged
+    /// Refuse to run (exit status 125) where the program's memory cannot be managed, instead of
+    /// running it unmanaged
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub strict: Option<bool>,
 
-    /// How pages leave the page table: move (UFFDIO_MOVE, Linux 6.8), or wp (write-protect and discard, Linux 5.7; not beside O_DIRECT,
-    /// io_uring, VFIO or RDMA: where one is seen, nothing more is evicted) [default: move]
+    /// How pages leave the page table: move (UFFDIO_MOVE, Linux 6.8), or wp (write-protect and
+    /// discard, Linux 5.7; not beside O_DIRECT, io_uring, VFIO or RDMA: where one is seen,
+    /// nothing more is evicted) [default: move]
     #[arg(long, value_name = "move|wp")]
     pub evict: Option<Eviction>,
 
-    /// Who chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are any), faults (by faults alone), or the published jenga, memtis, memtis-qc
-    /// [default: terrace]
+    /// Who chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are any),
+    /// faults (by faults alone), or the published jenga, memtis, memtis-qc [default: terrace]
     #[arg(long, value_name = "NAME")]
     pub policy: Option<Policy>,
 
-    /// What tells where the program waits for memory: pebs or ibs (processors that sample accesses), clock (perf events by the clock), timer
-    /// (signals of the program's own, where perf events are forbidden), none
-    /// (faults only), or auto: the best of the first three that this machine has, for policies that need it (jenga, memtis, memtis-qc) and for far memory
-    /// [default: auto]
+    /// What tells where the program waits for memory: pebs or ibs (processors that sample
+    /// accesses), clock (perf events by the clock), timer (signals of the program's own, where
+    /// perf events are forbidden), none (faults only), or auto: the best of the first three
+    /// that this machine has, for policies that need it (jenga, memtis, memtis-qc) and for far
+    /// memory [default: auto]
     #[arg(long, value_name = "NAME")]
     pub sampler: Option<Choice>,
 
-    /// What sampling may cost in all, interrupts included, as a share of one CPU (0.01% to 100%); after a change of what is hot three times as much for some seconds
-    /// [default: 1%]
+    /// What sampling may cost in all, interrupts included, as a share of one CPU (0.01% to 100%);
+    /// after a change of what is hot three times as much for some seconds [default: 1%]
     #[arg(long, value_name = "PCT")]
     pub sampler_cost: Option<Cost>,
 
-    /// Which regions get huge pages: off (none), or hot (those that samples call hot for some seconds, while all of their pages are in DRAM; they are split
-    /// before a page leaves) [default: off]
+    /// Which regions get huge pages: off (none), or hot (those that samples call hot for some
+    /// seconds, while all of their pages are in DRAM; they are split before a page leaves)
+    /// [default: off]
     #[arg(long, value_name = "off|hot")]
     pub huge_pages: Option<HugePages>,
 
-    /// While pages come back by faults, let idle CPUs wake within so many µs, all of the machine's (0: they poll instead of sleeping): whoever faults waits for a handler on one.
+    /// While pages come back by faults, let idle CPUs wake within so many µs, all of the machine's
+    /// (0: they poll instead of sleeping): whoever faults waits for a handler on one.
     /// Takes root, and costs power [default: off]
     #[arg(long, value_name = "off|US")]
     pub wake_latency: Option<WakeLatency>,
 
-    /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5 KiB by who allocates them, then by size), or system (the
-    /// program's own allocator; then only mappings of 256 KiB and more are managed) [default: size]
+    /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5
+    /// KiB by who allocates them, then by size), or system (the program's own allocator; then
+    /// only mappings of 256 KiB and more are managed) [default: size]
     #[arg(long, value_name = "context|size|system")]
     pub allocator: Option<Allocator>,
 
@@ -234,12 +243,14 @@ pub struct RunArguments {
     #[arg(long, value_name = "N")]
     pub zones: Option<Zones>,
 
-    /// What --allocator context calls one and the same context: 1 to 16 equal return addresses, or height (the innermost one and the height of the stack:
-    /// cheaper, and less exact) [default: 4]
+    /// What --allocator context calls one and the same context: 1 to 16 equal return addresses, or
+    /// height (the innermost one and the height of the stack: cheaper, and less exact)
+    /// [default: 4]
     #[arg(long, value_name = "N|height")]
     pub context_depth: Option<ContextDepth>,
 
-    /// Decompress and compare every page when it is stored, while the original is still there (for distrusted memory and new codecs)
+    /// Decompress and compare every page when it is stored, while the original is still there (for
+    /// distrusted memory and new codecs)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub verify: Option<bool>,
@@ -249,16 +260,19 @@ pub struct RunArguments {
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub no_children: Option<bool>,
 
-    /// Write the report as JSON to this file as well; - is standard output, after what the program wrote there
+    /// Write the report as JSON to this file as well; - is standard output, after what the program
+    /// wrote there
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
 
-    /// Write each move to this file as it is made, one line of JSON each: when, what, from where to where, and why
+    /// Write each move to this file as it is made, one line of JSON each: when, what, from where
+    /// to where, and why
     #[arg(long, value_name = "FILE.jsonl")]
     pub moves: Option<PathBuf>,
 
-    /// Stay until all managed processes have ended, also those that the program leaves behind (daemons), and pass signals on to them; without it `terrace run` ends
-    /// with the program, and leaves a process that divides the budget and writes the report when they have ended
+    /// Stay until all managed processes have ended, also those that the program leaves behind
+    /// (daemons), and pass signals on to them; without it `terrace run` ends with the program,
+    /// and leaves a process that divides the budget and writes the report when they have ended
     #[arg(long)]
     pub wait: bool,
 
@@ -293,16 +307,19 @@ pub struct RecordArguments {
     /// The file to write; one that exists is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Write the sampled accesses themselves, one by one by page, instead of counting them by region and time
+    /// Write the sampled accesses themselves, one by one by page, instead of counting them by
+    /// region and time
     #[arg(long, conflicts_with = "window")]
     pub accesses: bool,
     /// Samples a second of each running thread, from 1 to 20000
     #[arg(long, value_name = "HZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub rate: u32,
-    /// Milliseconds that are counted together, at least 10; longer ones where the file would grow beyond --limit
+    /// Milliseconds that are counted together, at least 10; longer ones where the file would grow
+    /// beyond --limit
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     pub window: u64,
-    /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which costs some 3 bytes for each sample
+    /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which
+    /// costs some 3 bytes for each sample
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = recording_size)]
     pub limit: u64,
     /// The program and its arguments
@@ -349,9 +366,11 @@ pub enum ReportKind {
     Heatmap(HeatmapArguments),
     /// How much memory it waits for, in each stretch of time and in all
     Wss(Shown),
-    /// Give what `terrace record --accesses`, or a program built with the recorder, wrote another format
+    /// Give what `terrace record --accesses`, or a program built with the recorder, wrote another
+    /// format
     Export(ExportArguments),
-    /// Who allocates what is hot and what is cold: from a report of `terrace run --allocator context --sampler auto --report FILE.json`
+    /// Who allocates what is hot and what is cold: from a report of `terrace run --allocator
+    /// context --sampler auto --report FILE.json`
     Sites(SitesArguments),
 }
 
@@ -419,7 +438,8 @@ pub struct HeatmapArguments {
 /// `terrace sim`.
 #[derive(Args, Debug)]
 pub struct SimArguments {
-    /// What is accessed: a generator or a program of objects, as NAME or NAME:key=value,… (--list), or the file of a recording
+    /// What is accessed: a generator or a program of objects, as NAME or NAME:key=value,…
+    /// (--list), or the file of a recording
     #[arg(value_name = "WORKLOAD", required_unless_present = "list")]
     pub workloads: Vec<String>,
 
@@ -427,7 +447,8 @@ pub struct SimArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
 
-    /// A policy's parameter; with several values it is run with each of them (memtis.cooling=120K,2M)
+    /// A policy's parameter; with several values it is run with each of them
+    /// (memtis.cooling=120K,2M)
     #[arg(long, value_name = "POLICY.NAME=VALUES")]
     pub set: Vec<String>,
 
@@ -443,7 +464,8 @@ pub struct SimArguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
     pub seeds: Vec<Seeds>,
 
-    /// How objects lie in memory, where there are objects: time, size, context, near, consolidated, oracle
+    /// How objects lie in memory, where there are objects: time, size, context, near,
+    /// consolidated, oracle
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "time,size,context")]
     pub layouts: Vec<String>,
 
@@ -455,17 +477,19 @@ pub struct SimArguments {
     #[arg(long, value_name = "N", default_value = "120M", value_parser = some)]
     pub accesses: u64,
 
-    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least half of the pages is touched at all (`mixed:90%`: so much), and
-    /// 4K elsewhere
+    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least
+    /// half of the pages is touched at all (`mixed:90%`: so much), and 4K elsewhere
     #[arg(long, value_name = "SIZE|mixed", default_value = "4K")]
     pub page: Page,
 
-    /// How much memory all units together play, with policies' intervals scaled alike; `real`: they are what they are (a generator's 2M, or 4K and 2M with
-    /// huge=). Compressed ones always are pages
+    /// How much memory all units together play, with policies' intervals scaled alike; `real`:
+    /// they are what they are (a generator's 2M, or 4K and 2M with huge=). Compressed ones
+    /// always are pages
     #[arg(long, value_name = "SIZE|real", default_value = "20G")]
     pub plays: Plays,
 
-    /// Accesses of a program that each one stands for [default: 100, or with --plays real what the recording says]
+    /// Accesses of a program that each one stands for [default: 100, or with --plays real what the
+    /// recording says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stands_for: Option<u32>,
 
@@ -481,7 +505,8 @@ pub struct SimArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub in_flight: Option<u32>,
 
-    /// A cache before memory, for programs of objects and recordings of all accesses to them; or `none`
+    /// A cache before memory, for programs of objects and recordings of all accesses to them; or
+    /// `none`
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = cache)]
     pub cache: Cache,
 
@@ -586,7 +611,8 @@ pub struct LoadArguments {
 /// `terrace load …`.
 #[derive(Subcommand, Debug)]
 pub enum LoadKind {
-    /// Fill a memcached or redis server with values that can be told apart, then read and write them
+    /// Fill a memcached or redis server with values that can be told apart, then read and write
+    /// them
     #[command(after_long_help = LOAD_HELP)]
     Kv(KvArguments),
     /// Touch memory of this command's own in a known pattern, to see what a policy makes of it
@@ -645,7 +671,8 @@ pub struct MemoryArguments {
     #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = some_seconds)]
     pub interval: f64,
 
-    /// At the end check all that was not read too, and that no write was lost (of a graph: all but its ranks)
+    /// At the end check all that was not read too, and that no write was lost (of a graph: all but
+    /// its ranks)
     #[arg(long)]
     pub check_all: bool,
 
@@ -681,7 +708,8 @@ pub struct KvArguments {
     #[arg(long, value_enum, default_value = "memcached")]
     pub protocol: Protocol,
 
-    /// Fill the server, load it, or both. A server that is only loaded must have been filled with the same items, value bytes and seed
+    /// Fill the server, load it, or both. A server that is only loaded must have been filled with
+    /// the same items, value bytes and seed
     #[arg(long, value_enum, default_value = "both")]
     pub phase: Phase,
 
@@ -697,7 +725,8 @@ pub struct KvArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// With the seed, the order of accesses: a run after another one should have another, not to repeat its accesses
+    /// With the seed, the order of accesses: a run after another one should have another, not to
+    /// repeat its accesses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub order: u64,
 
@@ -705,7 +734,8 @@ pub struct KvArguments {
     #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
     pub theta: f64,
 
-    /// Popular items are those that were written first, so they are neighbours in the server's memory; else they are scattered
+    /// Popular items are those that were written first, so they are neighbours in the server's
+    /// memory; else they are scattered
     #[arg(long)]
     pub clustered: bool,
 
@@ -806,7 +836,8 @@ fn value_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Accepts a list of tiers that `terrace_tiers` understands and whose directories and nodes are fit for use, and keeps it as it was written.
+/// Accepts a list of tiers that `terrace_tiers` understands and whose directories and nodes are fit
+/// for use, and keeps it as it was written.
 pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     for tier in parse_tiers(text)? {
         match &tier.kind {

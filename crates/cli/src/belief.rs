@@ -1,15 +1,18 @@
 //! What is believed of a statistics page: no more than /proc says of its process.
 //!
-//! A page is a file that its process may write, so a process can tell anything in it. What it had in memory is bounded by its resident
-//! memory and what the kernel swapped out; times by how long it lives. How much data that is cannot be known by /proc, but each page
-//! that is evicted takes a word of its memory. Counts (of faults, of moved pages) are believed: nothing is decided by them.
+//! A page is a file that its process may write, so a process can tell anything in it. What it had
+//! in memory is bounded by its resident memory and what the kernel swapped out; times by how long
+//! it lives. How much data that is cannot be known by /proc, but each page that is evicted takes a
+//! word of its memory. Counts (of faults, of moved pages) are believed: nothing is decided by them.
 
 use crate::doctor;
 use crate::figures::Figures;
 
-/// A page that is out takes a word of 8 bytes, so no process has more data for each byte of its memory.
+/// A page that is out takes a word of 8 bytes, so no process has more data for each byte of its
+/// memory.
 const DATA_MOST: u64 = 512;
-/// No budget is divided by more data than that for each byte of memory: what compresses better needs no share of its size.
+/// No budget is divided by more data than that for each byte of memory: what compresses better
+/// needs no share of its size.
 const DEMAND_MOST: u64 = 16;
 /// What /proc says is a little old, and counted for each CPU apart.
 const SLACK_BYTES: u64 = 4 << 20;

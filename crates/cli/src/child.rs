@@ -1,9 +1,10 @@
-//! Starts the program and stays its parent: passes signals on, follows it when the terminal stops it, waits for its end.
+//! Starts the program and stays its parent: passes signals on, follows it when the terminal stops
+//! it, waits for its end.
 //!
-//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the kernel
-//! (the terminal's ^C) went to the whole foreground group and so reached the program already; those
-//! of a process are passed on, unless they were sent to the group too, or to each process of the
-//! service ([`Witness`]).
+//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the
+//! kernel (the terminal's ^C) went to the whole foreground group and so reached the program
+//! already; those of a process are passed on, unless they were sent to the group too, or to each
+//! process of the service ([`Witness`]).
 //!
 //! The program starts with the signal mask and dispositions that we were started with.
 
@@ -19,8 +20,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Signals passed on; the real-time ones are added to them. Not here: those that report a fault of the receiver itself,
-/// those that cannot be caught, SIGCHLD, and SIGTTIN/SIGTTOU, which are about who uses the terminal.
+/// Signals passed on; the real-time ones are added to them. Not here: those that report a fault of
+/// the receiver itself, those that cannot be caught, SIGCHLD, and SIGTTIN/SIGTTOU, which are about
+/// who uses the terminal.
 const FORWARDED: [i32; 15] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -60,7 +62,8 @@ impl End {
         }
     }
 
-    /// Ends us in the same way: gives the exit status, or dies of the signal (where it cannot kill us, gives the status too).
+    /// Ends us in the same way: gives the exit status, or dies of the signal (where it cannot kill
+    /// us, gives the status too).
     pub fn pass_on(self) -> u8 {
         if let End::Killed(signal) = self {
             die_of(signal);
@@ -80,10 +83,11 @@ pub struct Ended {
     pub elapsed: Duration,
 }
 
-/// Runs `command` to its end. The error is the failure to start it; nothing is running then. `meanwhile` is called now and then: it
-/// returns in what time it wants to be called again.
+/// Runs `command` to its end. The error is the failure to start it; nothing is running then.
+/// `meanwhile` is called now and then: it returns in what time it wants to be called again.
 ///
-/// Leaves the signals blocked, so that the report is written whole. Call it once, from a process with one thread.
+/// Leaves the signals blocked, so that the report is written whole. Call it once, from a process
+/// with one thread.
 pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> io::Result<Ended> {
     let signals = forwarded_and_child();
     let mask_before = block(&signals);
@@ -94,8 +98,8 @@ pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> i
         // Otherwise the kernel would drop the program's exit status.
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
     }
-    // SAFETY: between fork and exec the closure makes a few system calls that are async-signal-safe, allocates nothing and
-    // takes no lock; what it reads was copied into it.
+    // SAFETY: between fork and exec the closure makes a few system calls that are
+    // async-signal-safe, allocates nothing and takes no lock; what it reads was copied into it.
     unsafe {
         command.pre_exec(move || {
             if child_ignored {
@@ -158,15 +162,17 @@ fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
     Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
 }
 
-/// Orphans among the program's descendants become children of this process, which reaps them: the processes in which the
-/// library moves pages are such. Elsewhere they would stay as zombies where process 1 of a container reaps nothing.
+/// Orphans among the program's descendants become children of this process, which reaps them: the
+/// processes in which the library moves pages are such. Elsewhere they would stay as zombies where
+/// process 1 of a container reaps nothing.
 fn adopt_orphans() {
     // SAFETY: no memory is involved. Where it is refused, orphans go where they always went.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// Waits a moment for the processes in which the library moved pages: they hold the program's memory until they have seen its
-/// end, and their CPU time counts once they are reaped. Those of processes that live on are not waited for longer.
+/// Waits a moment for the processes in which the library moved pages: they hold the program's
+/// memory until they have seen its end, and their CPU time counts once they are reaped. Those of
+/// processes that live on are not waited for longer.
 fn await_companions() {
     const AT_MOST: Duration = Duration::from_millis(100);
     let since = Instant::now();
@@ -188,8 +194,8 @@ fn await_companions() {
     }
 }
 
-/// The program's input and output are the program's: who reads its output must see the end of it when the program closes it, not when
-/// we do. What we have to say goes to standard error.
+/// The program's input and output are the program's: who reads its output must see the end of it
+/// when the program closes it, not when we do. What we have to say goes to standard error.
 fn let_go_of_pipes() {
     use std::os::fd::AsRawFd;
     let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else {
@@ -201,14 +207,16 @@ fn let_go_of_pipes() {
     }
 }
 
-/// Waits for a signal: its number, code and sender. `None` if the time is up, or this process was stopped and continued.
+/// Waits for a signal: its number, code and sender. `None` if the time is up, or this process was
+/// stopped and continued.
 fn next(signals: &libc::sigset_t, wait: Duration) -> Option<(i32, i32, libc::pid_t)> {
     let wait = libc::timespec {
         tv_sec: wait.as_secs() as libc::time_t,
         tv_nsec: wait.subsec_nanos().into(),
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-    // SAFETY: set and time are initialised and `info` is writable; it is read only if the call succeeded and so filled it.
+    // SAFETY: set and time are initialised and `info` is writable; it is read only if the call
+    // succeeded and so filled it.
     unsafe {
         let signal = libc::sigtimedwait(signals, info.as_mut_ptr(), &wait);
         if signal < 0 {
@@ -228,8 +236,8 @@ fn supervise(
     let mut called = Instant::now();
     let mut again = Duration::ZERO;
     loop {
-        // The first look comes before the first wait only for the sake of one loop: SIGCHLD is blocked since before the
-        // start, so none can be missed.
+        // The first look comes before the first wait only for the sake of one loop: SIGCHLD is
+        // blocked since before the start, so none can be missed.
         match reap(child) {
             Some(News::Ended(end)) => return end,
             Some(News::Stopped) => {
@@ -248,19 +256,21 @@ fn supervise(
         if signal == libc::SIGCHLD {
             continue;
         }
-        // A positive code is the kernel's. What the program sent to its own process group, it has got.
+        // A positive code is the kernel's. What the program sent to its own process group, it has
+        // got.
         let came_to_it = code > 0 || sender == child;
         if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it))
             && !came_to_it
         {
-            // SAFETY: no memory is involved. The child has not been waited for, so the number is still its own.
+            // SAFETY: no memory is involved. The child has not been waited for, so the number is
+            // still its own.
             unsafe { libc::kill(child, signal) };
         }
     }
 }
 
-/// After [`run`], while other processes of the program's go on: passes signals on to them until `look` says that there are none.
-/// It says how long to wait for the next look.
+/// After [`run`], while other processes of the program's go on: passes signals on to them until
+/// `look` says that there are none. It says how long to wait for the next look.
 pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<Duration>) {
     let signals = forwarded_and_child();
     let own = std::process::id() as libc::pid_t;
@@ -280,7 +290,8 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
                     || is_of_kernel;
             for other in others.managed() {
                 let other = other as libc::pid_t;
-                // SAFETY: these calls have no pointers. The number was that of a process of the run a moment ago.
+                // SAFETY: these calls have no pointers. The number was that of a process of the run
+                // a moment ago.
                 unsafe {
                     if !went_to_group || libc::getpgid(other) != libc::getpgrp() {
                         libc::kill(other, signal);
@@ -295,17 +306,20 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
 pub enum Moment {
     /// The program runs.
     Running,
-    /// It was stopped by the terminal, and this process is about to be: what it answers counts for nothing.
+    /// It was stopped by the terminal, and this process is about to be: what it answers counts for
+    /// nothing.
     Stopping,
 }
 
 enum News {
     Ended(End),
-    /// By the terminal's stop signals, not by SIGSTOP: whoever sends that to one process means that one.
+    /// By the terminal's stop signals, not by SIGSTOP: whoever sends that to one process means that
+    /// one.
     Stopped,
 }
 
-/// Takes all changes of state that are due. Other children than the program are orphans (see [`adopt_orphans`]).
+/// Takes all changes of state that are due. Other children than the program are orphans (see
+/// [`adopt_orphans`]).
 fn reap(child: libc::pid_t) -> Option<News> {
     let mut news = None;
     loop {
@@ -334,7 +348,8 @@ fn reap(child: libc::pid_t) -> Option<News> {
     }
 }
 
-/// Stops this process too, so that the shell that waits for it takes the terminal back. Returns when continued.
+/// Stops this process too, so that the shell that waits for it takes the terminal back. Returns
+/// when continued.
 fn stop_with_it() {
     // Without a terminal nobody would continue us.
     if std::fs::File::open("/dev/tty").is_err() {
@@ -349,12 +364,13 @@ fn stop_with_it() {
     }
 }
 
-/// Dies of `signal` as the program did, without a core file of our own. Returns only if the signal does not kill us
-/// (process 1 of a container).
+/// Dies of `signal` as the program did, without a core file of our own. Returns only if the signal
+/// does not kill us (process 1 of a container).
 fn die_of(signal: i32) {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let only_it = set_of(&[signal]);
-    // SAFETY: all pointers are to initialised values of this frame or null where that means "not asked for".
+    // SAFETY: all pointers are to initialised values of this frame or null where that means "not
+    // asked for".
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &no_core);
         // A core_pattern that is a pipe does not ask for the limit.

@@ -1,4 +1,5 @@
-//! Finds the program that a command names, as `execvp` would, so that it can be looked at before it is started.
+//! Finds the program that a command names, as `execvp` would, so that it can be looked at before it
+//! is started.
 
 use crate::{OUR_FAULT, say};
 use std::ffi::OsStr;
@@ -42,8 +43,8 @@ impl fmt::Display for NoProgram {
     }
 }
 
-/// The file that `name` means: itself if it has a slash, else the first executable file of that name in `path` (the
-/// value of PATH). An empty entry of PATH is the current directory.
+/// The file that `name` means: itself if it has a slash, else the first executable file of that
+/// name in `path` (the value of PATH). An empty entry of PATH is the current directory.
 pub fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NoProgram> {
     let shown = || name.to_string_lossy().into_owned();
     if name.as_bytes().contains(&b'/') {
@@ -82,8 +83,8 @@ pub fn of_command(name: &OsStr) -> Result<PathBuf, u8> {
     })
 }
 
-/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be executed. What keeps
-/// us from making a process at all is our own failure.
+/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be
+/// executed. What keeps us from making a process at all is our own failure.
 pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
     let (status, advice) = match error.raw_os_error() {
         Some(libc::ENOENT) => {
@@ -108,7 +109,8 @@ fn executable(file: &Path) -> Option<bool> {
         Ok(about) if !about.is_file() => Some(false),
         Ok(_) => {
             let name = std::ffi::CString::new(file.as_os_str().to_owned().into_vec()).ok()?;
-            // SAFETY: `name` is a NUL-terminated string that lives through the call, which writes nothing.
+            // SAFETY: `name` is a NUL-terminated string that lives through the call, which writes
+            // nothing.
             Some(unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0)
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Some(false),

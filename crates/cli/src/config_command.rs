@@ -1,4 +1,5 @@
-//! `terrace config check` and `terrace config show`: what a settings file says, for people and (`--json`) for programs.
+//! `terrace config check` and `terrace config show`: what a settings file says, for people and
+//! (`--json`) for programs.
 
 use crate::args::{ConfigAction, ConfigArguments};
 use crate::config_file::{self, Unusable};

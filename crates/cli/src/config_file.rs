@@ -1,5 +1,6 @@
-//! The settings file (TOML): the same settings as the command line, each under `[run]`. Every mistake is found in one
-//! pass and told with its line; an unknown key is a mistake, because a misspelt one would silently do nothing.
+//! The settings file (TOML): the same settings as the command line, each under `[run]`. Every
+//! mistake is found in one pass and told with its line; an unknown key is a mistake, because a
+//! misspelt one would silently do nothing.
 
 use crate::args;
 use crate::sampling::{Choice, Cost};
@@ -337,8 +338,8 @@ impl Reader<'_> {
     }
 }
 
-/// The known key that differs from `key` by the fewest slips (a letter too many, too few, other, or swapped), if they are
-/// no more than one in three letters.
+/// The known key that differs from `key` by the fewest slips (a letter too many, too few, other, or
+/// swapped), if they are no more than one in three letters.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let key = key.to_lowercase();
     known

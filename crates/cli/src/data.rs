@@ -1,4 +1,5 @@
-//! Where processes have their data, by their mappings: what a sampled address must be in to be an access that placement is about.
+//! Where processes have their data, by their mappings: what a sampled address must be in to be an
+//! access that placement is about.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 pub const REGION_BYTES: u64 = terrace_pager::table::REGION as u64;
 /// Processes whose mappings are kept.
 const PROCESSES_MAX: usize = 64;
-/// An unknown address is no reason to read the mappings again before this time, nor before so many times what it took (there may be tens of thousands).
+/// An unknown address is no reason to read the mappings again before this time, nor before so many
+/// times what it took (there may be tens of thousands).
 const READ_EVERY: Duration = Duration::from_millis(20);
 const READ_SHARE: u32 = 100;
 
@@ -26,7 +28,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Whether an address is in private anonymous memory that can be written, and not the first thread's stack.
+    /// Whether an address is in private anonymous memory that can be written, and not the first
+    /// thread's stack.
     pub fn contains(&mut self, process: u32, address: u64) -> bool {
         if self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&process) {
             self.processes.clear();

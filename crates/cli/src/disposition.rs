@@ -1,5 +1,6 @@
-//! What the caller did with signals that are ignored here. Rust's runtime ignores SIGPIPE before `main` and sets it to default in
-//! every child, and `terrace run` ignores SIGXFSZ; the program should find both as the caller left them, as it would without us.
+//! What the caller did with signals that are ignored here. Rust's runtime ignores SIGPIPE before
+//! `main` and sets it to default in every child, and `terrace run` ignores SIGXFSZ; the program
+//! should find both as the caller left them, as it would without us.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,7 +13,8 @@ pub fn sigpipe_was_ignored() -> bool {
 
 static SIZE_LIMIT_IGNORED: AtomicBool = AtomicBool::new(true);
 
-/// From now on a file that would become longer than RLIMIT_FSIZE allows is an error, and no signal that ends this process.
+/// From now on a file that would become longer than RLIMIT_FSIZE allows is an error, and no signal
+/// that ends this process.
 pub fn ignore_size_limit() {
     SIZE_LIMIT_IGNORED.store(is_ignored(libc::SIGXFSZ), Relaxed);
     // SAFETY: runs no code of ours.
@@ -39,7 +41,8 @@ pub fn is_ignored(signal: i32) -> bool {
 }
 
 #[used]
-// SAFETY: the loader calls each pointer in .init_array once, before `main`, with the C calling convention; `remember`
-// has it, ignores the arguments, and uses nothing that the runtime must have set up.
+// SAFETY: the loader calls each pointer in .init_array once, before `main`, with the C calling
+// convention; `remember` has it, ignores the arguments, and uses nothing that the runtime must have
+// set up.
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;

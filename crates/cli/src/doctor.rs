@@ -1,5 +1,6 @@
-//! `terrace doctor`: probes what Terrace needs of this machine and says of each thing what was found, what follows, and
-//! what would fix it. Probes try the thing itself where they can: version numbers lie about distribution kernels.
+//! `terrace doctor`: probes what Terrace needs of this machine and says of each thing what was
+//! found, what follows, and what would fix it. Probes try the thing itself where they can: version
+//! numbers lie about distribution kernels.
 //!
 //! It changes nothing, and a probe that cannot be made is a row that says so, never an error.
 
@@ -88,7 +89,8 @@ impl Row {
     }
 }
 
-/// Runs all probes and prints them; the result is the exit status: 0 where Terrace can evict, 1 where it cannot.
+/// Runs all probes and prints them; the result is the exit status: 0 where Terrace can evict, 1
+/// where it cannot.
 pub fn run(arguments: &DoctorArguments) -> Result<u8> {
     let rows: Vec<Row> = [
         kernel::rows(),

@@ -1,4 +1,5 @@
-//! The settings in force: the command line before the file before the defaults, and where each came from.
+//! The settings in force: the command line before the file before the defaults, and where each came
+//! from.
 
 use crate::args::RunArguments;
 use crate::config_file::{self, FileSettings};
@@ -21,8 +22,9 @@ pub enum Origin {
     CommandLine,
 }
 
-/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`, `policy`, `sampler`,
-/// `sampler_cost`, `huge_pages`, `wake_latency`, `allocator`, `zones`, `context_depth`, `verify`, `children`, `report`, `moves`, in this order.
+/// All settings of one run. The origins are those of `dram`, `tiers`, `observe`, `strict`, `evict`,
+/// `policy`, `sampler`, `sampler_cost`, `huge_pages`, `wake_latency`, `allocator`, `zones`,
+/// `context_depth`, `verify`, `children`, `report`, `moves`, in this order.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// What the library is told.

@@ -1,5 +1,5 @@
-//! Processes that have ended: their figures are taken out of the run's directory and kept here, so that a run of many processes does
-//! not fill the file system that the directory is on.
+//! Processes that have ended: their figures are taken out of the run's directory and kept here, so
+//! that a run of many processes does not fill the file system that the directory is on.
 
 use crate::figures::{self, Figures, PageFile, Pages};
 use crate::process::{self, cpu_time};
@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terrace_pager::sys;
 
-/// Time between looks, at first and while processes come; while none do it doubles up to the second; and the greatest share of it that a
-/// look may take of a CPU.
+/// Time between looks, at first and while processes come; while none do it doubles up to the
+/// second; and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_SHARE: u32 = 32;
-/// After so long nothing more is written into the page of a process that has ended, by the process in which its pages were moved.
+/// After so long nothing more is written into the page of a process that has ended, by the process
+/// in which its pages were moved.
 const SILENT_NS: u64 = 2_000_000_000;
 /// Of those that had too little to be managed, so many are kept.
 const IDLE_KEPT: usize = 1_000;
@@ -99,7 +100,8 @@ impl Ended {
         self.known.len() > before
     }
 
-    /// When the last image of each process was started: a process that executed another program has several.
+    /// When the last image of each process was started: a process that executed another program has
+    /// several.
     fn newest(&self, files: &[PageFile]) -> HashMap<(u32, u64), u64> {
         let mut newest: HashMap<(u32, u64), u64> = HashMap::new();
         for file in files {

@@ -1,7 +1,8 @@
 //! What each process left in the run directory: statistics pages, read into plain numbers.
 //!
-//! The files are written by the program's own processes, so nothing in them is believed unseen: a file of another name is not a page, and one
-//! of another size or magic, or with something in it that no Terrace writes, is a damaged one, of which nothing is shown but that.
+//! The files are written by the program's own processes, so nothing in them is believed unseen: a
+//! file of another name is not a page, and one of another size or magic, or with something in it
+//! that no Terrace writes, is a damaged one, of which nothing is shown but that.
 
 use serde::Serialize;
 use std::collections::HashMap;
@@ -137,13 +138,15 @@ impl Figures {
         self.tiers.iter().fold(0, |sum, tier| sum.saturating_add(tier.faults))
     }
 
-    /// Bytes of DRAM saved on average, net of overhead; negative where Terrace cost more than it saved.
+    /// Bytes of DRAM saved on average, net of overhead; negative where Terrace cost more than it
+    /// saved.
     pub fn saved_bytes(&self) -> i64 {
         (i128::from(self.mean_logical_bytes) - i128::from(self.mean_physical_bytes))
             .clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
-    /// The share of the time, as far as it was measured, in which memory was not above the budget by more than 2 %.
+    /// The share of the time, as far as it was measured, in which memory was not above the budget
+    /// by more than 2 %.
     pub fn kept_fraction(&self) -> f64 {
         if self.mean_window_ms == 0 {
             1.0
@@ -173,8 +176,8 @@ impl Figures {
         self.measured_until_ns.map(|until| until.saturating_sub(self.started_ns) as f64 / 1e9)
     }
 
-    /// The process has just ended. If its Terrace measured and fell silent long before, it was gone:
-    /// killed, or with the program that was there before another one was executed.
+    /// The process has just ended. If its Terrace measured and fell silent long before, it was
+    /// gone: killed, or with the program that was there before another one was executed.
     pub fn notice_silence(&mut self, ended_ns: u64) {
         const SILENT_NS: u64 = 5_000_000_000;
         let measured = matches!(
@@ -239,8 +242,9 @@ pub fn read_one(file: &PageFile) -> Option<Figures> {
     read_page(&file.path, file.pid, figures_of).ok()
 }
 
-/// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A chain of execs leaves
-/// several: the image started last counts, unless it has seen nothing at all and one before it has.
+/// The page that speaks for process `pid`, as an index into `all` (which [`read_all`] sorted). A
+/// chain of execs leaves several: the image started last counts, unless it has seen nothing at all
+/// and one before it has.
 pub fn of_process(all: &[Figures], pid: u32) -> Option<usize> {
     let mut of_pid = (0..all.len()).rev().filter(|i| all[*i].pid == pid);
     of_pid.clone().find(|i| !all[*i].has_seen_nothing()).or_else(|| of_pid.next())
@@ -267,7 +271,8 @@ pub struct Image {
     pub peak_overhead_bytes: u64,
     /// See [`Figures::stall_ns`].
     pub stall_ns: u64,
-    /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages that the program asked for or that came ahead of a stream.
+    /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages
+    /// that the program asked for or that came ahead of a stream.
     pub served_faults: u64,
 }
 
@@ -325,8 +330,9 @@ pub fn tier_names(file: &PageFile) -> Option<Vec<String>> {
     read_page(&file.path, file.pid, names).ok()
 }
 
-/// Tells a process what it may have, made from what `peak_logical_bytes` it had. A write of so few bytes is seen whole or, at worst, for one
-/// tick of the process's mover in parts, which is a wrong budget for some milliseconds.
+/// Tells a process what it may have, made from what `peak_logical_bytes` it had. A write of so few
+/// bytes is seen whole or, at worst, for one tick of the process's mover in parts, which is a wrong
+/// budget for some milliseconds.
 pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<()> {
     const OFFSET: usize = std::mem::offset_of!(StatsPage, share_bytes);
     const { assert!(std::mem::offset_of!(StatsPage, share_for_bytes) == OFFSET + 8) };
@@ -370,7 +376,8 @@ impl SampleFile {
         Some(SampleFile { file, name: page.name.clone(), sent, interrupts })
     }
 
-    /// How much sampling the process thinks worth while (1 is the usual); `None` if it does not say, or not any more.
+    /// How much sampling the process thinks worth while (1 is the usual); `None` if it does not
+    /// say, or not any more.
     pub fn wanted(&self) -> Option<f64> {
         const PAGE: usize = std::mem::offset_of!(StatsFile, page);
         let updated_ns =
@@ -381,15 +388,16 @@ impl SampleFile {
         Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
     }
 
-    /// Has the process's threads interrupted each time that they have run for so long; 0: not any more.
-    /// That has to be said again within [`SampleFile::SILENT_NS`].
+    /// Has the process's threads interrupted each time that they have run for so long; 0: not any
+    /// more. That has to be said again within [`SampleFile::SILENT_NS`].
     pub fn set_period(&self, period_ns: u64) -> io::Result<()> {
         let until_ns = terrace_pager::sys::now_ns() + Self::SILENT_NS;
         self.file.write_all_at(&until_ns.to_ne_bytes(), Self::UNTIL)?;
         self.file.write_all_at(&period_ns.to_ne_bytes(), Self::PERIOD)
     }
 
-    /// Takes out where threads were interrupted: thread, instruction, flags, registers. Returns how many were lost.
+    /// Takes out where threads were interrupted: thread, instruction, flags, registers. Returns how
+    /// many were lost.
     pub fn interrupts(&mut self, each: impl FnMut(&[u64; INTERRUPT_WORDS])) -> u64 {
         self.interrupts.take(&self.file, each)
     }
@@ -463,7 +471,8 @@ impl MoveFile {
         Some(MoveFile { file: open_whole(page, false)?, ring })
     }
 
-    /// Takes out what moved since. Returns how many moves were lost, such as no Terrace lists among them.
+    /// Takes out what moved since. Returns how many moves were lost, such as no Terrace lists among
+    /// them.
     pub fn take(&mut self, mut each: impl FnMut(Moved)) -> u64 {
         let mut nonsense = 0;
         let lost = self.ring.take(&self.file, |words| match Moved::from_words(words) {
@@ -480,7 +489,8 @@ fn number(file: &File, offset: u64) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes))
 }
 
-/// Opens a page and what is behind it. What is shorter is not one of ours, or not one yet: writing would make it longer.
+/// Opens a page and what is behind it. What is shorter is not one of ours, or not one yet: writing
+/// would make it longer.
 fn open_whole(page: &PageFile, write: bool) -> Option<File> {
     let file = open_page(&page.path, write).ok()?;
     (file.metadata().ok()?.len() == size_of::<StatsFile>() as u64).then_some(file)
@@ -554,8 +564,9 @@ fn read_page<T>(file: &Path, pid: u32, take: impl FnOnce(&StatsPage) -> T) -> Re
         .map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks of 8")))
         .collect();
     const { assert!(BYTES.is_multiple_of(8) && align_of::<StatsPage>() == 8) };
-    // SAFETY: `words` holds exactly size_of::<StatsPage>() bytes at alignment 8 and outlives the reference; the struct is
-    // repr(C) and made of atomic integers only, for which every bit pattern is valid.
+    // SAFETY: `words` holds exactly size_of::<StatsPage>() bytes at alignment 8 and outlives the
+    // reference; the struct is repr(C) and made of atomic integers only, for which every bit
+    // pattern is valid.
     let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
     if page.magic.load(Relaxed) != MAGIC {
         return Err("it is unfinished, or another version's".into());
@@ -678,7 +689,8 @@ pub mod samples {
     /// The file of an idle process's page.
     pub fn page_of(pid: u32, started_ns: u64, start_ticks: u64, pid_namespace: u64) -> Vec<u8> {
         let words = vec![0u64; size_of::<StatsFile>() / 8];
-        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector is not used meanwhile.
+        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector
+        // is not used meanwhile.
         let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
         page.magic.store(MAGIC, Relaxed);
         page.pid.store(pid, Relaxed);
@@ -754,7 +766,8 @@ mod tests {
 
     fn page(pid: u32, started: u64) -> Vec<u64> {
         let words = vec![0u64; size_of::<StatsFile>() / 8];
-        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector is not used meanwhile.
+        // SAFETY: as in read_page: large enough, the right alignment, and atomics only; the vector
+        // is not used meanwhile.
         let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
         page.magic.store(MAGIC, Relaxed);
         page.pid.store(pid, Relaxed);
@@ -878,7 +891,8 @@ mod tests {
                 .map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap()))
                 .collect();
             assert_eq!(words.len() * 8, size_of::<StatsFile>());
-            // SAFETY: the right size and alignment, and atomics only; the vector outlives the reference.
+            // SAFETY: the right size and alignment, and atomics only; the vector outlives the
+            // reference.
             let file = unsafe { &*words.as_ptr().cast::<StatsFile>() };
             let mut all = Vec::new();
             file.samples.take(&mut taken, |address, weight| all.push((address as u64, weight)));

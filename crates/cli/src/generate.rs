@@ -1,4 +1,5 @@
-//! `terrace generate`, for `make install`: manual pages and completions, from what the command line itself knows.
+//! `terrace generate`, for `make install`: manual pages and completions, from what the command line
+//! itself knows.
 
 use crate::args::{Arguments, GenerateArguments};
 use anyhow::{Context, Result};

@@ -1,7 +1,9 @@
-//! Which processes of a run go on after the program has ended: daemons, and what a shell left in the background.
+//! Which processes of a run go on after the program has ended: daemons, and what a shell left in
+//! the background.
 //!
-//! One goes on if its statistics page is mapped in it. A process that was just forked or executed another program may have
-//! no page yet: whether it will have one is told by its environment and its executable file.
+//! One goes on if its statistics page is mapped in it. A process that was just forked or executed
+//! another program may have no page yet: whether it will have one is told by its environment and
+//! its executable file.
 
 use crate::figures::{self, Image, PageFile};
 use crate::process::{self, cpu_time};
@@ -42,7 +44,8 @@ struct Seen {
 }
 
 impl GoingOn {
-    /// Of those that put their pages into `run_dir`, which the environment `variable` names, and that `library` is preloaded for.
+    /// Of those that put their pages into `run_dir`, which the environment `variable` names, and
+    /// that `library` is preloaded for.
     pub fn new(run_dir: &Path, variable: &str, library: &Path) -> GoingOn {
         let mut named = OsString::from(variable);
         named.push("=");
@@ -79,7 +82,8 @@ impl GoingOn {
         self.see().managed
     }
 
-    /// Looks whether any goes on, if it is time to. Returns when to look again; `None` if none does.
+    /// Looks whether any goes on, if it is time to. Returns when to look again; `None` if none
+    /// does.
     pub fn look(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if now < self.again {
@@ -88,7 +92,8 @@ impl GoingOn {
         let begun = cpu_time();
         let seen = self.see();
         if seen.managed.is_empty() {
-            // Looked at twice: a child may have been forked by one that ended, and have no page yet.
+            // Looked at twice: a child may have been forked by one that ended, and have no page
+            // yet.
             let patience = if seen.coming { COMES_WITHIN } else { LOOK_EVERY };
             if now - *self.none_since.get_or_insert(now) >= patience {
                 return None;

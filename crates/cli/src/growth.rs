@@ -1,18 +1,22 @@
 //! When a share of memory (`--dram 60%`) is held to.
 //!
-//! It is a share of the most data that there will be at a time, which nobody knows while a program grows. A share of what there
-//! is until then would squeeze whatever grows, for memory that it will soon have anyway. So while memory grows, and the machine
-//! and its memory groups have room, the share waits. Once growth has ended, the most that was seen is what it is a share of, and
-//! memory is brought down to it evenly over some seconds. No I/O, no clock: the same looks give the same limits.
+//! It is a share of the most data that there will be at a time, which nobody knows while a program
+//! grows. A share of what there is until then would squeeze whatever grows, for memory that it will
+//! soon have anyway. So while memory grows, and the machine and its memory groups have room, the
+//! share waits. Once growth has ended, the most that was seen is what it is a share of, and
+//! memory is brought down to it evenly over some seconds. No I/O, no clock: the same looks give the
+//! same limits.
 
 use std::collections::VecDeque;
 
-/// Memory grows while the data touched for the first time in so many seconds is more than this fraction of what there is.
+/// Memory grows while the data touched for the first time in so many seconds is more than this
+/// fraction of what there is.
 const WINDOW_S: f64 = 2.0;
 const GROWS: f64 = 0.02;
 /// How long it takes to come down to the share.
 const COME_DOWN_S: f64 = 5.0;
-/// Of a machine or a memory group so much stays free, as a fraction and in bytes: the larger of the two.
+/// Of a machine or a memory group so much stays free, as a fraction and in bytes: the larger of the
+/// two.
 const FREE_SHARE: f64 = 0.1;
 const FREE_BYTES: u64 = 512 << 20;
 
@@ -26,7 +30,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// What may still be taken, if so much more is taken before the next look; 0 if that is too much.
+    /// What may still be taken, if so much more is taken before the next look; 0 if that is too
+    /// much.
     pub fn after(&self, growth: u64) -> u64 {
         let free = FREE_BYTES.max((self.total as f64 * FREE_SHARE) as u64);
         self.available.saturating_sub(growth).saturating_sub(free)
@@ -82,7 +87,8 @@ impl Growth {
         self.state != State::Held
     }
 
-    /// The limit from this look on, which is at least the share. `room` is only asked for while memory grows or comes down.
+    /// The limit from this look on, which is at least the share. `room` is only asked for while
+    /// memory grows or comes down.
     pub fn limit(&mut self, look: Look, room: impl Fn(u64) -> u64) -> u64 {
         if self.is_changing() {
             self.waited_s += self.last_s.map_or(0.0, |last_s| look.now_s - last_s);
@@ -133,7 +139,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks ten times a second at data of so many MiB, all of it in DRAM until the limit is lower; gives the limits in MiB.
+    /// Looks ten times a second at data of so many MiB, all of it in DRAM until the limit is lower;
+    /// gives the limits in MiB.
     fn run(data: impl Fn(f64) -> u64, seconds: u32, room: u64) -> Vec<u64> {
         let mut growth = Growth::new();
         let mut most = 0;

@@ -1,9 +1,11 @@
-//! The keeper of a run: what is left of `terrace run` where the program has ended and managed processes go on (daemons).
+//! The keeper of a run: what is left of `terrace run` where the program has ended and managed
+//! processes go on (daemons).
 //!
-//! It is forked from `terrace run`, which then ends as the program did. It divides the budget on, and writes the report
-//! when the last of them has ended. It is a session of its own and holds nothing that somebody may wait for: no terminal,
-//! no pipe, no descriptor that `terrace run` inherited. It passes no signals on, and those that can be ignored do not end it:
-//! whoever stops a whole service sends them to it too, and the processes that it is there for may take their time.
+//! It is forked from `terrace run`, which then ends as the program did. It divides the budget on,
+//! and writes the report when the last of them has ended. It is a session of its own and holds
+//! nothing that somebody may wait for: no terminal, no pipe, no descriptor that `terrace run`
+//! inherited. It passes no signals on, and those that can be ignored do not end it: whoever stops a
+//! whole service sends them to it too, and the processes that it is there for may take their time.
 
 use crate::witness;
 use std::fs::File;
@@ -32,8 +34,9 @@ impl Front {
     }
 }
 
-/// Forks, from a process with one thread. `first` is called in the keeper before anything else. With `leave_directory` it does not
-/// keep the current directory in use. Returns in the front when the keeper has let go of everything.
+/// Forks, from a process with one thread. `first` is called in the keeper before anything else.
+/// With `leave_directory` it does not keep the current directory in use. Returns in the front when
+/// the keeper has let go of everything.
 pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<Side> {
     let (mut ours, mut its) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so the child may do whatever its parent may.
@@ -62,8 +65,9 @@ pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<S
     Ok(Side::Front)
 }
 
-/// Whether standard error can be written to long after the program's end: a file, or the system's journal. A terminal is
-/// somebody else's by then, and whoever reads a pipe or a socket waits for its end.
+/// Whether standard error can be written to long after the program's end: a file, or the system's
+/// journal. A terminal is somebody else's by then, and whoever reads a pipe or a socket waits for
+/// its end.
 pub fn stderr_stays() -> bool {
     let mut about = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `about` is writable, and read only if the call succeeded and so filled it.
@@ -100,7 +104,8 @@ fn detach(stream: &UnixStream) {
     close_inherited();
 }
 
-/// What was inherited through exec is not marked to be closed by it; all that this process opened is.
+/// What was inherited through exec is not marked to be closed by it; all that this process opened
+/// is.
 fn close_inherited() {
     let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> =

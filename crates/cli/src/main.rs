@@ -1,8 +1,9 @@
-//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this machine allows, loads servers, and
-//! reproduces papers' figures.
+//! The `terrace` command: runs programs under Terrace, reads and checks settings, says what this
+//! machine allows, loads servers, and reproduces papers' figures.
 //!
-//! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for `env`. Every message
-//! goes to standard error and begins with `terrace: `; standard output belongs to the program, or to what was asked for.
+//! Exit statuses: `run` gives the program's own; 125 is ours, 126 and 127 mean what they mean for
+//! `env`. Every message goes to standard error and begins with `terrace: `; standard output belongs
+//! to the program, or to what was asked for.
 
 mod args;
 mod belief;

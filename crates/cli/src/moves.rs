@@ -1,7 +1,9 @@
-//! `--moves FILE`: each move of a run with its reason, a line of JSON each, written while the program runs.
+//! `--moves FILE`: each move of a run with its reason, a line of JSON each, written while the
+//! program runs.
 //!
-//! The processes list their moves in rings behind their statistics pages ([`terrace_pager::moves`]); they are taken out here often enough that none is
-//! lost unless the machine is very busy, and it is said how many were.
+//! The processes list their moves in rings behind their statistics pages
+//! ([`terrace_pager::moves`]); they are taken out here often enough that none is lost unless the
+//! machine is very busy, and it is said how many were.
 
 use crate::figures::{self, MoveFile, PageFile};
 use crate::{process, say};
@@ -18,7 +20,8 @@ use terrace_policy::placement;
 
 /// Between looks: a ring holds that much of 300,000 moves a second.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// After so many looks at which nothing came it is asked whether a process is over; and one that is says nothing for so long.
+/// After so many looks at which nothing came it is asked whether a process is over; and one that is
+/// says nothing for so long.
 const IDLE_LOOKS: u32 = 40;
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -122,7 +125,8 @@ impl MoveList {
         written.and_then(|()| file.flush())
     }
 
-    /// Whether it can be written for long after the program's end: a reader at a pipe would wait for that.
+    /// Whether it can be written for long after the program's end: a reader at a pipe would wait
+    /// for that.
     pub fn can_go_on(&self) -> bool {
         let about = self.file.as_ref().and_then(|file| file.get_ref().metadata().ok());
         about.is_some_and(|about| about.is_file())
@@ -142,7 +146,8 @@ impl MoveList {
     }
 }
 
-/// Whether a process will list nothing any more. Its number alone does not tell, where it has another one for itself.
+/// Whether a process will list nothing any more. Its number alone does not tell, where it has
+/// another one for itself.
 fn is_over(page: &PageFile) -> bool {
     let now_ns = terrace_pager::sys::now_ns();
     let silent = figures::read_image(page)

@@ -43,8 +43,8 @@ const OUR_OWN: [&str; 3] = ["terrace-pager", "terrace-keeper", "signal-witness"]
 /// Memory out of Terrace's reach, by kind: the most that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OtherMemory {
-    /// Shared memory (anonymous, memfd, System V, files in memory), in the process that had most of
-    /// it in its page table.
+    /// Shared memory (anonymous, memfd, System V, files in memory), in the process that had most
+    /// of it in its page table.
     pub shared_bytes: u64,
     /// Variables of the program and its libraries: `.bss`, and what was written to of `.data`.
     pub static_bytes: u64,
@@ -125,16 +125,18 @@ pub struct Known {
     pub other: OtherMemory,
     /// Since Terrace ended in it.
     pub afterwards: Option<Afterwards>,
-    /// The memory that it held, managed and other, evicted or not, summed up over time: byte-seconds.
+    /// The memory that it held, managed and other, evicted or not, summed up over time:
+    /// byte-seconds.
     pub held_byte_s: f64,
     /// What is believed of its page; `None` if it was never seen to live.
     pub bounds: Option<Bounds>,
-    /// A minute before the last look, or at the first: when that was (CLOCK_MONOTONIC, ns), and the time that its threads had
-    /// waited for memory until then, ns.
+    /// A minute before the last look, or at the first: when that was (CLOCK_MONOTONIC, ns), and
+    /// the time that its threads had waited for memory until then, ns.
     pub stalled_before: Option<(u64, u64)>,
 }
 
-/// A process in which Terrace is, and which could leave no page: it may not write into the run's directory, or there was no place.
+/// A process in which Terrace is, and which could leave no page: it may not write into the run's
+/// directory, or there was no place.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Apart {
     /// Its process id.
@@ -240,7 +242,8 @@ impl Outside {
         LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
-    /// What was seen of all processes. Memory that is shared may be in any one's page table, and so is everyone's.
+    /// What was seen of all processes. Memory that is shared may be in any one's page table, and so
+    /// is everyone's.
     pub fn known(self) -> Vec<Known> {
         let now_ns = sys::now_ns();
         let begun_ns = self.begun_ns;
@@ -283,7 +286,8 @@ impl Outside {
         })
     }
 
-    /// Among all descendants, those that have the library and no page. Of others a second look is needed only once they executed something.
+    /// Among all descendants, those that have the library and no page. Of others a second look is
+    /// needed only once they executed something.
     fn look_for_those_apart(&mut self) {
         let there = process::descendants();
         let now = Instant::now();

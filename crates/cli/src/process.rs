@@ -1,4 +1,5 @@
-//! What the kernel says about a process of the run: whether it is still the same one, and how much of its memory is its own; and our own CPU time.
+//! What the kernel says about a process of the run: whether it is still the same one, and how much
+//! of its memory is its own; and our own CPU time.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +14,8 @@ pub fn cpu_time() -> Duration {
 pub struct Stat {
     /// When it started, in clock ticks: with the process id, the same process for certain.
     pub start_ticks: u64,
-    /// It ended, and nobody has waited for it yet. (The first thread alone may have ended: then others are there.)
+    /// It ended, and nobody has waited for it yet. (The first thread alone may have ended: then
+    /// others are there.)
     pub ended: bool,
 }
 
@@ -45,7 +47,8 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? * 4096)
 }
 
-/// The name of what a process executes, as the kernel has it: the first 15 bytes; and the file's path, empty if that cannot be known.
+/// The name of what a process executes, as the kernel has it: the first 15 bytes; and the file's
+/// path, empty if that cannot be known.
 pub fn name_and_file(pid: u32) -> Option<(String, String)> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let file = fs::read_link(format!("/proc/{pid}/exe"))
@@ -112,8 +115,8 @@ pub fn kib_of(line: &str, name: &str) -> Option<u64> {
     line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.trim().parse().ok()
 }
 
-/// How much of its anonymous memory is a process's own, from 0 to 1: a page that N processes share is 1/N of each. `None` if that
-/// cannot be known. Looks at every page of it.
+/// How much of its anonymous memory is a process's own, from 0 to 1: a page that N processes share
+/// is 1/N of each. `None` if that cannot be known. Looks at every page of it.
 pub fn own_fraction(pid: u32) -> Option<f64> {
     parse_own_fraction(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }

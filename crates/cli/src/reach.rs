@@ -1,4 +1,5 @@
-//! What `terrace run` says of programs that a preloaded library cannot come into (`terrace_reach` finds them).
+//! What `terrace run` says of programs that a preloaded library cannot come into (`terrace_reach`
+//! finds them).
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +15,8 @@ pub struct OutOfReach {
     pub remedy: &'static str,
 }
 
-/// Tells why `program` (a path, as [`crate::command_path::resolve`] gives it) cannot be reached, or `None` if it can.
+/// Tells why `program` (a path, as [`crate::command_path::resolve`] gives it) cannot be reached, or
+/// `None` if it can.
 pub fn out_of_reach(program: &Path) -> Option<OutOfReach> {
     let (search, audit) = (std::env::var_os("PATH"), std::env::var_os("LD_AUDIT"));
     let environment = Environment {

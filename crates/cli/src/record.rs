@@ -1,5 +1,6 @@
-//! `terrace record`: runs a program and writes down which parts of its memory it touches when, for `terrace report` and for whoever wants to know
-//! before anything is moved. The program runs as without us: nothing is preloaded, nothing managed.
+//! `terrace record`: runs a program and writes down which parts of its memory it touches when, for
+//! `terrace report` and for whoever wants to know before anything is moved. The program runs as
+//! without us: nothing is preloaded, nothing managed.
 
 use crate::args::RecordArguments;
 use crate::data::{Data, REGION_BYTES};
@@ -25,7 +26,8 @@ const PAGE_BYTES: u64 = 4096;
 /// Accesses are written out after so long, so that the file can be read while it grows.
 const FLUSH_EVERY_US: u64 = 1_000_000;
 
-/// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
+/// Runs the command; the result is the exit status. Does not return if a signal killed the program:
+/// it kills us too.
 pub fn run(arguments: &RecordArguments) -> Result<u8> {
     let name = &arguments.command[0];
     let program = match command_path::of_command(name) {
@@ -194,7 +196,8 @@ impl Output {
                     sample.weight,
                 );
             }
-            // Where any of several addresses may have been touched, each is written as often as its weight says.
+            // Where any of several addresses may have been touched, each is written as often as its
+            // weight says.
             Output::Accesses(accesses) => {
                 if sample.weight >= 1.0 || accesses.random.random::<f32>() < sample.weight {
                     accesses.waiting.push(*sample);

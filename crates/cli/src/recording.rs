@@ -1,4 +1,5 @@
-//! `terrace report FILE`: what a recording holds, in words; and `terrace report export`, which gives it another format.
+//! `terrace report FILE`: what a recording holds, in words; and `terrace report export`, which
+//! gives it another format.
 
 use crate::args::{ExportArguments, ExportFormat, RecordingArguments};
 use crate::quantity::{bytes, share};

@@ -1,6 +1,7 @@
 //! The report of a run, as data: what `--report` writes as JSON and `report_text` tells people.
 //!
-//! Figures that nobody measured are `null`, never 0: a report full of zeros would look like success.
+//! Figures that nobody measured are `null`, never 0: a report full of zeros would look like
+//! success.
 
 use crate::belief::Bounds;
 use crate::child::End;
@@ -18,15 +19,17 @@ use terrace_pager::stats::State;
 use terrace_pager::unreached::Unreached;
 use terrace_policy::victims::Reason;
 
-/// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named otherwise. The figures
-/// at the top are those of the process that held most (`figures_of`); all have theirs in `processes`.
+/// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named
+/// otherwise. The figures at the top are those of the process that held most (`figures_of`); all
+/// have theirs in `processes`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The version of Terrace.
     pub version: &'static str,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The program's name: of the last one that its process executed, where there were several (`env`, a wrapper).
+    /// The program's name: of the last one that its process executed, where there were several
+    /// (`env`, a wrapper).
     pub program: String,
     /// The program's exit status; 128 + N if signal N killed it.
     pub exit_status: i32,
@@ -34,7 +37,8 @@ pub struct Report {
     pub signal: Option<i32>,
     /// From start to end of the program.
     pub elapsed_s: f64,
-    /// Managed processes that went on when this was written; the report is written again when the last of them has ended.
+    /// Managed processes that went on when this was written; the report is written again when the
+    /// last of them has ended.
     pub going_on: usize,
     /// Whose figures are at this level: of the process that held most, summed up over time; `null`
     /// where the program itself left none.
@@ -47,28 +51,34 @@ pub struct Report {
     pub note: Option<String>,
     /// Program data under management.
     pub logical_bytes: Option<u64>,
-    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and what follows down to `far_over_budget_s`, is about all processes together.
+    /// The limit of `--dram` in bytes, at the end; `null` without one. It, and what follows down
+    /// to `far_over_budget_s`, is about all processes together.
     pub budget_bytes: Option<u64>,
-    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time; `null` if that is not known.
+    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time; `null` if that
+    /// is not known.
     pub budget_met: Option<bool>,
     /// The share of the time in which it was not exceeded by more than 2 %.
     pub budget_kept_fraction: Option<f64>,
-    /// Where the budget was not met, what memory was on average while it was far above it and nothing more could be evicted; otherwise 0.
+    /// Where the budget was not met, what memory was on average while it was far above it and
+    /// nothing more could be evicted; otherwise 0.
     pub floor_bytes: Option<u64>,
     /// How long that was.
     pub floor_s: Option<f64>,
-    /// How long a share (`--dram 60%`) was not held to, or not in full, because memory grew and the machine had room; `null`
-    /// without a share.
+    /// How long a share (`--dram 60%`) was not held to, or not in full, because memory grew and
+    /// the machine had room; `null` without a share.
     pub growing_s: Option<f64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
     /// How long by more than 2 %.
     pub far_over_budget_s: Option<f64>,
-    /// How long idle CPUs were to wake within `--wake-latency`, because pages came back; `null` without that flag, or where it had no effect.
+    /// How long idle CPUs were to wake within `--wake-latency`, because pages came back; `null`
+    /// without that flag, or where it had no effect.
     pub wakeful_s: Option<f64>,
-    /// What all processes had together; `null` where there was never more than one with memory to manage, or no budget.
+    /// What all processes had together; `null` where there was never more than one with memory to
+    /// manage, or no budget.
     pub together: Option<All>,
-    /// The most data that there was at a time: of all processes under a budget, else of this one. `--of` takes it from here.
+    /// The most data that there was at a time: of all processes under a budget, else of this one.
+    /// `--of` takes it from here.
     pub peak_logical_bytes: Option<u64>,
     /// DRAM for that data: resident pages, pools and overhead.
     pub mean_physical_bytes: Option<u64>,
@@ -82,12 +92,13 @@ pub struct Report {
     pub saved_bytes: Option<i64>,
     /// The same as a share of logical; `null` if there was no data.
     pub saved_fraction: Option<f64>,
-    /// Time the program's threads waited for restores and for room, per elapsed time. An estimate; may exceed 1 with many threads.
+    /// Time the program's threads waited for restores and for room, per elapsed time. An estimate;
+    /// may exceed 1 with many threads.
     pub slowdown_estimate: Option<f64>,
     /// The same of the last minute; of the whole time where that was shorter.
     pub slowdown_last_minute: Option<f64>,
-    /// Whether more was lost than that: what is not known is how much slower a program computes where its caches were used by
-    /// others meanwhile. So wherever pages were moved.
+    /// Whether more was lost than that: what is not known is how much slower a program computes
+    /// where its caches were used by others meanwhile. So wherever pages were moved.
     pub slowdown_is_lower_bound: Option<bool>,
     /// The same in seconds.
     pub stall_s: Option<f64>,
@@ -109,7 +120,8 @@ pub struct Report {
     pub tiers: Vec<Tier>,
     /// Pages moved.
     pub moves: Moves,
-    /// Where the time of faults and evictions went (`TERRACE_TRACE_FAULTS=1`); `null` if that was not measured.
+    /// Where the time of faults and evictions went (`TERRACE_TRACE_FAULTS=1`); `null` if that was
+    /// not measured.
     pub steps: Option<Steps>,
     /// CPU time of Terrace's threads in the program, per elapsed time.
     pub cpu_fraction: f64,
@@ -119,9 +131,11 @@ pub struct Report {
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
-    /// Processes in which Terrace is and which could leave no figures: of other users, or without a place for them.
+    /// Processes in which Terrace is and which could leave no figures: of other users, or without
+    /// a place for them.
     pub without_figures: Vec<Apart>,
-    /// Programs that were executed without Terrace, because a preloaded library cannot come into them.
+    /// Programs that were executed without Terrace, because a preloaded library cannot come into
+    /// them.
     pub out_of_reach: Vec<OutOfReach>,
     /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
     pub sites: Vec<Sites>,
@@ -165,8 +179,9 @@ pub struct All {
 pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
-    /// The same by reason; those that there were: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`), `hot` (by samples, from a
-    /// node's memory), `room` (untouched, as there is room for it).
+    /// The same by reason; those that there were: `touched` (a fault, or ahead of a sequential
+    /// reader), `asked` (as `ahead_pages`), `hot` (by samples, from a node's memory), `room`
+    /// (untouched, as there is room for it).
     pub promoted_for: BTreeMap<&'static str, u64>,
     /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
@@ -189,7 +204,8 @@ pub struct Moves {
 /// Where accesses were learned from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sampler {
-    /// `pebs`, `ibs`, `clock`: from samples and faults. `faults`: from restores and coldness probes alone.
+    /// `pebs`, `ibs`, `clock`: from samples and faults. `faults`: from restores and coldness
+    /// probes alone.
     pub kind: &'static str,
     /// Accesses to the program's data that were sampled.
     pub samples: u64,
@@ -298,7 +314,8 @@ impl Report {
         let lost = run.apart.iter().find(|apart| apart.pid == run.pid);
         let own_page = figures::of_process(pages, run.pid);
         let own = own_page.map(|index| &pages[index]);
-        // It has become a program without the library. What it was before counts where it had memory to manage.
+        // It has become a program without the library. What it was before counts where it had
+        // memory to manage.
         let left = run
             .unreached
             .iter()
@@ -471,8 +488,8 @@ impl Report {
     }
 }
 
-/// The time that threads waited for memory, per elapsed time, since `before`: when that was (ns), and how long they had waited
-/// until then (ns). `None` where that is no time.
+/// The time that threads waited for memory, per elapsed time, since `before`: when that was (ns),
+/// and how long they had waited until then (ns). `None` where that is no time.
 fn stall_since(page: &Figures, before: Option<(u64, u64)>) -> Option<f64> {
     let (before_ns, stalled_ns) = before.filter(|(before_ns, _)| *before_ns < page.updated_ns)?;
     Some(page.stall_ns.saturating_sub(stalled_ns) as f64 / (page.updated_ns - before_ns) as f64)
@@ -496,8 +513,8 @@ impl Run<'_> {
         all.max_by_key(|known| known.started_ns).copied()
     }
 
-    /// The memory that an image held, managed and other, evicted or not, summed up over time: as seen from outside,
-    /// or by what it told where it lived too short for that.
+    /// The memory that an image held, managed and other, evicted or not, summed up over time: as
+    /// seen from outside, or by what it told where it lived too short for that.
     fn held_byte_s(&self, page: &Figures) -> f64 {
         let is_it = |known: &&Known| known.pid == page.pid && known.started_ns == page.started_ns;
         let seen = self.outside.iter().flatten().find(is_it).map_or(0.0, |known| known.held_byte_s);
@@ -505,8 +522,8 @@ impl Run<'_> {
         seen.max(told * page.mean_window_ms as f64 / 1e3)
     }
 
-    /// The image, by its number, that held most over time: the program's `own`, unless another process held more and
-    /// has something to tell.
+    /// The image, by its number, that held most over time: the program's `own`, unless another
+    /// process held more and has something to tell.
     fn held_most(&self, pages: &[Figures], held: &[f64], own: usize) -> usize {
         let tells = |page: &Figures| {
             let other = || self.outside_of(page.pid).is_some_and(|known| known.other.bytes() > 0);
@@ -518,8 +535,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether all memory for the programs' data is memory of their own, which their memory group is charged for: no tier is in files,
-/// on a node or in the kernel's swap.
+/// Whether all memory for the programs' data is memory of their own, which their memory group is
+/// charged for: no tier is in files, on a node or in the kernel's swap.
 fn is_charged(pages: &[Figures]) -> bool {
     let elsewhere = |name: &str| name == "swap" || name.starts_with("node") || name.contains('@');
     pages.iter().all(|page| !page.tiers.iter().any(|tier| elsewhere(&tier.name)))
@@ -717,7 +734,8 @@ mod tests {
             [false, true]
         );
         assert!(report.processes[1].mean_held_bytes > 3 << 30);
-        // What lives ten times as long holds more in the end, and a child with the same as its parent for a while is not more.
+        // What lives ten times as long holds more in the end, and a child with the same as its
+        // parent for a while is not more.
         let brief = Figures { mean_window_ms: 1_000, ..compiler.clone() };
         let small = Figures { mean_logical_bytes: 400 << 20, ..active(7) };
         assert_eq!(Report::new(&run, &[small, brief]).figures_of.map(|of| of.pid), Some(7));

@@ -1,7 +1,7 @@
 //! The file of `--report`: proved writable before the program starts, written whole at its end.
 //!
-//! A regular file is written beside itself and renamed into place, so that a reader never sees half a report; a device or
-//! a pipe is opened and written as it is, and `-` is standard output.
+//! A regular file is written beside itself and renamed into place, so that a reader never sees half
+//! a report; a device or a pipe is opened and written as it is, and `-` is standard output.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, OpenOptions};
@@ -44,7 +44,8 @@ impl ReportFile {
             let file = OpenOptions::new().write(true).open(target).with_context(refused)?;
             return Ok(ReportFile { file, beside: None, target: target.to_owned() });
         }
-        // Through a symbolic link, so that the link stays; absolute, so that the place is fixed now.
+        // Through a symbolic link, so that the link stays; absolute, so that the place is fixed
+        // now.
         let target = match existing {
             Some(_) => target.canonicalize(),
             None => std::path::absolute(target),
@@ -62,7 +63,8 @@ impl ReportFile {
         Ok(ReportFile { file, beside: Some(beside), target })
     }
 
-    /// Opens a place that [`ReportFile::again`] named, unless something else than a regular file is there now.
+    /// Opens a place that [`ReportFile::again`] named, unless something else than a regular file is
+    /// there now.
     pub fn open_again(target: &Path) -> Result<Self> {
         if fs::metadata(target).is_ok_and(|about| !about.is_file()) {
             bail!("{} is not a regular file any more", target.display());

@@ -1,4 +1,5 @@
-//! The report of a run for people: a few lines for standard error. It says what happened, not what one hoped for.
+//! The report of a run for people: a few lines for standard error. It says what happened, not what
+//! one hoped for.
 
 use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
@@ -83,7 +84,8 @@ fn is_measured(report: &Report) -> bool {
     report.measured_until_s.is_none() || report.mean_window_s.is_some_and(|window| window > 0.0)
 }
 
-/// Sizes are averages, and restores are those of the whole run: each column says so. Where pages are at the end is in the JSON report.
+/// Sizes are averages, and restores are those of the whole run: each column says so. Where pages
+/// are at the end is in the JSON report.
 fn table(report: &Report) -> Vec<String> {
     let width = report
         .tiers

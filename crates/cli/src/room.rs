@@ -1,8 +1,10 @@
-//! How much memory can still be had: of the machine, and of each memory group that this process is in.
+//! How much memory can still be had: of the machine, and of each memory group that this process is
+//! in.
 
 use crate::doctor;
 
-/// What may be taken of all of them, if memory grows by so many bytes more until the next look. 0 where nothing is known.
+/// What may be taken of all of them, if memory grows by so many bytes more until the next look. 0
+/// where nothing is known.
 pub fn after(growth: u64) -> u64 {
     let machine = doctor::machine_room();
     let groups = doctor::group_rooms();

@@ -1,7 +1,9 @@
-//! `terrace run`: checks everything, starts the program with the library preloaded, waits, and reports.
+//! `terrace run`: checks everything, starts the program with the library preloaded, waits, and
+//! reports.
 //!
-//! Nothing is started before all that can be refused has been refused. From the program's start on, nothing of ours
-//! changes its outcome: whatever fails then is said, and the exit status stays the program's.
+//! Nothing is started before all that can be refused has been refused. From the program's start on,
+//! nothing of ours changes its outcome: whatever fails then is said, and the exit status stays the
+//! program's.
 
 use crate::args::RunArguments;
 use crate::child::{self, Moment};
@@ -36,7 +38,8 @@ use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 /// Set for every process of a run, and so the sign of being inside one.
 const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
 
-/// Runs the command; the result is the exit status. Does not return if a signal killed the program: it kills us too.
+/// Runs the command; the result is the exit status. Does not return if a signal killed the program:
+/// it kills us too.
 pub fn run(arguments: &RunArguments) -> Result<u8> {
     disposition::ignore_size_limit();
     if std::env::var_os(RUN_DIR_VARIABLE).is_some_and(|directory| !directory.is_empty()) {
@@ -302,7 +305,8 @@ fn kept_on(processes: usize, report: Option<&Path>) -> String {
     format!("{} on, managed as before; {report}", number_that_goes(processes))
 }
 
-/// After so long, and after eight times as long again and again, code that was needed once leaves the page table.
+/// After so long, and after eight times as long again and again, code that was needed once leaves
+/// the page table.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 /// All that is looked at while processes of a run live.
@@ -446,7 +450,8 @@ fn announce_lack_of_swap(list: &str) {
     ));
 }
 
-/// What the library in the program reads: the preload itself, before any that the user has, and the settings.
+/// What the library in the program reads: the preload itself, before any that the user has, and the
+/// settings.
 fn prepare(command: &mut Command, settings: &Settings, library: &Path) {
     let mut preload = OsString::from(library);
     if let Some(existing) = std::env::var_os("LD_PRELOAD").filter(|existing| !existing.is_empty()) {

@@ -1,8 +1,9 @@
-//! The private directory of one run, in which each process puts its statistics page. Mode 0700, unpredictable name,
-//! removed when dropped, whatever happened in between.
+//! The private directory of one run, in which each process puts its statistics page. Mode 0700,
+//! unpredictable name, removed when dropped, whatever happened in between.
 //!
-//! A run that is ended by SIGKILL leaves its directory. A file in it is locked for as long as the run lives, so the next run of
-//! the same user knows which directories nobody needs any more, and removes them.
+//! A run that is ended by SIGKILL leaves its directory. A file in it is locked for as long as the
+//! run lives, so the next run of the same user knows which directories nobody needs any more, and
+//! removes them.
 
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,8 @@ const LOCK: &str = "run";
 const ABOUT: &str = "about.json";
 /// No such file is larger: the longest command line of Linux, as JSON.
 const ABOUT_BYTES: u64 = 16 << 20;
-/// So much must be free where a directory is made, or else it is made elsewhere if it can be: pages of some processes.
+/// So much must be free where a directory is made, or else it is made elsewhere if it can be: pages
+/// of some processes.
 const ROOM_BYTES: u64 = 256 << 10;
 const ROOM_FILES: u64 = 64;
 
@@ -47,8 +49,8 @@ pub struct LiveRun {
     pub about: Option<About>,
 }
 
-/// The runs that live on this machine, as far as this user may look: all of them for root, the user's own otherwise. And how
-/// many there are of other users.
+/// The runs that live on this machine, as far as this user may look: all of them for root, the
+/// user's own otherwise. And how many there are of other users.
 pub fn live() -> (Vec<LiveRun>, usize) {
     let user = own_user();
     let mut places = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
@@ -100,9 +102,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes one in the first place that takes it: `$XDG_RUNTIME_DIR` (if it is the user's own), `/dev/shm`, the
-    /// system's temporary directory. The first two are memory, which is what a page should be on. A place that is full is
-    /// taken if all are.
+    /// Makes one in the first place that takes it: `$XDG_RUNTIME_DIR` (if it is the user's own),
+    /// `/dev/shm`, the system's temporary directory. The first two are memory, which is what a
+    /// page should be on. A place that is full is taken if all are.
     pub fn create() -> Result<Self> {
         let runtime =
             std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| usable(dir));
@@ -177,8 +179,8 @@ impl Drop for RunDir {
 }
 
 fn remove(path: &Path) {
-    // A process that outlives the run may be writing a page at this moment: try again, and leave it to the next run
-    // rather than wait for it.
+    // A process that outlives the run may be writing a page at this moment: try again, and leave it
+    // to the next run rather than wait for it.
     for _ in 0..3 {
         match std::fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -187,8 +189,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Removes the directories in `place` of runs of this user that live no more. Those without a file to lock are left alone: another
-/// version's, or not finished yet.
+/// Removes the directories in `place` of runs of this user that live no more. Those without a file
+/// to lock are left alone: another version's, or not finished yet.
 fn remove_abandoned(place: &Path) {
     for path in directories(place) {
         if !path.symlink_metadata().is_ok_and(|about| about.uid() == own_user()) {
@@ -225,8 +227,8 @@ fn is_same(there: &std::fs::Metadata, file: &File) -> bool {
     file.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (there.dev(), there.ino()))
 }
 
-/// Locks a file until it is closed, by the end of this process too: alone (LOCK_EX), or beside others who look (LOCK_SH).
-/// False if another has it.
+/// Locks a file until it is closed, by the end of this process too: alone (LOCK_EX), or beside
+/// others who look (LOCK_SH). False if another has it.
 fn try_lock(file: &File, how: i32) -> bool {
     // SAFETY: no memory is involved.
     unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
@@ -236,7 +238,8 @@ fn try_lock(file: &File, how: i32) -> bool {
 fn has_room(place: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(place.as_os_str().as_bytes()) else { return false };
     let mut about = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a NUL; the structure is read only if the call succeeded and so filled it.
+    // SAFETY: the path ends with a NUL; the structure is read only if the call succeeded and so
+    // filled it.
     let about = unsafe {
         if libc::statvfs(path.as_ptr(), about.as_mut_ptr()) != 0 {
             return true;
@@ -260,7 +263,8 @@ fn usable(directory: &Path) -> bool {
 
 fn random() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the buffer is writable for exactly the length given. Up to 256 bytes come whole or not at all.
+    // SAFETY: the buffer is writable for exactly the length given. Up to 256 bytes come whole or
+    // not at all.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != bytes.len() as isize {
         return Err(io::Error::last_os_error());

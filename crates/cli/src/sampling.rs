@@ -1,7 +1,9 @@
-//! Samples for a program that `terrace run` manages: taken here, outside of it, and written into the statistics page of each process, where its mover
-//! reads them. Nothing of it runs in the program but the interrupts.
+//! Samples for a program that `terrace run` manages: taken here, outside of it, and written into
+//! the statistics page of each process, where its mover reads them. Nothing of it runs in the
+//! program but the interrupts.
 //!
-//! What sampling costs, our reading and the interrupts, is held under a share of one CPU, by sampling only a part of the time ([`Control`]).
+//! What sampling costs, our reading and the interrupts, is held under a share of one CPU, by
+//! sampling only a part of the time ([`Control`]).
 
 use crate::data::Data;
 use crate::figures::{self, SampleFile};
@@ -106,11 +108,13 @@ impl FromStr for Cost {
     }
 }
 
-/// Samples a second of each running thread (`facts/sampling.md`: 0.4 % of its time), while the control allows it.
+/// Samples a second of each running thread (`facts/sampling.md`: 0.4 % of its time), while the
+/// control allows it.
 const RATE_HZ: u32 = 1_000;
 /// Of the timer, which the kernel looks at in its ticks: some 250 a second.
 const TIMER_PERIOD_NS: u64 = 4_000_000;
-/// Where only the run's own threads can be sampled, each of their switches costs more while they are: less of the time, then.
+/// Where only the run's own threads can be sampled, each of their switches costs more while they
+/// are: less of the time, then.
 const DUTY_OF_CHILDREN: f64 = 0.1;
 /// Between looks: a ring holds a third of a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -118,7 +122,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const INTERRUPT: Duration = Duration::from_nanos(3_900);
 /// And a tick of the clock on a CPU where no program runs.
 const IDLE_TICK: Duration = Duration::from_nanos(1_000);
-/// Where a process says that more would be worth while, after a change, it is as much more, for so long.
+/// Where a process says that more would be worth while, after a change, it is as much more, for so
+/// long.
 const BOOSTED: Duration = Duration::from_secs(4);
 /// As long as no process says anything.
 const WANTED_FIRST: f64 = 0.1;
@@ -178,7 +183,8 @@ fn open_events(choice: Choice, whose: Whose) -> Result<Source, OpenError> {
     }
 }
 
-/// Whether pages may be where the program reads them without a fault: then nothing but samples tells what is used.
+/// Whether pages may be where the program reads them without a fault: then nothing but samples
+/// tells what is used.
 fn has_node(settings: &Settings) -> bool {
     parse_tiers(&settings.tiers)
         .is_ok_and(|tiers| tiers.iter().any(|tier| matches!(tier.kind, TierKind::Node { .. })))
@@ -243,7 +249,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Begins to sample what is started next, where that changes anything and can be done. What cannot is said.
+    /// Begins to sample what is started next, where that changes anything and can be done. What
+    /// cannot is said.
     pub fn begin(
         choice: Choice,
         cost: Cost,
@@ -343,7 +350,8 @@ impl Sampling {
         self.tally += tally;
         let wanted = self.files.values().filter_map(SampleFile::wanted).reduce(f64::max);
         let samples = tally.samples + tally.lost;
-        // (Where it cannot be switched, it goes on.) What executes a program is sampled again, whatever was said before.
+        // (Where it cannot be switched, it goes on.) What executes a program is sampled again,
+        // whatever was said before.
         let comes_back = samples > 0 && !self.control.on;
         let switch = self
             .control
@@ -417,15 +425,16 @@ impl Sampling {
         }
     }
 
-    /// In a forked process, which does not have the rings mapped: lets go of them, before anything else is mapped where
-    /// they were. Nothing is sampled until [`Sampling::begin_again`].
+    /// In a forked process, which does not have the rings mapped: lets go of them, before anything
+    /// else is mapped where they were. Nothing is sampled until [`Sampling::begin_again`].
     pub fn let_go_of_rings(&mut self) {
         if let Intake::Events(source) = &self.intake {
             self.intake = Intake::Nothing(source.name());
         }
     }
 
-    /// Goes on, if everybody may be sampled: processes that are there already cannot be, one by one.
+    /// Goes on, if everybody may be sampled: processes that are there already cannot be, one by
+    /// one.
     pub fn begin_again(&mut self) {
         if let Intake::Nothing(_) = self.intake
             && let Ok(intake) = open(self.choice, Whose::Everybody)
@@ -524,7 +533,8 @@ impl Control {
         }
     }
 
-    /// So many samples came and were dealt with; as much sampling is `wanted` (1 is the usual). `Some` if it is to be switched.
+    /// So many samples came and were dealt with; as much sampling is `wanted` (1 is the usual).
+    /// `Some` if it is to be switched.
     fn look(
         &mut self,
         now: Instant,
@@ -591,7 +601,8 @@ mod tests {
         }
     }
 
-    /// What a machine with so many running threads costs in the end, and the share of the time in which it is sampled.
+    /// What a machine with so many running threads costs in the end, and the share of the time in
+    /// which it is sampled.
     fn settled(threads: u64, wanted: f64) -> (f64, f64) {
         let mut now = Instant::now();
         let mut control = Control::new(now, Ticks::OfAll, Cost::default());

@@ -1,8 +1,10 @@
-//! How a budget is divided among processes: max-min fair, weighted by what each holds. No I/O, no clock: the same needs give the same shares.
+//! How a budget is divided among processes: max-min fair, weighted by what each holds. No I/O, no
+//! clock: the same needs give the same shares.
 
 /// Every process that needs so much may have it, as far as the budget reaches.
 pub const LEAST_BYTES: u64 = 8 << 20;
-/// What one may begin with that has nothing yet. Small ones may have double of what they hold, so that they can grow.
+/// What one may begin with that has nothing yet. Small ones may have double of what they hold, so
+/// that they can grow.
 const BEGIN_BYTES: u64 = 1 << 20;
 
 /// What one process needs.
@@ -14,11 +16,13 @@ pub struct Need {
     pub floor: u64,
 }
 
-/// The share of each process, in the order of `needs`. Together they are the budget, no more and (if there is any process) no less.
+/// The share of each process, in the order of `needs`. Together they are the budget, no more and
+/// (if there is any process) no less.
 ///
-/// First everyone gets what it needs up to [`LEAST_BYTES`], or up to equal parts where the budget does not reach that far; then what it
-/// cannot go below; then the same fraction of its demand as all others. What nobody needs is room to grow: one half is divided by demand and one equally, for who
-/// grows next may be the smallest.
+/// First everyone gets what it needs up to [`LEAST_BYTES`], or up to equal parts where the budget
+/// does not reach that far; then what it cannot go below; then the same fraction of its demand as
+/// all others. What nobody needs is room to grow: one half is divided by demand and one equally,
+/// for who grows next may be the smallest.
 pub fn shares(budget: u64, needs: &[Need]) -> Vec<u64> {
     let count = needs.len() as u64;
     if count == 0 {
@@ -60,7 +64,8 @@ fn sum(values: &[u64]) -> u128 {
     values.iter().map(|value| u128::from(*value)).sum()
 }
 
-/// Each value's `high` times the greatest fraction with which all of it fits into `total`, but at least its `low` (which together fit).
+/// Each value's `high` times the greatest fraction with which all of it fits into `total`, but at
+/// least its `low` (which together fit).
 fn fill(total: u64, lows: &[u64], highs: &[u64]) -> Vec<u64> {
     let at = |fraction: f64| -> Vec<u64> {
         lows.iter()

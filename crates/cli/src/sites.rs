@@ -1,4 +1,5 @@
-//! Allocation sites: what each process told of them (`alloc::watch`), as part of the report, and `terrace report sites`, which gives them the names of their functions.
+//! Allocation sites: what each process told of them (`alloc::watch`), as part of the report, and
+//! `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
 use crate::quantity::{bytes, share};
@@ -25,7 +26,8 @@ pub struct Sites {
     pub pid: u32,
     /// The names of the tiers, in the order of `tier_bytes`.
     pub tiers: Vec<String>,
-    /// Samples that met other memory: mappings, stacks, what was allocated before objects were watched.
+    /// Samples that met other memory: mappings, stacks, what was allocated before objects were
+    /// watched.
     pub samples_elsewhere: f64,
     /// The sites, those with the most samples first.
     pub sites: Vec<Site>,
@@ -34,7 +36,8 @@ pub struct Sites {
 /// One calling context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Site {
-    /// Bytes of its live objects, as their size classes have them: a mean over time, as are the next and those by tier.
+    /// Bytes of its live objects, as their size classes have them: a mean over time, as are the
+    /// next and those by tier.
     pub bytes: u64,
     /// Live objects.
     pub objects: u64,
@@ -246,7 +249,8 @@ impl Symbols {
         site.frames.iter().map(|frame| self.name(frame)).collect()
     }
 
-    /// The function of a frame, with its line where that is known; the frame itself where the file has no names.
+    /// The function of a frame, with its line where that is known; the frame itself where the file
+    /// has no names.
     fn name(&mut self, frame: &str) -> String {
         let Some((file, offset)) = frame.rsplit_once("+0x") else { return frame.into() };
         let Ok(address) = u64::from_str_radix(offset, 16) else { return frame.into() };

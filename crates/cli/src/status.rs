@@ -1,7 +1,7 @@
 //! `terrace status`: the runs that live on this machine, and how their processes stand.
 //!
-//! All of it is read from the runs' directories, which only their user and root can: from the statistics pages of the
-//! processes, looked at twice, as rates need some time between two looks.
+//! All of it is read from the runs' directories, which only their user and root can: from the
+//! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
 use crate::args::StatusArguments;
 use crate::figures::{self, Figures, Image, PageFile};
@@ -59,7 +59,8 @@ struct Process {
     /// Pages that came back, in all and each second.
     faults: u64,
     faults_per_s: f64,
-    /// Time that its threads waited for memory: in all, and per second of the interval. At least: see the report.
+    /// Time that its threads waited for memory: in all, and per second of the interval. At least:
+    /// see the report.
     stall_s: f64,
     slowdown: f64,
     interval_s: f64,

@@ -1,8 +1,9 @@
-//! The processes of a run, and the budget that they have together: `terrace run` looks at their statistics pages while the program lives and
-//! writes into each what its process may have.
+//! The processes of a run, and the budget that they have together: `terrace run` looks at their
+//! statistics pages while the program lives and writes into each what its process may have.
 //!
-//! A process that ends in any way is noticed, and what it had is the others' at the next look. If `terrace run` itself ends, all keep
-//! what they have. The pages are files, read and written and never mapped here: whatever a program does to its own, nothing of ours breaks.
+//! A process that ends in any way is noticed, and what it had is the others' at the next look. If
+//! `terrace run` itself ends, all keep what they have. The pages are files, read and written and
+//! never mapped here: whatever a program does to its own, nothing of ours breaks.
 
 use crate::belief;
 use crate::figures::{self, Image, PageFile};
@@ -18,7 +19,8 @@ use terrace_pager::quiet::Quiet;
 use terrace_pager::settings::Dram;
 use terrace_pager::stats::State;
 
-/// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy machine it may take much longer by the clock.)
+/// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy
+/// machine it may take much longer by the clock.)
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 32;
 /// The same while nobody comes and nothing changes, at most.
@@ -29,7 +31,8 @@ const CLOCK_TICK: Duration = Duration::from_millis(20);
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
 /// After so long without a word, a process may be executing something that Terrace is not in.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How often shared pages are counted again where there are any, and at most what share of the time: if processes came or went, or not.
+/// How often shared pages are counted again where there are any, and at most what share of the
+/// time: if processes came or went, or not.
 const SHARING_EVERY: Duration = Duration::from_millis(200);
 const SHARING_SHARE_CHANGED: u32 = 8;
 const SHARING_SHARE: u32 = 32;
@@ -99,7 +102,8 @@ impl Member {
         }
     }
 
-    /// What it says of its memory is believed as far as /proc bears it out (see [`belief`]). How much data it has had is told back to it as it is.
+    /// What it says of its memory is believed as far as /proc bears it out (see [`belief`]). How
+    /// much data it has had is told back to it as it is.
     fn believe(&mut self, elsewhere: u64) {
         let image = &mut self.image;
         self.told_logical = image.peak_logical_bytes;
@@ -124,7 +128,8 @@ impl Member {
         most(&mut image.peak_logical_bytes, belief::demand(peak));
     }
 
-    /// Whether it has memory that may be another's too. A child that was just forked is idle for a moment, with all that its parent has.
+    /// Whether it has memory that may be another's too. A child that was just forked is idle for a
+    /// moment, with all that its parent has.
     fn shares_pages(&self) -> bool {
         self.image.counts() || self.image.state == State::Idle && self.image.forked
     }
@@ -145,7 +150,8 @@ pub struct Together {
     pub budget_met: bool,
     /// The share of the time in which it was not exceeded by more than 2 %.
     pub kept_fraction: f64,
-    /// Where it was not kept, what there was on average while nothing more could be evicted; otherwise 0.
+    /// Where it was not kept, what there was on average while nothing more could be evicted;
+    /// otherwise 0.
     pub floor_bytes: u64,
     /// How long that was.
     pub floor_s: f64,
@@ -157,7 +163,8 @@ pub struct Together {
     pub mean_logical_bytes: u64,
     /// Average DRAM for it.
     pub mean_physical_bytes: u64,
-    /// The most DRAM, between looks too: then as if what each process saw as its most had been at one time.
+    /// The most DRAM, between looks too: then as if what each process saw as its most had been at
+    /// one time.
     pub peak_physical_bytes: u64,
 }
 
@@ -188,7 +195,8 @@ impl Tree {
         }
     }
 
-    /// So many processes have no page and so much memory: it is counted, and nothing can be assigned to them.
+    /// So many processes have no page and so much memory: it is counted, and nothing can be
+    /// assigned to them.
     pub fn set_apart(&mut self, apart: (usize, u64)) {
         self.apart = apart;
     }
@@ -243,7 +251,8 @@ impl Tree {
         if changed.is_some() && changed == self.taken_in {
             return false;
         }
-        // What is made within the same tick of the clock as the last change leaves the time as it is.
+        // What is made within the same tick of the clock as the last change leaves the time as it
+        // is.
         let settled =
             |changed: &SystemTime| changed.elapsed().is_ok_and(|since| since > CLOCK_TICK);
         self.taken_in = changed.filter(settled);
@@ -306,13 +315,15 @@ impl Tree {
                     let idle = image.state == State::Idle || image.state == State::Unmanaged;
                     !idle && silent && !process::maps(image.pid, &member.file.name)
                 }
-                // Ended; or its number means nothing here (a namespace of its own), and then its silence tells.
+                // Ended; or its number means nothing here (a namespace of its own), and then its
+                // silence tells.
                 None => member.seen || silent,
             };
         }
     }
 
-    /// Only forks make processes share pages; without one, or with one process, nothing is looked at. Returns the CPU time that it took.
+    /// Only forks make processes share pages; without one, or with one process, nothing is looked
+    /// at. Returns the CPU time that it took.
     fn count_sharing(&mut self, now: Instant) -> Duration {
         let sharing = self.live().count() > 1 && self.live().any(|member| member.image.forked);
         if !sharing {
@@ -527,7 +538,8 @@ mod tests {
         u64::from_ne_bytes(page[offset_of!(StatsPage, share_bytes)..][..8].try_into().unwrap())
     }
 
-    /// A process that lies in its page gets no more of the budget by it, the others get no less, and no sum is wrong.
+    /// A process that lies in its page gets no more of the budget by it, the others get no less,
+    /// and no sum is wrong.
     #[test]
     fn the_budget_is_divided_by_what_proc_says() {
         let scratch = tempfile::tempdir().unwrap();

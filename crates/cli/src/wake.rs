@@ -1,9 +1,13 @@
 //! `--wake-latency`: while pages come back by faults, idle CPUs of the machine wake fast.
 //!
-//! A thread that faults sleeps until a handler has its page in place. Where a CPU is idle the scheduler wakes the one there, and then the other: out of a deep sleep, or in a
-//! virtual machine by way of the host, that takes longer than all else that a fault is made of (docs/benchmarks.md, *Steps of a fault*: 34 of 44 µs). What the kernel has
-//! against that is a request for a latency, `/dev/cpu_dma_latency`: idle CPUs then sleep no deeper than what they wake from within so many µs, and with 0 not at all. It holds while
-//! the descriptor is open, so nothing is left behind, however `terrace run` ends. Since that costs power on all CPUs, it is asked for only while there are faults.
+//! A thread that faults sleeps until a handler has its page in place. Where a CPU is idle the
+//! scheduler wakes the one there, and then the other: out of a deep sleep, or in a virtual machine
+//! by way of the host, that takes longer than all else that a fault is made of (docs/benchmarks.md,
+//! *Steps of a fault*: 34 of 44 µs). What the kernel has against that is a request for a latency,
+//! `/dev/cpu_dma_latency`: idle CPUs then sleep no deeper than what they wake from within so many
+//! µs, and with 0 not at all. It holds while the descriptor is open, so nothing is left behind,
+//! however `terrace run` ends. Since that costs power on all CPUs, it is asked for only while there
+//! are faults.
 
 use crate::figures;
 use crate::process::cpu_time;
@@ -15,11 +19,13 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use terrace_pager::settings::SettingError;
 
-/// The kernel's file of requests: each open descriptor is one, and 32 bits written to it are its latency in µs (Linux, `Documentation/power/pm_qos_interface.rst`).
+/// The kernel's file of requests: each open descriptor is one, and 32 bits written to it are its
+/// latency in µs (Linux, `Documentation/power/pm_qos_interface.rst`).
 const REQUESTS: &str = "/dev/cpu_dma_latency";
 /// Written by who requests nothing for now.
 const NOTHING: i32 = -1;
-/// Between looks at how many faults there were (processes tell ten times a second), and the greatest share of it that a look may take of a CPU.
+/// Between looks at how many faults there were (processes tell ten times a second), and the
+/// greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_SHARE: u32 = 64;
 /// From so many a second on, which makes 3 % of a thread's time of what a fault saves (34 µs).
@@ -75,7 +81,8 @@ pub struct Wakefulness {
 }
 
 impl Wakefulness {
-    /// For the processes that put their pages into `run_dir`. `Err` says what is missing, what that costs and how to get it.
+    /// For the processes that put their pages into `run_dir`. `Err` says what is missing, what that
+    /// costs and how to get it.
     pub fn begin(latency_us: i32, run_dir: &Path) -> Result<Wakefulness, String> {
         let request = File::options().write(true).open(REQUESTS).map_err(|error| {
             let remedy = match error.raw_os_error() {
@@ -116,7 +123,8 @@ impl Wakefulness {
         })
     }
 
-    /// Looks how many faults there were, and requests what is to be had or takes that back. Returns when to look again.
+    /// Looks how many faults there were, and requests what is to be had or takes that back. Returns
+    /// when to look again.
     pub fn look(&mut self) -> Duration {
         let begun = cpu_time();
         let images =
@@ -137,7 +145,8 @@ impl Wakefulness {
 
     fn request(&mut self, wanted: bool) {
         let latency_us = if wanted { self.latency_us } else { NOTHING };
-        // It was opened for writing: there is no other reason to refuse than a latency out of bounds.
+        // It was opened for writing: there is no other reason to refuse than a latency out of
+        // bounds.
         let _ = self.request.write_all(&latency_us.to_ne_bytes());
     }
 
@@ -167,7 +176,8 @@ struct Demand {
 }
 
 impl Demand {
-    /// There have been so many faults in all: whether to request it from now on, if that is another thing than before.
+    /// There have been so many faults in all: whether to request it from now on, if that is another
+    /// thing than before.
     fn is_wanted(&mut self, now: Instant, faults: u64) -> Option<bool> {
         let (before, faults_before) = self.looked.replace((now, faults))?;
         let faults_per_s =

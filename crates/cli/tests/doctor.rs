@@ -1,4 +1,5 @@
-//! `terrace doctor` answers everywhere, in both forms, and its exit status says whether pages can be evicted.
+//! `terrace doctor` answers everywhere, in both forms, and its exit status says whether pages can
+//! be evicted.
 
 mod support;
 

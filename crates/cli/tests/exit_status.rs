@@ -1,4 +1,5 @@
-//! The exit status is the program's; 125 is ours; 126 and 127 are as `env`'s; a fatal signal is passed on.
+//! The exit status is the program's; 125 is ours; 126 and 127 are as `env`'s; a fatal signal is
+//! passed on.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What a run reports: the design's fields in every case, figures where a process left them, and the truth where not.
+//! What a run reports: the design's fields in every case, figures where a process left them, and
+//! the truth where not.
 
 mod support;
 
@@ -140,7 +141,8 @@ fn the_page_of_the_program_is_the_report() {
     assert_eq!(scratch.run_directories(), [""; 0]);
 }
 
-/// The page of a process is a file that the process can write. Of what it says, no more is told than /proc bears out.
+/// The page of a process is a file that the process can write. Of what it says, no more is told
+/// than /proc bears out.
 #[test]
 fn a_page_that_lies_is_not_believed() {
     let Some(scratch) = Scratch::new() else { return };

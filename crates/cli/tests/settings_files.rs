@@ -1,4 +1,5 @@
-//! `terrace config`: mistakes with their line and nearest match; the settings in force with their origin.
+//! `terrace config`: mistakes with their line and nearest match; the settings in force with their
+//! origin.
 
 mod support;
 
@@ -51,7 +52,8 @@ fn check_passes_a_right_file_and_cannot_judge_one_it_cannot_read() {
     );
 }
 
-/// A directory for tiers is tried out, so that a run does not find out too late; nothing is left in it.
+/// A directory for tiers is tried out, so that a run does not find out too late; nothing is left in
+/// it.
 #[test]
 fn directories_of_tiers_are_tried_out() {
     let directory = tempfile::tempdir().unwrap();

@@ -105,7 +105,8 @@ fn the_terminals_interrupt_comes_once() {
         "trap 'echo got' INT; echo ready; for i in 1 2 3 4 5 6; do sleep 0.1; done; echo end";
     let mut command = scratch.shell(script);
     command.stdin(terminal).stdout(Stdio::piped()).stderr(Stdio::null());
-    // SAFETY: two system calls between fork and exec, which make standard input the terminal of a session of its own.
+    // SAFETY: two system calls between fork and exec, which make standard input the terminal of a
+    // session of its own.
     unsafe {
         command.pre_exec(|| {
             if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
@@ -125,7 +126,8 @@ fn the_terminals_interrupt_comes_once() {
 fn pseudo_terminal() -> (File, File) {
     let (mut ours, mut theirs) = (-1, -1);
     let none = std::ptr::null_mut();
-    // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked for or given.
+    // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked
+    // for or given.
     assert_eq!(
         unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) },
         0
@@ -142,7 +144,8 @@ fn the_program_has_our_callers_mask_and_dispositions() {
     bare.args(["-c", read]);
     let mut ours = scratch.shell(read);
     for command in [&mut bare, &mut ours] {
-        // SAFETY: async-signal-safe calls between fork and exec; the set is initialised before it is used.
+        // SAFETY: async-signal-safe calls between fork and exec; the set is initialised before it
+        // is used.
         unsafe {
             command.pre_exec(|| {
                 let mut set = std::mem::zeroed();

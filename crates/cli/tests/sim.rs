@@ -156,7 +156,8 @@ fn objects_lie_in_each_layout_that_is_asked_for() {
     assert_eq!(layouts, ["time", "time", "context", "context"]);
 }
 
-/// A recording of one process: 300 pages of one range of 2 MiB and 10 of another, each read three times.
+/// A recording of one process: 300 pages of one range of 2 MiB and 10 of another, each read three
+/// times.
 fn record(path: &Path) {
     let pages = (2048..2058).chain(512..812);
     record_with(path, [pages.clone(), pages.clone(), pages].into_iter().flatten());
@@ -488,7 +489,8 @@ fn generators_mix_base_pages_and_huge_ones_the_same_way_each_time() {
     assert!(hits("oracle") > hits("first-touch"), "{} and {}", hits("oracle"), hits("first-touch"));
 }
 
-/// Half of all accesses are misses, whatever happens; of `optane` a hit has 80 ns and a miss 300, and the slow tier lets 39 GB/s of reads pass.
+/// Half of all accesses are misses, whatever happens; of `optane` a hit has 80 ns and a miss 300,
+/// and the slow tier lets 39 GB/s of reads pass.
 #[test]
 fn more_requests_help_until_the_bandwidth_is_used_up() {
     let rate = |in_flight: &str, fast: &str| {
@@ -524,7 +526,8 @@ fn more_requests_help_until_the_bandwidth_is_used_up() {
     let one = rate("1", "50%");
     is(one, 1e9 / (80.0 * one.1 + 300.0 * (1.0 - one.1)), 1e-6);
     is(rate("4", "50%"), 4e9 / 190.0, 0.01);
-    // A thousand would make 5,263 million: what the slow tier lets through, whose misses are half of them. With a fifth of them it is DRAM's 100 GB/s.
+    // A thousand would make 5,263 million: what the slow tier lets through, whose misses are half
+    // of them. With a fifth of them it is DRAM's 100 GB/s.
     is(rate("1000", "50%"), 39e9 / 64.0 / 0.5, 0.01);
     is(rate("1000", "80%"), 100e9 / 64.0 / 0.8, 0.01);
 }

@@ -1,8 +1,11 @@
-//! Calling contexts: a number for the return addresses of the innermost frames of whoever allocates (Jenga §3.3, §4.1).
+//! Calling contexts: a number for the return addresses of the innermost frames of whoever allocates
+//! (Jenga §3.3, §4.1).
 //!
-//! Frames are found by cached unwind rules ([`unwind`]), not by frame pointers, which Debian's programs lack: a walk along those sees
-//! 3 to 66 % of contexts, and follows garbage (`facts/allocator.md`, §1). Where a frame has no rule (code made at run time, missing unwind
-//! information) or the stack is not the thread's own, the return addresses so far are mixed with the height of the stack, if that is known.
+//! Frames are found by cached unwind rules ([`unwind`]), not by frame pointers, which Debian's
+//! programs lack: a walk along those sees 3 to 66 % of contexts, and follows garbage
+//! (`facts/allocator.md`, §1). Where a frame has no rule (code made at run time, missing unwind
+//! information) or the stack is not the thread's own, the return addresses so far are mixed with
+//! the height of the stack, if that is known.
 
 pub mod unwind;
 
@@ -16,7 +19,8 @@ pub const DEPTH_MAX: usize = 16;
 /// Frames that make a context; 0: none, but the return address and the height of the stack.
 static DEPTH: AtomicU32 = AtomicU32::new(0);
 
-/// Sets how many frames make a context, 1 to [`DEPTH_MAX`]; 0 for the innermost return address and the height of the stack instead.
+/// Sets how many frames make a context, 1 to [`DEPTH_MAX`]; 0 for the innermost return address and
+/// the height of the stack instead.
 pub fn set_depth(depth: usize) {
     debug_assert!(depth <= DEPTH_MAX);
     DEPTH.store(depth as u32, Relaxed);
@@ -57,14 +61,16 @@ pub fn learn_stacks() {
     MAIN_LEN.store(limit.rlim_cur.min(MAIN_LEN_MAX) as usize, Relaxed);
 }
 
-/// A thread is about to be made whose stack has this length: a shorter one than usual is what may be relied on from now on.
+/// A thread is about to be made whose stack has this length: a shorter one than usual is what may
+/// be relied on from now on.
 pub fn will_have_stack(len: usize) {
     THREADS_LEN.fetch_min(len, Relaxed);
 }
 
 impl Stack {
-    /// The calling thread's: its description, which the C library puts at the stack's upper end, tells where it is. Asking the C library itself
-    /// (pthread_getattr_np) is not possible: it allocates while it holds a lock, so this may have been called by it.
+    /// The calling thread's: its description, which the C library puts at the stack's upper end,
+    /// tells where it is. Asking the C library itself (pthread_getattr_np) is not possible: it
+    /// allocates while it holds a lock, so this may have been called by it.
     pub fn of_this_thread() -> Self {
         let here = std::ptr::from_ref(&MaybeUninit::<u8>::uninit()) as usize;
         // SAFETY: written by the loader before any code of ours runs.
@@ -141,8 +147,8 @@ enum Step {
 /// No frame is larger: whatever leads so far is no rule.
 const FRAME_MAX: usize = 1 << 20;
 
-/// Goes from frame to frame after the innermost. Reads nothing but the thread's own stack above `caller.frame`, so a wrong rule cannot make
-/// it fault.
+/// Goes from frame to frame after the innermost. Reads nothing but the thread's own stack above
+/// `caller.frame`, so a wrong rule cannot make it fault.
 #[inline]
 fn walk(stack: &Stack, caller: Caller, mut step: impl FnMut(Step)) {
     let Caller { return_address: mut address, mut frame, frame_pointer: mut pointer } = caller;

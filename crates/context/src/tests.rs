@@ -34,7 +34,8 @@ extern "C" fn with_nonsense(call: extern "C" fn()) {
     )
 }
 
-/// Calls with so many bytes, a multiple of 16, taken from the stack, as `alloca` does: where the frame began only the frame pointer tells.
+/// Calls with so many bytes, a multiple of 16, taken from the stack, as `alloca` does: where the
+/// frame began only the frame pointer tells.
 #[unsafe(naked)]
 extern "C" fn with_room(call: extern "C" fn(), bytes: usize) {
     naked_asm!(
@@ -195,7 +196,8 @@ fn contexts_are_equal_where_frames_are() {
             for ids in &ids {
                 assert!(ids.iter().all(|id| *id == ids[0]), "{ids:x?}");
             }
-            // With the innermost address and the height only, they may look the same: here the frames are of one size.
+            // With the innermost address and the height only, they may look the same: here the
+            // frames are of one size.
             assert!(depth == 0 || ids[0][0] != ids[1][0]);
         });
     }
@@ -217,7 +219,8 @@ extern "C" fn on_signal(_: i32) {
     look_and_keep();
 }
 
-/// The trampoline's rule is an expression, which ours cannot say: the context ends there, and nothing else happens.
+/// The trampoline's rule is an expression, which ours cannot say: the context ends there, and
+/// nothing else happens.
 #[test]
 fn in_a_signal_handler_frames_up_to_the_trampoline_are_found() {
     with_depth(16, || {

@@ -1,10 +1,11 @@
-//! How to get from a return address to the frame that called: one rule for each, read once from the program's own unwind information
-//! (`.eh_frame`) and cached.
+//! How to get from a return address to the frame that called: one rule for each, read once from the
+//! program's own unwind information (`.eh_frame`) and cached.
 //!
-//! A rule says where the caller's frame begins (from the stack pointer or from `rbp`) and where the caller's `rbp` was saved: enough to go on.
-//! Rows that need more than that (expressions, as in signal trampolines; other registers) have no rule. Nothing here allocates, takes a
-//! lock or depends on frame pointers. The loader's tables are asked through `_dl_find_object` (glibc 2.35), which is without
-//! locks too; on older C libraries no address has a rule.
+//! A rule says where the caller's frame begins (from the stack pointer or from `rbp`) and where the
+//! caller's `rbp` was saved: enough to go on. Rows that need more than that (expressions, as in
+//! signal trampolines; other registers) have no rule. Nothing here allocates, takes a
+//! lock or depends on frame pointers. The loader's tables are asked through `_dl_find_object`
+//! (glibc 2.35), which is without locks too; on older C libraries no address has a rule.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule,
@@ -32,7 +33,8 @@ pub enum Base {
     FramePointer,
 }
 
-/// A rule in 64 bits: 2 of kind, 1 of base, 1 that says whether `rbp` was saved, 28 of its place in words, 32 of the frame's offset.
+/// A rule in 64 bits: 2 of kind, 1 of base, 1 that says whether `rbp` was saved, 28 of its place in
+/// words, 32 of the frame's offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule(u64);
 
@@ -79,14 +81,16 @@ impl Rule {
         (self.0 >> 32) as u32 as i32 as isize
     }
 
-    /// Where the calling frame's `rbp` lies, in bytes from there (a negative number); `None`: still in the register.
+    /// Where the calling frame's `rbp` lies, in bytes from there (a negative number); `None`: still
+    /// in the register.
     #[inline]
     pub fn saved_pointer(self) -> Option<isize> {
         (self.0 & 1 << 3 != 0).then(|| ((self.0 as i32) >> 4) as isize * 8)
     }
 }
 
-/// One cached rule: the rule, and the address it is for, mixed with it, so that halves of two writers do not fit.
+/// One cached rule: the rule, and the address it is for, mixed with it, so that halves of two
+/// writers do not fit.
 struct Cached {
     key: AtomicU64,
     rule: AtomicU64,
@@ -94,12 +98,14 @@ struct Cached {
 
 static CACHE: [Cached; RULES] =
     [const { Cached { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; RULES];
-/// Goes into every key. Another one after a library was unloaded, because another library may come to its place.
+/// Goes into every key. Another one after a library was unloaded, because another library may come
+/// to its place.
 static GENERATION: AtomicU64 = AtomicU64::new(1 << GENERATION_SHIFT);
 /// Above any address.
 const GENERATION_SHIFT: u32 = 48;
 
-/// The rule for the frame to which `address` returns; `None` if there is none. `stack_left`: bytes of stack below.
+/// The rule for the frame to which `address` returns; `None` if there is none. `stack_left`: bytes
+/// of stack below.
 #[inline]
 pub fn rule_after(address: usize, stack_left: usize) -> Option<Rule> {
     let key = address as u64 ^ GENERATION.load(Relaxed);
@@ -124,7 +130,8 @@ fn look_up(address: usize, key: u64, stack_left: usize) -> Rule {
     if stack_left < STACK_NEEDED {
         return Rule::NONE;
     }
-    // The call, not what comes after it: that may belong to another row, or to another function where the call does not return.
+    // The call, not what comes after it: that may belong to another row, or to another function
+    // where the call does not return.
     let rule = read_rule(address.wrapping_sub(1)).unwrap_or(Rule::NONE);
     let cached = &CACHE[place(address)];
     cached.rule.store(rule.0, Relaxed);
@@ -172,12 +179,14 @@ struct LinkMap {
     name: *const libc::c_char,
 }
 
-/// Where the object is loaded that an address lies in, and its file name; that is empty for the program itself.
+/// Where the object is loaded that an address lies in, and its file name; that is empty for the
+/// program itself.
 pub fn object_of(address: usize) -> Option<(usize, String)> {
     let object = find_object(address)?;
     let map = object.link_map.cast::<LinkMap>();
-    // SAFETY: the loader's description of a loaded object. One that is being unloaded by another thread meanwhile may be gone: its code was
-    // running, so whoever unloads it breaks more than this.
+    // SAFETY: the loader's description of a loaded object. One that is being unloaded by another
+    // thread meanwhile may be gone: its code was running, so whoever unloads it breaks more
+    // than this.
     let (base, name) = unsafe { ((*map).base, (*map).name) };
     // SAFETY: as above; a NUL-terminated name.
     let name = if name.is_null() {
@@ -248,8 +257,9 @@ fn read_rule(address: usize) -> Option<Rule> {
 /// The bytes of a loaded object from `start` to where it ends.
 fn bytes(start: usize, end: usize) -> Option<&'static [u8]> {
     let len = end.checked_sub(start)?;
-    // SAFETY: within an object that the loader has mapped; of these bytes only tables of unwind information are read, which are in memory
-    // and do not change as long as code of the object runs, as it does: it called us.
+    // SAFETY: within an object that the loader has mapped; of these bytes only tables of unwind
+    // information are read, which are in memory and do not change as long as code of the object
+    // runs, as it does: it called us.
     Some(unsafe { std::slice::from_raw_parts(start as *const u8, len) })
 }
 

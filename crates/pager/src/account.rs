@@ -1,8 +1,10 @@
-//! How much memory is where: live estimates for control, exact scans now and then, time averages for the report.
+//! How much memory is where: live estimates for control, exact scans now and then, time averages
+//! for the report.
 //!
-//! Steered by our own counters and scans, never by a control group's usage, which contains page cache (`facts/traps.md`).
-//! Between scans, resident pages are estimated from the process's anonymous memory (/proc/self/statm): what changed since the last scan
-//! and is not pools or overhead is taken for managed memory.
+//! Steered by our own counters and scans, never by a control group's usage, which contains page
+//! cache (`facts/traps.md`). Between scans, resident pages are estimated from the process's
+//! anonymous memory (/proc/self/statm): what changed since the last scan and is not pools or
+//! overhead is taken for managed memory.
 
 use crate::kept::Kept;
 use crate::lock::Lock;
@@ -22,9 +24,11 @@ pub(crate) struct Account {
     pub overhead_bytes: AtomicU64,
     /// The budget now; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program that was executed.
+    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program
+    /// that was executed.
     interim_bytes: AtomicU64,
-    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the last one was.
+    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the
+    /// last one was.
     forks: AtomicU32,
     forked_ns: AtomicU64,
     pub promoted_pages: AtomicU64,
@@ -135,7 +139,8 @@ impl Account {
 }
 
 impl Pager {
-    /// What of the run's budget this process may have. `terrace run` assigns the shares; without a run each process has the whole budget.
+    /// What of the run's budget this process may have. `terrace run` assigns the shares; without a
+    /// run each process has the whole budget.
     fn share_of_budget(&self, touched_max_bytes: u64) -> u64 {
         let whole = self.settings.dram.budget_bytes(touched_max_bytes);
         if whole == u64::MAX || self.settings.run_dir.is_none() {
@@ -144,7 +149,8 @@ impl Pager {
         let page = self.stats();
         match page.map_or(0, |page| page.share_bytes.load(Acquire)) {
             0 => match self.account.interim_bytes.load(Relaxed) {
-                // Half, because there is at least one process besides: whoever executed this one, or whom this one is to execute.
+                // Half, because there is at least one process besides: whoever executed this one,
+                // or whom this one is to execute.
                 u64::MAX => whole / 2,
                 interim => interim.min(whole),
             },
@@ -165,8 +171,9 @@ impl Pager {
         self.account.forks.store(before + 1, Relaxed);
     }
 
-    /// In a fork's child, before it has a page of its own: memory is still its parent's. Of the room that is left, the first child may have
-    /// half until it is assigned a share, the next one in a row a quarter, and so on: together no more than there is.
+    /// In a fork's child, before it has a page of its own: memory is still its parent's. Of the
+    /// room that is left, the first child may have half until it is assigned a share, the next
+    /// one in a row a quarter, and so on: together no more than there is.
     pub(crate) fn begin_childs_budget(&self) {
         let account = &self.account;
         let forks = account.forks.swap(0, Relaxed).min(63);
@@ -220,8 +227,9 @@ pub(crate) struct Measure {
     /// Regions with evictable resident pages at the last scan.
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
-    /// What the program touched for the first time before the last scan, bytes per second: since the scan before, or the last second. What it had
-    /// touched a moment before, and gave back, is not growth, if it is no more than [`SWAY_BYTES`].
+    /// What the program touched for the first time before the last scan, bytes per second: since
+    /// the scan before, or the last second. What it had touched a moment before, and gave
+    /// back, is not growth, if it is no more than [`SWAY_BYTES`].
     pub growth: f64,
     lately_touched: Lately,
     /// From when on `growth` is measured, and the bytes touched then.
@@ -256,7 +264,8 @@ pub(crate) struct Measure {
 
 /// How often the page is written, ns.
 const PUBLISH_EVERY_NS: u64 = 100_000_000;
-/// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is tight).
+/// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is
+/// tight).
 const SCAN_SHARE: u64 = 64;
 /// A scan makes room for others after so many pages: an eighth of a millisecond.
 const PAUSE_PAGES: usize = 16 << 10;
@@ -273,7 +282,8 @@ const SWAY_BYTES: u64 = 8 << 20;
 const SHRUNK_BYTES: u64 = 16 << 20;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
-/// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked before.
+/// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked
+/// before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
 impl Measure {
@@ -323,7 +333,8 @@ impl Measure {
                 >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
     }
 
-    /// Much of the program's memory is gone since the last scan: some of it may have been far, and until that is known there seems to be less in DRAM than there is.
+    /// Much of the program's memory is gone since the last scan: some of it may have been far, and
+    /// until that is known there seems to be less in DRAM than there is.
     pub fn has_shrunk(&self, pager: &Pager) -> bool {
         pager.far_pages() > 0
             && self.anonymous_then - self.anonymous_least.min(self.anonymous_then)
@@ -364,7 +375,8 @@ impl Measure {
                     }
                 }
                 start = walked.max(start + PAGE);
-                // Half a gigabyte takes a millisecond. What is touched meanwhile seems unmanaged: so not after each of many small ranges.
+                // Half a gigabyte takes a millisecond. What is touched meanwhile seems unmanaged:
+                // so not after each of many small ranges.
                 if since_pause >= PAUSE_PAGES {
                     since_pause = 0;
                     pager.let_others_run();
@@ -446,7 +458,8 @@ impl Measure {
         returned
     }
 
-    /// The kernel's faults tell us nothing: between scans, how much of the process is in its swap does.
+    /// The kernel's faults tell us nothing: between scans, how much of the process is in its swap
+    /// does.
     fn count_swapped(&mut self, pager: &Pager, now_ns: u64) {
         if self.status < 0 || self.scanned_ns == 0 || now_ns - self.swapped_ns < SWAPPED_EVERY_NS {
             return;
@@ -485,7 +498,8 @@ impl Measure {
                 anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
-        // What moved since the look at it is in two places for a moment, and pools count what they may touch.
+        // What moved since the look at it is in two places for a moment, and pools count what they
+        // may touch.
         let most = if anonymous > 0 { anonymous + in_files(pager) } else { u64::MAX };
         let physical = pager.physical_bytes().min(most);
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
@@ -558,8 +572,9 @@ impl Measure {
 }
 
 impl Pager {
-    /// Writes into the statistics page what is counted and needs no measuring. As the program ends, too: one that lives for less than the time
-    /// between two publications has moved pages all the same. Nothing but stores, because a filter may forbid system calls by then: the
+    /// Writes into the statistics page what is counted and needs no measuring. As the program ends,
+    /// too: one that lives for less than the time between two publications has moved pages all
+    /// the same. Nothing but stores, because a filter may forbid system calls by then: the
     /// companion puts it into the file.
     pub fn tell_counts(&self) {
         let Some(page) = self.stats() else { return };

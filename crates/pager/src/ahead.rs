@@ -1,19 +1,24 @@
-//! Ahead of a fault: a thread of the program brings evicted pages back itself ([`Pager::touch`]), or has the mover do it ([`Pager::prefetch`]).
+//! Ahead of a fault: a thread of the program brings evicted pages back itself ([`Pager::touch`]),
+//! or has the mover do it ([`Pager::prefetch`]).
 //!
-//! Half of what a fault costs is not restoring but exception, wake-ups and switches. A thread that says what it is about to touch
-//! pays only for the rest: it claims, decompresses and copies into place as a handler does, and what follows in memory comes with one call.
-//! Everything here is a hint: where anything is in the way, the page is left to a handler.
+//! Half of what a fault costs is not restoring but exception, wake-ups and switches. A thread that
+//! says what it is about to touch pays only for the rest: it claims, decompresses and copies into
+//! place as a handler does, and what follows in memory comes with one call. Everything here is a
+//! hint: where anything is in the way, the page is left to a handler.
 //!
 //! What makes that safe on a thread of the program:
 //!
-//! - *Waiting.* It enters the gate as a worker, and only if no fork is about: handlers go on serving whatever it waits for. It holds no region
-//!   lock, waits for no claim of others, and blocks signals. A thread that runs on managed memory could be kept waiting for its own stack by a
-//!   lock that it holds itself: it does not come here.
-//! - *Its descriptors.* Our userfaultfds are not in the program's table. Copies of them are fetched into it when first needed, with high
-//!   numbers. The program may close them, and put others in their place: each is compared with what it was before it is used, and nothing
-//!   but a copied page is believed. On any other answer the claim is given back with the stored bytes untouched.
-//! - *A forked child* has its parent's copies, which lead into its parent's memory. [`Pager::fork_child`] closes them; and where a child was made that
-//!   we know nothing of, a page that the kernel wipes in every child says that they are not its own.
+//! - *Waiting.* It enters the gate as a worker, and only if no fork is about: handlers go on
+//!   serving whatever it waits for. It holds no region lock, waits for no claim of others, and
+//!   blocks signals. A thread that runs on managed memory could be kept waiting for its own stack
+//!   by a lock that it holds itself: it does not come here.
+//! - *Its descriptors.* Our userfaultfds are not in the program's table. Copies of them are fetched
+//!   into it when first needed, with high numbers. The program may close them, and put others in
+//!   their place: each is compared with what it was before it is used, and nothing but a copied
+//!   page is believed. On any other answer the claim is given back with the stored bytes untouched.
+//! - *A forked child* has its parent's copies, which lead into its parent's memory.
+//!   [`Pager::fork_child`] closes them; and where a child was made that we know nothing of, a page
+//!   that the kernel wipes in every child says that they are not its own.
 
 use crate::handler::PageBuffer;
 use crate::lock::Lock;
@@ -32,7 +37,8 @@ use terrace_tiers::{
 pub(crate) const RUN_PAGES: usize = 16;
 /// Threads that can restore at a time; others leave it to handlers.
 const TOOLS_MAX: usize = 8;
-/// Our copies have the first free numbers from here on: below what `select` can watch and above what programs count on.
+/// Our copies have the first free numbers from here on: below what `select` can watch and above
+/// what programs count on.
 const FIRST_NUMBER: Fd = 960;
 /// A program that closes them so often does it on purpose.
 const LOST_MAX: u32 = 16;
@@ -69,7 +75,8 @@ pub(crate) struct Ahead {
     lost: AtomicU32,
     fetch_at_ns: AtomicU64,
     said: AtomicBool,
-    /// The address of a number that is 1 in this process, and 0 in a child that nobody told us of. 0 where the kernel has no such memory.
+    /// The address of a number that is 1 in this process, and 0 in a child that nobody told us of.
+    /// 0 where the kernel has no such memory.
     own: usize,
     wishes: Lock<Wishes>,
 }
@@ -80,7 +87,8 @@ struct Wishes {
     count: usize,
 }
 
-/// A tool for as long as it is used. Inside the gate, so that a fork finds them all in their places.
+/// A tool for as long as it is used. Inside the gate, so that a fork finds them all in their
+/// places.
 struct Borrowed<'a> {
     ahead: &'a Ahead,
     tools: *mut RunTools,
@@ -120,7 +128,8 @@ impl Ahead {
         }
     }
 
-    /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps held for ever, and there is nobody who could help.
+    /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps
+    /// held for ever, and there is nobody who could help.
     fn is_foreign(&self) -> bool {
         self.own().is_some_and(|own| own.load(Acquire) != 1)
     }
@@ -187,7 +196,8 @@ impl Ahead {
         tools.map(|tools| Borrowed { ahead: self, tools })
     }
 
-    /// Fetches copies of all our userfaultfds into the program's table, so that they stay open if the companion is killed.
+    /// Fetches copies of all our userfaultfds into the program's table, so that they stay open if
+    /// the companion is killed.
     pub fn keep_copies(&self, pager: &Pager) {
         for shard in 0..pager.descriptors.shards.load(Acquire) {
             self.copy_of(pager, shard);
@@ -241,8 +251,8 @@ fn fetch(pager: &Pager, shard: usize) -> Result<(Fd, Identity), Errno> {
 }
 
 impl Pager {
-    /// Brings every page of `start..start + len` that is out back now, without faults where that is possible. Any address will do; what is not
-    /// managed, or not there, is left alone.
+    /// Brings every page of `start..start + len` that is out back now, without faults where that is
+    /// possible. Any address will do; what is not managed, or not there, is left alone.
     pub fn touch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
         let address = start & !(PAGE - 1);
@@ -263,7 +273,8 @@ impl Pager {
         }
     }
 
-    /// Has the pages brought back that are out, soon, by another thread and as far as there is room. Never waits.
+    /// Has the pages brought back that are out, soon, by another thread and as far as there is
+    /// room. Never waits.
     pub fn prefetch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
         let Some(first) = self
@@ -331,7 +342,8 @@ impl Pager {
                 });
             }
             if back == 0 {
-                // By a handler, as if the program had touched it: one page is not more than the caller asked for.
+                // By a handler, as if the program had touched it: one page is not more than the
+                // caller asked for.
                 sys::peek(address, &mut [0]);
                 back = 1;
             }
@@ -344,14 +356,16 @@ impl Pager {
         }
     }
 
-    /// How many pages from `address` on seem to be out, one after the other: at most [`RUN_PAGES`], of one region.
+    /// How many pages from `address` on seem to be out, one after the other: at most [`RUN_PAGES`],
+    /// of one region.
     pub(crate) fn pages_out(&self, entry: &Entry, address: usize, end: usize) -> usize {
         let page = (address - entry.region.address()) / PAGE;
         let most = (end - address).div_ceil(PAGE).min(RUN_PAGES);
         entry.words[page..].iter().take(most).take_while(|word| word.seems_evicted()).count().max(1)
     }
 
-    /// In the mover: does what [`Pager::prefetch`] was asked for while `goes_on` says so; the rest is forgotten.
+    /// In the mover: does what [`Pager::prefetch`] was asked for while `goes_on` says so; the rest
+    /// is forgotten.
     pub(crate) fn grant_wishes(&self, mut goes_on: impl FnMut(&Pager) -> bool) {
         if self.ahead.wishes.lock().count == 0 {
             return;
@@ -371,7 +385,8 @@ impl Pager {
         }
     }
 
-    /// Restores up to `pages` pages from `address` on; `uffd` gives the userfaultfd of a shard. Returns how many came back.
+    /// Restores up to `pages` pages from `address` on; `uffd` gives the userfaultfd of a shard.
+    /// Returns how many came back.
     pub(crate) fn restore_ahead(
         &self,
         entry: &Entry,
@@ -439,8 +454,9 @@ impl Pager {
         copied
     }
 
-    /// Decompresses an evicted page that nobody waits for and claims it, as somebody who holds the lock of its store. Returns claim and tier; `None`
-    /// if it is not out, lies in a file (a read costs more than the wake-up that is saved), or cannot be had now.
+    /// Decompresses an evicted page that nobody waits for and claims it, as somebody who holds the
+    /// lock of its store. Returns claim and tier; `None` if it is not out, lies in a file (a
+    /// read costs more than the wake-up that is saved), or cannot be had now.
     pub(crate) fn decode_and_claim(
         &self,
         store: &RegionStore,
@@ -455,14 +471,16 @@ impl Pager {
         let location = Location::from_bits(found.payload());
         let number = store.tier_of(location)?;
         let tier = self.tiers.get(usize::from(number)).filter(|tier| tier.files().is_none())?;
-        // Read first: what cannot be had is left as it is, and whoever touches the page will be told. Only a claim can come between.
+        // Read first: what cannot be had is left as it is, and whoever touches the page will be
+        // told. Only a claim can come between.
         tier.decode(store.page(location, stored).ok()?, page, scratch).ok()?;
         let claim = found.with(State::Restoring, found.payload());
         word.transition(found, claim).ok()?;
         Some((claim, number))
     }
 
-    /// Pages from `address` on are in place: what was stored goes, everything is counted, and the claims end.
+    /// Pages from `address` on are in place: what was stored goes, everything is counted, and the
+    /// claims end.
     fn now_back(
         &self,
         entry: &Entry,

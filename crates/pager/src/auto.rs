@@ -1,4 +1,5 @@
-//! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this program.
+//! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this
+//! program.
 
 use crate::fault_cost::FAULT_OVERHEAD_NS;
 use crate::pager::Pager;
@@ -13,11 +14,14 @@ const ONE_IN: u32 = 16;
 const RUN: usize = 16;
 /// Between measurements, ns.
 const MEASURE_EVERY_NS: u64 = 10_000_000_000;
-/// What an eviction into a tier of ours takes beside the codec, ns: UFFDIO_MOVE, the pool, emptying the slot (`facts/end-to-end.md` §2).
+/// What an eviction into a tier of ours takes beside the codec, ns: UFFDIO_MOVE, the pool, emptying
+/// the slot (`facts/end-to-end.md` §2).
 const MOVE_NS: u64 = 3_000;
-/// What is measured of the kernel's swap counts so many times: 64 pages in a row are its best case (memcached and redis at half of their memory take 16 to 20 µs a fault where
-/// 9 are measured), and faults with it are 1.2 to 1.3 times those with a tier of ours that is as dense (what comes back is seen a look later, and writes are not seen;
-/// `terrace-bench zram-servers --terrace-flags "--tiers dram,swap"`).
+/// What is measured of the kernel's swap counts so many times: 64 pages in a row are its best case
+/// (memcached and redis at half of their memory take 16 to 20 µs a fault where 9 are measured), and
+/// faults with it are 1.2 to 1.3 times those with a tier of ours that is as dense (what comes back
+/// is seen a look later, and writes are not seen; `terrace-bench zram-servers --terrace-flags
+/// "--tiers dram,swap"`).
 const SWAP_TIMES: f64 = 2.2;
 /// A share that is none, for which factors between tiers are still right.
 const LEAST_MUST_GO: f64 = 1e-3;
@@ -26,11 +30,14 @@ const CLEARLY: f64 = 0.9;
 
 /// What is measured, and what was chosen.
 ///
-/// The rule: a tier's cost is the processor time that a page's way out and back takes. For the kernel's swap both are measured on
-/// pages that left lately, copied into memory of our own: MADV_PAGEOUT, and a touch. For tiers of ours it is the codec's time on the same pages
-/// one way, the median restore the other, and what lies around them. Of a denser tier less is out for the same budget, so fewer faults are
-/// made ([`faults`]), and more with swap ([`SWAP_TIMES`]); the tier where cost × faults is least takes the victims. Swap on a disk never does: its cost is not processor time. Under
-/// pressure the densest of ours takes all, and what has been in swap for long (`Mover::densify`): so the coldest are there.
+/// The rule: a tier's cost is the processor time that a page's way out and back takes. For the
+/// kernel's swap both are measured on pages that left lately, copied into memory of our own:
+/// MADV_PAGEOUT, and a touch. For tiers of ours it is the codec's time on the same pages
+/// one way, the median restore the other, and what lies around them. Of a denser tier less is out
+/// for the same budget, so fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]);
+/// the tier where cost × faults is least takes the victims. Swap on a disk never does: its cost is
+/// not processor time. Under pressure the densest of ours takes all, and what has been in swap for
+/// long (`Mover::densify`): so the coldest are there.
 ///
 /// Until the sample is full, which takes evictions into a tier of ours, the first of these is used.
 pub(crate) struct Auto {
@@ -42,8 +49,9 @@ pub(crate) struct Auto {
     chosen: usize,
 }
 
-/// How many faults there are if a share of the data must leave memory and a page that is out takes `ratio` of itself: how many accesses go to
-/// the least popular share, from Zipf's law, but for a factor. `None` if that is not enough.
+/// How many faults there are if a share of the data must leave memory and a page that is out takes
+/// `ratio` of itself: how many accesses go to the least popular share, from Zipf's law, but for a
+/// factor. `None` if that is not enough.
 pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
     let share_out = (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
     (share_out < 0.999).then(|| -(1.0 - share_out).ln())
@@ -119,7 +127,8 @@ impl Auto {
     fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
         let bytes = SAMPLE * PAGE;
         let memory = sys::reserve(bytes).ok()?;
-        // SAFETY: a new reservation of this function's, of `SAMPLE` pages; the advice changes no contents.
+        // SAFETY: a new reservation of this function's, of `SAMPLE` pages; the advice changes no
+        // contents.
         unsafe {
             let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
             std::ptr::copy_nonoverlapping(
@@ -148,9 +157,11 @@ impl Auto {
         (home.len() * 2 > SAMPLE).then(|| median(out) + median(home))
     }
 
-    /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes in each, as a share of itself.
+    /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
+    /// in each, as a share of itself.
     pub fn choose(&mut self, must_go: f64, takes: &[(usize, f64)], first_own: usize) -> usize {
-        // Where all fits, as far as is known, what leaves is on the border: then the cost of one fault decides.
+        // Where all fits, as far as is known, what leaves is on the border: then the cost of one
+        // fault decides.
         let must_go = must_go.max(LEAST_MUST_GO);
         let cost = |tier: usize| {
             let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
@@ -200,7 +211,8 @@ mod tests {
         // As dense and cheaper.
         assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all, 2), 1);
         assert_eq!(auto(&[0, 16_000, 12_000, 30_000]).choose(0.3, &all, 2), 2);
-        // So much must go that the denser one makes up for its cost, and where the others are not enough.
+        // So much must go that the denser one makes up for its cost, and where the others are not
+        // enough.
         assert_eq!(auto(&[0, 12_000, 16_000, 18_000]).choose(0.5, &all, 2), 3);
         assert_eq!(auto(&[0, 12_000, 16_000, 90_000]).choose(0.6, &all, 2), 3);
         // All would fit.

@@ -1,21 +1,25 @@
 //! The companion: the process in which the pager's threads run.
 //!
-//! It shares the program's memory and nothing else (clone with CLONE_VM, without CLONE_THREAD): descriptors, credentials,
-//! signal handlers, working directory and namespaces are its own. So the program stays a process of one thread for whoever
-//! asks (namespaces, `wait`, `exec`, tracers that stop all threads), and what it gives up (capabilities, user ids,
-//! descriptors) is not kept by a thread of ours inside it.
+//! It shares the program's memory and nothing else (clone with CLONE_VM, without CLONE_THREAD):
+//! descriptors, credentials, signal handlers, working directory and namespaces are its own. So the
+//! program stays a process of one thread for whoever asks (namespaces, `wait`, `exec`, tracers that
+//! stop all threads), and what it gives up (capabilities, user ids, descriptors) is not kept by a
+//! thread of ours inside it.
 //!
-//! *Birth.* An intermediate process clones the companion and ends at once, so that the program is not its parent: it gets
-//! no SIGCHLD, finds no child in `wait4(-1)`, and a program that it executes inherits no zombie. `terrace run` adopts and
-//! reaps companions. Where the program itself would adopt it (process 1 of a PID namespace, a subreaper), the companion is
-//! its child with exit signal 0 instead, which an ordinary `wait` does not see.
+//! *Birth.* An intermediate process clones the companion and ends at once, so that the program is
+//! not its parent: it gets no SIGCHLD, finds no child in `wait4(-1)`, and a program that it
+//! executes inherits no zombie. `terrace run` adopts and reaps companions. Where the program itself
+//! would adopt it (process 1 of a PID namespace, a subreaper), the companion is its child with exit
+//! signal 0 instead, which an ordinary `wait` does not see.
 //!
-//! *Threads.* Their stacks and thread-local storage are made before the first fork and inherited by children. Making a
-//! thread is then one system call and touches nothing of the C library's, whose locks and memory may be unusable in a
-//! forked child: another thread may have held the lock, and the memory may be evicted.
+//! *Threads.* Their stacks and thread-local storage are made before the first fork and inherited by
+//! children. Making a thread is then one system call and touches nothing of the C library's, whose
+//! locks and memory may be unusable in a forked child: another thread may have held the lock, and
+//! the memory may be evicted.
 //!
-//! *End.* The companion leaves as soon as nobody else uses the memory: when the program has ended or executed another one,
-//! and no process that shares the memory (a child of `vfork` or of clone with CLONE_VM) is left.
+//! *End.* The companion leaves as soon as nobody else uses the memory: when the program has ended
+//! or executed another one, and no process that shares the memory (a child of `vfork` or of clone
+//! with CLONE_VM) is left.
 
 use crate::handler::Tools;
 use crate::lock::Lock;
@@ -58,9 +62,11 @@ pub(crate) struct Companion {
     thread_pointers: [AtomicUsize; slot::COUNT],
     /// Thread ids, by slot: the kernel writes 0 when a thread has ended.
     tids: [AtomicU32; slot::COUNT],
-    /// How far a thread's id, as the C library knows it, is from its thread pointer; 0 where that is not known.
+    /// How far a thread's id, as the C library knows it, is from its thread pointer; 0 where that
+    /// is not known.
     tid_offset: AtomicUsize,
-    /// The address of the id of the program's main thread, which the kernel zeroes when that thread ends; 0 if unknown.
+    /// The address of the id of the program's main thread, which the kernel zeroes when that
+    /// thread ends; 0 if unknown.
     main_tid: AtomicUsize,
     /// The companion's process id.
     pid: AtomicI32,
@@ -84,7 +90,8 @@ impl Companion {
     pub fn new() -> Result<Self, Errno> {
         let stacks = sys::reserve_without_access(STACK_BYTES * slot::COUNT)?;
         for slot in 0..slot::COUNT {
-            // SAFETY: inside the reservation made here; the lowest page stays without access, for a stack that overflows.
+            // SAFETY: inside the reservation made here; the lowest page stays without access, for a
+            // stack that overflows.
             unsafe { sys::allow_access(stacks + slot * STACK_BYTES + PAGE, STACK_BYTES - PAGE) }?;
         }
         Ok(Companion {
@@ -127,8 +134,9 @@ impl Companion {
         self.main_tid.store(sys::tid_address().unwrap_or(0), Relaxed);
     }
 
-    /// Holds descriptors open for as long as this memory lives. If the companion is killed, its userfaultfds stay open, and who
-    /// touches an evicted page waits: a closed userfaultfd would let it read zeros.
+    /// Holds descriptors open for as long as this memory lives. If the companion is killed, its
+    /// userfaultfds stay open, and who touches an evicted page waits: a closed userfaultfd
+    /// would let it read zeros.
     pub fn hold(&self, descriptors: &[i32]) {
         self.holds.store(sys::hold_open(descriptors).is_ok(), Release);
     }
@@ -138,8 +146,8 @@ impl Companion {
         self.holds.load(Acquire)
     }
 
-    /// Whether a seccomp filter that the program brought along, if any, allows what [`Companion::hold`] and the companion's own
-    /// filter need.
+    /// Whether a seccomp filter that the program brought along, if any, allows what
+    /// [`Companion::hold`] and the companion's own filter need.
     pub fn may_hold(&self) -> bool {
         self.may_hold.load(Relaxed)
     }
@@ -180,9 +188,9 @@ impl Companion {
         std::mem::take(&mut self.failure.lock())
     }
 
-    /// Thread-local storage for all threads, once. Until the program's first fork the C library can make it. It takes memory
-    /// from the program's allocator for it, so where that is the program's own, this must be called while none of its locks
-    /// is held: before `main`.
+    /// Thread-local storage for all threads, once. Until the program's first fork the C library can
+    /// make it. It takes memory from the program's allocator for it, so where that is the
+    /// program's own, this must be called while none of its locks is held: before `main`.
     pub fn make_thread_storage(&self) -> Result<(), String> {
         for place in &self.thread_pointers {
             if place.load(Relaxed) == 0 {
@@ -221,8 +229,8 @@ impl Companion {
         let top = self.stacks + (slot + 1) * STACK_BYTES;
         let start = (top - size_of::<Start>()) & !63;
         let tid = &self.tids[slot];
-        // SAFETY: the stack, the thread-local storage and the word are this slot's, which no other task uses; `Start` lies
-        // above what the task uses of its stack.
+        // SAFETY: the stack, the thread-local storage and the word are this slot's, which no other
+        // task uses; `Start` lies above what the task uses of its stack.
         unsafe {
             (start as *mut Start).write(Start { pager, slot, main });
             sys::clone_onto(
@@ -236,7 +244,8 @@ impl Companion {
         }
     }
 
-    /// Makes the companion; called on a thread of the program, with signals blocked. `Err` says what is missing.
+    /// Makes the companion; called on a thread of the program, with signals blocked. `Err` says
+    /// what is missing.
     pub fn make(&self, pager: &'static Pager) -> Result<(), String> {
         const NO_TASK: &str = "cannot make a process beside the program: is there a limit on processes (ulimit -u, pids.max)? \
              All memory stays in DRAM";
@@ -267,8 +276,8 @@ impl Companion {
         }
     }
 
-    /// In the keeper, when everything is back in DRAM: ends the companion once its other threads have left, which were told
-    /// to.
+    /// In the keeper, when everything is back in DRAM: ends the companion once its other threads
+    /// have left, which were told to.
     pub fn end_when_alone(&self) -> ! {
         // A handler stays in `read` if the kernel has no memory to wake it. It holds no lock there.
         for _ in 0..1000 {
@@ -281,7 +290,8 @@ impl Companion {
     }
 }
 
-/// A process that shares memory only, is not traced along with its maker, and sends no signal at its end.
+/// A process that shares memory only, is not traced along with its maker, and sends no signal at
+/// its end.
 const COMPANION: i32 = libc::CLONE_VM | libc::CLONE_UNTRACED;
 
 /// Where a task begins.
@@ -291,7 +301,8 @@ extern "C" fn begin(start: usize) -> ! {
     let offset = pager.companion.tid_offset.load(Relaxed);
     if offset != 0 {
         let known = pager.companion.thread_pointers[slot].load(Relaxed).wrapping_add(offset);
-        // SAFETY: the C library's description of this thread, whose locks it compares with the thread's id.
+        // SAFETY: the C library's description of this thread, whose locks it compares with the
+        // thread's id.
         unsafe { (known as *mut i32).write(sys::thread_id()) };
     }
     main(pager, slot)
@@ -360,8 +371,8 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
             None => WATCH_EVERY,
         };
         let ended = sys::wait_for_end(program, wait);
-        // The main thread may have left while others go on. Then it has no memory; a program that was executed in its place
-        // has other memory than this.
+        // The main thread may have left while others go on. Then it has no memory; a program that
+        // was executed in its place has other memory than this.
         unlike = if !ended && tid == 0 && sys::program_has_other_memory() { unlike + 1 } else { 0 };
         if ended || unlike >= LOOKS {
             while sys::others_share_memory() {

@@ -1,8 +1,10 @@
-//! Signs that a device may write into the program's pages behind the page table: pages pinned for O_DIRECT, io_uring, VFIO or RDMA.
+//! Signs that a device may write into the program's pages behind the page table: pages pinned for
+//! O_DIRECT, io_uring, VFIO or RDMA.
 //!
-//! UFFDIO_MOVE refuses such pages. Write-protect and discard does not notice them, and what the device then writes is lost (`facts/faults.md`,
-//! Atomicity); so it ends for good as soon as the program holds a descriptor of that kind. Between the opening of the descriptor and the
-//! next look pages may still be evicted: the reason why that way of evicting is opt-in.
+//! UFFDIO_MOVE refuses such pages. Write-protect and discard does not notice them, and what the
+//! device then writes is lost (`facts/faults.md`, Atomicity); so it ends for good as soon as the
+//! program holds a descriptor of that kind. Between the opening of the descriptor and the next look
+//! pages may still be evicted: the reason why that way of evicting is opt-in.
 
 use crate::sys;
 use std::fs;
@@ -11,11 +13,13 @@ use std::time::Duration;
 /// The threads of a program that ends leave within this time of each other.
 const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
-/// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table, which is not the calling thread's.
+/// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table,
+/// which is not the calling thread's.
 pub fn sign() -> Option<&'static str> {
     let process = sys::program_id();
     let descriptors = fs::read_dir(format!("/proc/{process}/task/{process}/fd")).ok()?;
-    // Its main thread left: the descriptors are where this look does not go. Or all threads are about to.
+    // Its main thread left: the descriptors are where this look does not go. Or all threads are
+    // about to.
     if sys::thread_state(process) == Some('Z') {
         return (!sys::program_ends(ENDS_WITHIN)).then_some("descriptors that cannot be seen");
     }
@@ -51,7 +55,8 @@ mod tests {
     #[test]
     fn a_file_open_for_direct_input_is_seen() {
         assert_eq!(super::sign(), None);
-        // Where the temporary directory's file system has no O_DIRECT, a pipe in packet mode carries the same flag but is not a file.
+        // Where the temporary directory's file system has no O_DIRECT, a pipe in packet mode
+        // carries the same flag but is not a file.
         let path = std::env::temp_dir().join(format!("terrace-dma-{}", std::process::id()));
         let opened = std::fs::File::options()
             .read(true)

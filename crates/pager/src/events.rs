@@ -1,19 +1,22 @@
 //! What the kernel tells of memory calls: a range was discarded, unmapped or moved.
 //!
-//! Calls that the program makes by the C library's names are announced by the interposed functions, which keep page states
-//! themselves. Calls made otherwise (by an instruction of the program's own, as Go's runtime does; by a process that shares
-//! the memory) are told by the userfaultfd alone. The caller waits in the kernel until its event has been read; then:
+//! Calls that the program makes by the C library's names are announced by the interposed functions,
+//! which keep page states themselves. Calls made otherwise (by an instruction of the program's own,
+//! as Go's runtime does; by a process that shares the memory) are told by the userfaultfd alone.
+//! The caller waits in the kernel until its event has been read; then:
 //!
-//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel takes the pages. What is stored of them goes,
-//!   and what is resident is marked as given up: it is not moved out again before it has faulted once, for it may be taken
-//!   at any time.
+//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel takes the pages.
+//!   What is stored of them goes, and what is resident is marked as given up: it is not moved out
+//!   again before it has faulted once, for it may be taken at any time.
 //! - *moved* (mremap): what is stored is put in place at the new address at once.
-//! - *unmapped*: what is stored is nobody's. The mover drops it, unless something is registered there again.
+//! - *unmapped*: what is stored is nobody's. The mover drops it, unless something is registered
+//!   there again.
 //!
-//! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is pending, the kernel refuses
-//! to fill pages of that userfaultfd (EAGAIN), for everybody. So wherever the reader waits it goes on reading, into a queue, and
-//! looks there whether the page that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that in
-//! time: once a program makes such calls, whoever else wants a page back touches it.
+//! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is
+//! pending, the kernel refuses to fill pages of that userfaultfd (EAGAIN), for everybody. So
+//! wherever the reader waits it goes on reading, into a queue, and looks there whether the page
+//! that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that
+//! in time: once a program makes such calls, whoever else wants a page back touches it.
 
 use crate::handler::{MESSAGES, Tools};
 use crate::lock::{Entry as GateEntry, Lock};
@@ -26,10 +29,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 use terrace_tiers::Location;
 
-/// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A reader must not allocate:
-/// while the program forks, the allocator's lock is taken.
+/// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A
+/// reader must not allocate: while the program forks, the allocator's lock is taken.
 const QUEUED: usize = 2048 + MESSAGES;
-/// Ranges to be forgotten, at most; of further ones the stored pages stay until something is mapped there.
+/// Ranges to be forgotten, at most; of further ones the stored pages stay until something is mapped
+/// there.
 const UNMAPPED: usize = 1024;
 /// Memory calls of the program's that are under way at a time, at most; further ones wait.
 const ANNOUNCED: usize = 64;
@@ -126,13 +130,14 @@ impl Events {
 }
 
 impl Pager {
-    /// Whether the calling process's memory calls are to be followed before they are made. What a process does that only
-    /// shares the memory is left to the kernel to tell, if it does.
+    /// Whether the calling process's memory calls are to be followed before they are made. What a
+    /// process does that only shares the memory is left to the kernel to tell, if it does.
     pub fn serves_this_process(&self) -> bool {
         !self.events.told.load(Acquire) || sys::is_program()
     }
 
-    /// A thread of the program is about to make a memory call on a range and keeps page states itself.
+    /// A thread of the program is about to make a memory call on a range and keeps page states
+    /// itself.
     pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
         loop {
             for slot in &self.events.announced.0 {
@@ -152,8 +157,9 @@ impl Pager {
         self.events.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
     }
 
-    /// Whether a range was announced of late. A call may be over, and no longer announced, before its event is served: that does no
-    /// harm, as whatever came into the range since came by a fault, which is served after the event.
+    /// Whether a range was announced of late. A call may be over, and no longer announced, before
+    /// its event is served: that does no harm, as whatever came into the range since came by a
+    /// fault, which is served after the event.
     fn was_announced(&self, start: usize, end: usize) -> bool {
         self.events.announced.0.iter().any(|slot| slot.holds(start, end))
     }
@@ -199,8 +205,8 @@ impl Pager {
         self.queue_of(uffd)?.messages.lock().pop_front()
     }
 
-    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads meanwhile: who is waited for may
-    /// be waiting for that.
+    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads
+    /// meanwhile: who is waited for may be waiting for that.
     pub(crate) fn wait_a_moment(&self, uffd: Fd) {
         if let Some(queue) =
             self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())
@@ -215,8 +221,9 @@ impl Pager {
         sys::yield_now();
     }
 
-    /// What is known to happen to a page that is about to be filled: events that were read wait to be served. Who made the
-    /// memory call goes on as soon as its event is read, so what the page held before must not come back after it.
+    /// What is known to happen to a page that is about to be filled: events that were read wait to
+    /// be served. Who made the memory call goes on as soon as its event is read, so what the
+    /// page held before must not come back after it.
     pub(crate) fn pending_change(&self, uffd: Fd, address: usize) -> Change {
         let (mut at, mut change) = (address, Change::None);
         let Some(queue) = self.queue_of(uffd) else { return change };
@@ -344,7 +351,8 @@ impl Pager {
         to: usize,
         tools: &mut Tools,
     ) -> bool {
-        // Claimed under the store's lock, so that its bytes stay where they are until they are read.
+        // Claimed under the store's lock, so that its bytes stay where they are until they are
+        // read.
         let store = entry.region.store.lock();
         let found = entry.word(address).load();
         let claim = found.with(State::Restoring, found.payload());
@@ -370,7 +378,8 @@ impl Pager {
         true
     }
 
-    /// Calls `each` for every page of a range, again as long as it says false, and only while nobody else has claimed the page.
+    /// Calls `each` for every page of a range, again as long as it says false, and only while
+    /// nobody else has claimed the page.
     fn settled_pages(
         &self,
         uffd: Fd,
@@ -388,7 +397,8 @@ impl Pager {
                     let done = match found.state() {
                         // A fork is under way, and nothing changes.
                         _ if entered == GateEntry::CopyOnly => false,
-                        // By a call of the program's that settles it, and that waits for us to read.
+                        // By a call of the program's that settles it, and that waits for us to
+                        // read.
                         Some(State::Restoring) if self.is_announced(address, address + PAGE) => {
                             true
                         }
@@ -410,7 +420,8 @@ impl Pager {
         self.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
     }
 
-    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is registered there again.
+    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is
+    /// registered there again.
     pub(crate) fn forget_unmapped(&self) {
         if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
             return;

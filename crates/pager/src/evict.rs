@@ -1,8 +1,8 @@
-//! Moving pages out of DRAM, a batch at a time: claim, move into staging (or, on old kernels, write-protect, copy there and discard),
-//! compress, store.
+//! Moving pages out of DRAM, a batch at a time: claim, move into staging (or, on old kernels,
+//! write-protect, copy there and discard), compress, store.
 //!
-//! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not take that lock, and a page
-//! that is touched while it is staged goes straight back.
+//! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not
+//! take that lock, and a page that is touched while it is staged goes straight back.
 
 use crate::auto::Auto;
 use crate::handler::{PageBuffer, Tools};
@@ -41,7 +41,8 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that cannot be known.
+    /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that
+    /// cannot be known.
     pub fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
         if self.anything {
             return Verdict::Take;
@@ -76,8 +77,8 @@ pub(crate) enum Verdict {
     Watch(Snapshot),
 }
 
-/// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by changing it; and what was touched just now is
-/// in use.
+/// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by
+/// changing it; and what was touched just now is in use.
 fn stays(word: Snapshot, now_ms: u64) -> bool {
     let stay_ms =
         if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
@@ -134,7 +135,8 @@ pub(crate) struct Evictor {
     pub(crate) runs: Box<[Run]>,
     /// Pages that the hand wants to watch from now on.
     watch: Vec<usize>,
-    /// Those of the batch under way: an allocation is four system calls (see `terrace_unmanaged_malloc`).
+    /// Those of the batch under way: an allocation is four system calls (see
+    /// `terrace_unmanaged_malloc`).
     claimed: Vec<Claimed>,
     staged: Vec<Staged>,
     /// A descriptor of this process, for [`sys::page_out`]; −1 without a tier for it.
@@ -144,7 +146,8 @@ pub(crate) struct Evictor {
     locations: Vec<Location>,
     /// From where to where pages of an extent were packed, sorted.
     packed: Vec<(u64, u64)>,
-    /// Of each tier, what pages became there that were to go there first: others have been refused elsewhere.
+    /// Of each tier, what pages became there that were to go there first: others have been refused
+    /// elsewhere.
     pub encoded: Vec<Ratio>,
     /// Of each tier.
     lessons: Vec<Lesson>,
@@ -164,7 +167,8 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Believed from so many pages on; of those longer ago than 32 times as many, half are forgotten.
+    /// Believed from so many pages on; of those longer ago than 32 times as many, half are
+    /// forgotten.
     const PAGES: u32 = 256;
 
     fn count(&mut self, bytes: usize) {
@@ -188,15 +192,17 @@ const LOOK_EVERY_NS: u64 = 5_000_000;
 const LOOK_SHARE: u64 = 20;
 /// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
 const PROBE_NS: u64 = 100_000_000;
-/// How long a page that did not compress is left alone, ms; doubles each time, as far as a tick can tell.
+/// How long a page that did not compress is left alone, ms; doubles each time, as far as a tick can
+/// tell.
 const INCOMPRESSIBLE_MS: u64 = 5_000;
 /// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
 const REFUSED_MS: u64 = 100;
-/// Beyond this share of `vm.max_map_count`, ranges are registered in long runs (`facts/traps.md`, Scale). Each of ours may be two of the
-/// kernel's: half of the limit is a quarter here.
+/// Beyond this share of `vm.max_map_count`, ranges are registered in long runs (`facts/traps.md`,
+/// Scale). Each of ours may be two of the kernel's: half of the limit is a quarter here.
 const MAPPINGS_SHARE: usize = 4;
 const LONG_RUN: usize = 64 << 20;
-/// After 16 pages that were compressed, 0.1 to 0.25 ms, others have the processor; one that left as it came takes a third of the time.
+/// After 16 pages that were compressed, 0.1 to 0.25 ms, others have the processor; one that left as
+/// it came takes a third of the time.
 const BREATH: usize = 16 * COMPRESSED;
 const COMPRESSED: usize = 3;
 const UNCHANGED: usize = 1;
@@ -223,7 +229,8 @@ impl Evictor {
         }
     }
 
-    /// Freezes the pager when the program may have pages pinned that this way of evicting would tear from under a device.
+    /// Freezes the pager when the program may have pages pinned that this way of evicting would
+    /// tear from under a device.
     fn look_for_pins(&mut self, pager: &Pager) {
         if sys::now_ns() < self.look_ns {
             return;
@@ -293,8 +300,8 @@ impl Evictor {
         taken
     }
 
-    /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each that went. They lie scattered: one by one, but
-    /// the staging slots are emptied together.
+    /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each
+    /// that went. They lie scattered: one by one, but the staging slots are emptied together.
     pub fn end_probation(
         &mut self,
         pager: &Pager,
@@ -359,7 +366,8 @@ impl Evictor {
         }
     }
 
-    /// Takes a few pages of a region out of the page table, to see whether they are touched. False if none could be taken.
+    /// Takes a few pages of a region out of the page table, to see whether they are touched. False
+    /// if none could be taken.
     pub fn probe(&mut self, pager: &Pager, entry: Entry, salt: u64) -> bool {
         let Some(chunk) = self.free_chunks.pop() else { return false };
         let slot = pager.staging.probe_slot(chunk);
@@ -408,7 +416,8 @@ impl Evictor {
         true
     }
 
-    /// Ends probes that lasted long enough. `report` gets region, staged, touched, evicted. Untouched pages are evicted.
+    /// Ends probes that lasted long enough. `report` gets region, staged, touched, evicted.
+    /// Untouched pages are evicted.
     pub fn end_probes(
         &mut self,
         pager: &Pager,
@@ -453,8 +462,8 @@ impl Evictor {
         !self.probes.is_empty()
     }
 
-    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds them to `claimed`. Registers their range if need
-    /// be. Returns where it stopped.
+    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds
+    /// them to `claimed`. Registers their range if need be. Returns where it stopped.
     #[allow(clippy::too_many_arguments)] // Reason: what it works on, what it looks for, and where to put it.
     pub(crate) fn claim(
         &mut self,
@@ -523,7 +532,8 @@ impl Evictor {
             }
             pages.end
         };
-        // Under the region's lock, so present but for what is done past the C library. One that is not protected seems written: it stays.
+        // Under the region's lock, so present but for what is done past the C library. One that is
+        // not protected seems written: it stays.
         for run in self.watch.chunk_by(|a, b| a + PAGE == *b) {
             let _ = sys::uffd_write_protect(pager.uffd_of(run[0]), run[0], run.len() * PAGE, true);
         }
@@ -531,7 +541,8 @@ impl Evictor {
         stopped
     }
 
-    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of those is in `slot`.
+    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of
+    /// those is in `slot`.
     pub(crate) fn stage(
         &mut self,
         pager: &Pager,
@@ -582,7 +593,8 @@ impl Evictor {
         }
     }
 
-    /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is made our own and tried again.
+    /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is
+    /// made our own and tried again.
     ///
     /// The kernel does not ask whether what it moves is registered, and what is not reads as zeros
     /// afterwards. So that is asked right before, whatever is believed: see [`Pager::disown`].
@@ -621,10 +633,11 @@ impl Evictor {
             }
             match stopped {
                 None => {}
-                // One call must stay within one of the kernel's mappings, and neighbours that look alike to us may be two.
+                // One call must stay within one of the kernel's mappings, and neighbours that look
+                // alike to us may be two.
                 Some(Errno::EINVAL) if step > 1 => step = 1,
-                // Copy-on-write: not movable until written, even when no other process is left. (Pinned for DMA looks the same,
-                // and stays so: hence one try.)
+                // Copy-on-write: not movable until written, even when no other process is left.
+                // (Pinned for DMA looks the same, and stays so: hence one try.)
                 Some(Errno::EBUSY) if unshared_at != at => {
                     if !sys::mapped_exclusively(pagemap, at) {
                         pager.account.shared_tries.fetch_add(1, Relaxed);
@@ -645,7 +658,8 @@ impl Evictor {
         }
     }
 
-    /// Write-protect, copy, discard; returns how many pages went. Writers wait from the first step on: their fault finds the page claimed.
+    /// Write-protect, copy, discard; returns how many pages went. Writers wait from the first step
+    /// on: their fault finds the page claimed.
     fn copy_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let uffd = pager.uffd_of(address);
@@ -689,8 +703,9 @@ impl Evictor {
         gone
     }
 
-    /// Compresses staged pages into their region's store and empties the slots `slot..slot + slots`. Without a wish, or where
-    /// compression does not pay, pages go back. Returns how many were stored.
+    /// Compresses staged pages into their region's store and empties the slots `slot..slot +
+    /// slots`. Without a wish, or where compression does not pay, pages go back. Returns how
+    /// many were stored.
     pub(crate) fn store(
         &mut self,
         pager: &Pager,
@@ -709,7 +724,8 @@ impl Evictor {
                 pager.let_others_run();
                 self.without_breath = 0;
             }
-            // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the page until emptied.)
+            // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the
+            // page until emptied.)
             let touched = entry.word(page.address).load() != page.word;
             let wish = wish.filter(|_| !touched && !pager.is_frozen());
             if let Some(copy) = page.copy {
@@ -762,7 +778,8 @@ impl Evictor {
         stored
     }
 
-    /// Stores a page that is as it was when it came back: its copy is there. False if it is not, or was touched; its copy is still ours then.
+    /// Stores a page that is as it was when it came back: its copy is there. False if it is not, or
+    /// was touched; its copy is still ours then.
     fn store_as_copy(
         &mut self,
         pager: &Pager,
@@ -809,7 +826,8 @@ impl Evictor {
         wish: Wish,
         now_ms: u64,
     ) -> Fate {
-        // SAFETY: the slot holds the moved page until this function's caller empties it; nobody writes to it.
+        // SAFETY: the slot holds the moved page until this function's caller empties it; nobody
+        // writes to it.
         let contents: &Page =
             unsafe { &*(pager.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
         if let Some(auto) = &mut self.auto {
@@ -834,7 +852,8 @@ impl Evictor {
             }
             if encoded.encoding == Encoding::Coded {
                 self.lessons[tier].offer(place, contents);
-                // And to the densest, which may be worth its price only for what it learns: it would not be chosen before, and so would never learn.
+                // And to the densest, which may be worth its price only for what it learns: it
+                // would not be chosen before, and so would never learn.
                 if let Some(densest) = pager
                     .densest_own()
                     .filter(|densest| *densest != tier && self.lessons[*densest].is_first())
@@ -898,7 +917,8 @@ impl Evictor {
     fn repack(&mut self, pager: &Pager, entry: &Entry, wanted: fn(&RegionStore) -> Option<u8>) {
         let mut store = entry.region.store.lock();
         while let Some(extent) = wanted(&store) {
-            // A page that is being restored still has bytes here, at a place its handler knows: not now.
+            // A page that is being restored still has bytes here, at a place its handler knows: not
+            // now.
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
             }
@@ -910,7 +930,8 @@ impl Evictor {
             self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
             match store.repack(&pager.tiers, extent, &mut self.locations) {
                 Ok(()) => {}
-                // A file without space, or unreadable: everything is as before. Who needs an unreadable page will find out.
+                // A file without space, or unreadable: everything is as before. Who needs an
+                // unreadable page will find out.
                 Err(PoolError::Medium { .. } | PoolError::Read(_) | PoolError::NoMemory) => return,
                 Err(_) => {
                     pager.check(false, "an extent's live pages are those of the page words");
@@ -934,7 +955,8 @@ impl Evictor {
         }
     }
 
-    /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained (packed).
+    /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained
+    /// (packed).
     pub fn densify(&mut self, pager: &Pager, entry: Entry) -> u64 {
         let Some(densest) = pager.densest_own().filter(|tier| accepts(&pager.tiers[*tier])) else {
             return 0;
@@ -995,7 +1017,8 @@ impl Evictor {
                 pager.account.demoted_pages.fetch_add(1, Relaxed);
                 gained += old_len - len;
             } else {
-                // Discarded between the look and the change; states of evicted pages change under the store's lock otherwise.
+                // Discarded between the look and the change; states of evicted pages change under
+                // the store's lock otherwise.
                 pager.check(
                     store.remove(&pager.tiers, new).is_ok(),
                     "what was just stored is there",
@@ -1031,7 +1054,8 @@ fn accepts(tier: &Tier) -> bool {
 }
 
 impl Pager {
-    /// A tier would not store a page. One in files is left alone for a while, and that is said once.
+    /// A tier would not store a page. One in files is left alone for a while, and that is said
+    /// once.
     fn note_refusal(&self, tier: usize, refusal: &PoolError) {
         match (refusal, self.tiers[tier].files()) {
             (PoolError::Medium { .. }, Some(files)) => {
@@ -1048,7 +1072,8 @@ impl Pager {
     }
 }
 
-/// `--verify`: whether what was just stored at `location` is the page `original`. If not, it is removed again, and nothing more is evicted.
+/// `--verify`: whether what was just stored at `location` is the page `original`. If not, it is
+/// removed again, and nothing more is evicted.
 fn reads_back(
     pager: &Pager,
     store: &mut RegionStore,
@@ -1073,9 +1098,10 @@ fn reads_back(
     false
 }
 
-/// Claims one page that is still on probation. It came back through us; if the kernel `swaps` and has swapped it out meanwhile, it is out (and before
-/// Linux 6.14 UFFDIO_MOVE should not meet such a page). Looking at each page takes a microsecond: where there is no swap, that the page is there is
-/// left for the move to find out.
+/// Claims one page that is still on probation. It came back through us; if the kernel `swaps` and
+/// has swapped it out meanwhile, it is out (and before Linux 6.14 UFFDIO_MOVE should not meet such
+/// a page). Looking at each page takes a microsecond: where there is no swap, that the page is
+/// there is left for the move to find out.
 fn claim_from_probation(
     pager: &Pager,
     entry: &Entry,
@@ -1106,8 +1132,8 @@ fn settle_from(pager: &Pager, word: &PageWord, from: Snapshot, to: Snapshot) {
     );
 }
 
-/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not have it: not now, or (then it is no longer
-/// evictable) not at all.
+/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not
+/// have it: not now, or (then it is no longer evictable) not at all.
 fn register(pager: &Pager, start: usize, end: usize) -> bool {
     let mut ranges = pager.ranges.lock();
     let (mut from, mut to) = (start, end);
@@ -1115,7 +1141,8 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
         // Few mappings are left: take the whole neighbourhood that is managed alike.
         let run = start / LONG_RUN * LONG_RUN;
         let pieces = ranges.overlapping(run, run + LONG_RUN);
-        // Only our region is locked; but of a piece that is not registered nothing is out (see `Pager::manage`).
+        // Only our region is locked; but of a piece that is not registered nothing is out (see
+        // `Pager::manage`).
         if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end) {
             (from, to) = (piece.start, piece.end);
         }
@@ -1134,11 +1161,11 @@ fn register(pager: &Pager, start: usize, end: usize) -> bool {
 }
 
 impl Pager {
-    /// A page that is there turned out not to be registered, although it was believed to be. What was
-    /// managed there went past us (an unmapping by an instruction of the program's own), and what came
-    /// is not ours: a small mapping, a thread's stack, a library. It is managed no longer, with all of
-    /// its kind in the region, as far as the kernel tells. What may be stored there is nobody's: it
-    /// goes when memory is managed there again.
+    /// A page that is there turned out not to be registered, although it was believed to be. What
+    /// was managed there went past us (an unmapping by an instruction of the program's own),
+    /// and what came is not ours: a small mapping, a thread's stack, a library. It is managed
+    /// no longer, with all of its kind in the region, as far as the kernel tells. What may be
+    /// stored there is nobody's: it goes when memory is managed there again.
     fn disown(&self, address: usize) {
         let base = address / REGION * REGION;
         let mut disowned = false;
@@ -1150,8 +1177,8 @@ impl Pager {
         }
     }
 
-    /// Gives up what is believed to be registered in `start..end`, and is something else. True if there
-    /// was any. Only where [`Pager::watches`] is set can the kernel be asked.
+    /// Gives up what is believed to be registered in `start..end`, and is something else. True if
+    /// there was any. Only where [`Pager::watches`] is set can the kernel be asked.
     pub(crate) fn disown_unregistered(&self, start: usize, end: usize) -> bool {
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         let mut runs = [Run::default(); 16];
@@ -1174,8 +1201,8 @@ impl Pager {
         disowned
     }
 
-    /// Gives up `start..end`, which is not registered. Not what is not believed to be: it may have been
-    /// mapped since we looked, and is the program's.
+    /// Gives up `start..end`, which is not registered. Not what is not believed to be: it may have
+    /// been mapped since we looked, and is the program's.
     fn disown_run(&self, start: usize, end: usize) -> bool {
         let mut ranges = self.ranges.lock();
         let mut believed = ranges.overlapping(start, end);

@@ -1,12 +1,16 @@
-//! The tier `node:N`: memory of another NUMA node, from which the program reads without a fault, only slower. Jenga's own setting (§2.1, §5).
+//! The tier `node:N`: memory of another NUMA node, from which the program reads without a fault,
+//! only slower. Jenga's own setting (§2.1, §5).
 //!
-//! Regions are moved whole, by `move_pages`, in both directions: up by samples, because nothing else tells what is used there; down by samples, or when
-//! there is no room for what is in DRAM. Huge pages move as they are. To the state machine such a page is Resident, and whatever the program does with it
-//! is the kernel's affair, as with any other: a move changes where contents are and nothing else. So no lock of a region is held.
+//! Regions are moved whole, by `move_pages`, in both directions: up by samples, because nothing
+//! else tells what is used there; down by samples, or when there is no room for what is in DRAM.
+//! Huge pages move as they are. To the state machine such a page is Resident, and whatever the
+//! program does with it is the kernel's affair, as with any other: a move changes where contents
+//! are and nothing else. So no lock of a region is held.
 //!
-//! Where a page is only the kernel knows: it puts first touches where there is room, and a write after a fork makes a new page. [`Far`] looks a region's pages up again
-//! when it moved some or their number has changed, and all others in turn; until it did, it takes them to be where they were. A page that is not evictable
-//! counts as DRAM wherever it is.
+//! Where a page is only the kernel knows: it puts first touches where there is room, and a write
+//! after a fork makes a new page. [`Far`] looks a region's pages up again when it moved some or
+//! their number has changed, and all others in turn; until it did, it takes them to be where they
+//! were. A page that is not evictable counts as DRAM wherever it is.
 
 use crate::evict::{Taken, is_refused, note_refusals};
 use crate::moves::{Why, unit_of};
@@ -21,19 +25,22 @@ use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, 
 use terrace_policy::victims::{Reason, RegionId, RegionView};
 use terrace_tiers::{Node, Tier};
 
-/// Pages of those that did not move with all others that are tried again at a time: one that cannot move ends the call for all behind it, and each
-/// call costs the machine more than the pages.
+/// Pages of those that did not move with all others that are tried again at a time: one that cannot
+/// move ends the call for all behind it, and each call costs the machine more than the pages.
 const AGAIN: usize = 64;
-/// Regions are looked up for so long at a time, and in turn, if nothing seems to have changed, for one part of so many of the time.
+/// Regions are looked up for so long at a time, and in turn, if nothing seems to have changed, for
+/// one part of so many of the time.
 const LOOK_UP_NS: u64 = 500_000;
 const IN_TURN_SHARE: u64 = 100;
-/// How often the policy is asked what should move, ns, and for how long its moves are made, before others have their turn.
+/// How often the policy is asked what should move, ns, and for how long its moves are made, before
+/// others have their turn.
 const DECIDE_EVERY_NS: u64 = 100_000_000;
 const DECIDE_SLICE_NS: u64 = 20_000_000;
 /// Moves asked for at a time.
 const MOVES_MAX: u32 = 32;
-/// The order of regions is as old as this at most, ns: of near ones, each of which goes when it is its turn, and of far ones, which may all be tried in vain. And this old at least
-/// if all of it was tried.
+/// The order of regions is as old as this at most, ns: of near ones, each of which goes when it is
+/// its turn, and of far ones, which may all be tried in vain. And this old at least if all of it
+/// was tried.
 const NEAR_ORDER_FOR_NS: u64 = 1_000_000_000;
 const FAR_ORDER_FOR_NS: u64 = 60_000_000_000;
 const ORDER_AGAIN_NS: u64 = 20_000_000;
@@ -156,7 +163,8 @@ impl Far {
         Some(far)
     }
 
-    /// After a scan: of the pages in `views`, leaves those there that are in DRAM, as far as is known.
+    /// After a scan: of the pages in `views`, leaves those there that are in DRAM, as far as is
+    /// known.
     pub fn look(&mut self, pager: &Pager, views: &mut Vec<RegionView>) {
         self.looks += 1;
         for view in views.iter_mut() {
@@ -231,7 +239,8 @@ impl Far {
         }
     }
 
-    /// Finds out where the pages of a region are: how many are present, and of those far. `None` if the kernel does not say.
+    /// Finds out where the pages of a region are: how many are present, and of those far. `None` if
+    /// the kernel does not say.
     fn locate(&mut self, pager: &Pager, entry: &Entry) -> Option<(u16, u16)> {
         let base = entry.region.address();
         let pieces = pager.ranges.lock().overlapping(base, base + REGION);
@@ -339,7 +348,8 @@ impl Far {
                 &Taken { evicted: moved, refused, eligible: wanted as u32, ..Taken::default() },
             ),
             Some(Errno::ENOMEM) if to == Place::Slow => self.node.is_full(),
-            // The node that they came from has no room just now, or is not to be used any more: another, another time.
+            // The node that they came from has no room just now, or is not to be used any more:
+            // another, another time.
             Some(_) if to == Place::Fast && self.units[number].home != 0 => {
                 self.units[number].home = 0;
                 note_refusals(entry, &Taken { refused: 1, eligible: 1, ..Taken::default() });
@@ -422,7 +432,8 @@ impl Far {
         self.node.is_usable()
     }
 
-    /// Moves the whole regions in `start..end` to the node, as far as it takes them: what the program does not need soon.
+    /// Moves the whole regions in `start..end` to the node, as far as it takes them: what the
+    /// program does not need soon.
     pub fn page_out(&mut self, pager: &Pager, start: usize, end: usize) {
         for region in start.div_ceil(REGION)..end / REGION {
             if pager.pause_asked() || !self.accepts() {
@@ -434,7 +445,8 @@ impl Far {
         }
     }
 
-    /// Moves the coldest region that has pages in DRAM to the node. False if there is none, or the node takes no more.
+    /// Moves the coldest region that has pages in DRAM to the node. False if there is none, or the
+    /// node takes no more.
     pub fn demote_coldest(&mut self, pager: &Pager, now_ns: u64) -> bool {
         if !self.accepts() {
             return false;
@@ -444,7 +456,8 @@ impl Far {
         true
     }
 
-    /// The coldest far region that was not asked for in this order yet; `None` also for a while after [`Far::compressed_none`].
+    /// The coldest far region that was not asked for in this order yet; `None` also for a while
+    /// after [`Far::compressed_none`].
     pub fn coldest_far<'p>(&mut self, pager: &'p Pager, now_ns: u64) -> Option<Entry<'p>> {
         if now_ns < self.rest_until_ns {
             return None;
@@ -490,7 +503,8 @@ impl Far {
         self.recount(pager, entry);
     }
 
-    /// A sample of that weight met a region. It stands for time, of which an access to far memory takes more.
+    /// A sample of that weight met a region. It stands for time, of which an access to far memory
+    /// takes more.
     pub fn sampled(&mut self, region: RegionId, weight: f32) {
         let Some(unit) = self.units.get(region as usize).filter(|unit| unit.place.is_some()) else {
             return;

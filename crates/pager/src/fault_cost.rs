@@ -1,14 +1,17 @@
-//! What a fault costs the program besides its service: the way to the handler and back, with the wake-up of both.
+//! What a fault costs the program besides its service: the way to the handler and back, with the
+//! wake-up of both.
 //!
-//! No clock of ours sees it, because it passes while nobody of ours runs. But between two faults of a program's only thread all
-//! time that the thread does not run is that: from the end of one fault's service to the beginning of the next one's, less the
-//! CPU time that the process took meanwhile. A program also sleeps by itself, which makes some of these times longer; so a low
+//! No clock of ours sees it, because it passes while nobody of ours runs. But between two faults of
+//! a program's only thread all time that the thread does not run is that: from the end of one
+//! fault's service to the beginning of the next one's, less the CPU time that the process took
+//! meanwhile. A program also sleeps by itself, which makes some of these times longer; so a low
 //! quantile of them is what is believed.
 
 use crate::sys;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Until it has been measured, ns: exception, wake-up and two switches on one CPU. Across CPUs it is more.
+/// Until it has been measured, ns: exception, wake-up and two switches on one CPU. Across CPUs it
+/// is more.
 pub(crate) const FAULT_OVERHEAD_NS: u64 = 5_000;
 /// One fault in so many is measured.
 const EACH: u32 = 8;
@@ -54,7 +57,8 @@ impl FaultCost {
 /// One handler's.
 pub(crate) struct Timing {
     faults: u32,
-    /// Of the last fault, if it is measured: whose it was, when its service ended, and the CPU time of the process then.
+    /// Of the last fault, if it is measured: whose it was, when its service ended, and the CPU
+    /// time of the process then.
     ended: Option<(i32, u64, u64)>,
     cpu_ns: Option<u64>,
 }
@@ -65,7 +69,8 @@ impl Timing {
         Timing { faults: 0, ended: None, cpu_ns: None }
     }
 
-    /// The service of a fault begins; the thread that faulted does not run. `alone`: it is the process's only one.
+    /// The service of a fault begins; the thread that faulted does not run. `alone`: it is the
+    /// process's only one.
     pub fn begin(&mut self, cost: &FaultCost, thread: i32, start_ns: u64, alone: bool) {
         self.faults = self.faults.wrapping_add(1);
         let last = self.ended.take();

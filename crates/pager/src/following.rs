@@ -1,13 +1,15 @@
-//! A handler runs on the CPU of the thread whose pages it restores, where one thread faults at a time.
+//! A handler runs on the CPU of the thread whose pages it restores, where one thread faults at a
+//! time.
 //!
-//! A thread that faults sleeps until its page is in place. A handler that sleeps on another CPU must be woken there, out of an
-//! idle state and in a virtual machine by way of the host, and then wakes the thread in the same way: several times what the
-//! page itself costs. On the thread's own CPU, which is free while the thread sleeps, both are plain switches.
+//! A thread that faults sleeps until its page is in place. A handler that sleeps on another CPU
+//! must be woken there, out of an idle state and in a virtual machine by way of the host, and then
+//! wakes the thread in the same way: several times what the page itself costs. On the thread's own
+//! CPU, which is free while the thread sleeps, both are plain switches.
 //!
-//! Where a thread runs stands in its rseq area, which the C library registers with the kernel (glibc 2.35; Linux,
-//! `include/uapi/linux/rseq.h`, `cpu_id`). Threads are known from `pthread_create`. Where several threads fault at a time the
-//! scheduler places the handler, as it does where nothing is known of a thread, and where the program's CPUs are not allowed to
-//! it.
+//! Where a thread runs stands in its rseq area, which the C library registers with the kernel
+//! (glibc 2.35; Linux, `include/uapi/linux/rseq.h`, `cpu_id`). Threads are known from
+//! `pthread_create`. Where several threads fault at a time the scheduler places the handler, as it
+//! does where nothing is known of a thread, and where the program's CPUs are not allowed to it.
 
 use crate::pager::Pager;
 use crate::sys::{self, CpuMask};
@@ -15,12 +17,15 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::*};
 
 /// Threads that are known at a time; further ones take the places of the oldest.
 const KNOWN: usize = 256;
-/// Reads one after the other that must have found a single fault of the same thread before its CPU is looked at.
+/// Reads one after the other that must have found a single fault of the same thread before its CPU
+/// is looked at.
 const STEADY: u32 = 4;
-/// Of this many faults, so many may find the thread on another CPU than before: each move costs a few µs.
+/// Of this many faults, so many may find the thread on another CPU than before: each move costs a
+/// few µs.
 const WINDOW: u32 = 64;
 const MOVES_MOST: u32 = 16;
-/// Faults over which a handler stays where the scheduler puts it, after the thread has moved too often.
+/// Faults over which a handler stays where the scheduler puts it, after the thread has moved too
+/// often.
 const REST: u32 = 4096;
 
 /// Where the C library keeps what it knows of the program's threads.
@@ -45,11 +50,12 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Learns from the calling thread of the program, whose id is at `tid_address`, where such things are; and of the main
-    /// thread, whose id is at `main_tid`, or 0.
+    /// Learns from the calling thread of the program, whose id is at `tid_address`, where such
+    /// things are; and of the main thread, whose id is at `main_tid`, or 0.
     pub fn learn(&self, tid_address: usize, main_tid: usize) {
         let offset = tid_address.wrapping_sub(sys::thread_pointer());
-        // Only once: the loader's tables are in the program's heap, and in a forked child may be out at this moment.
+        // Only once: the loader's tables are in the program's heap, and in a forked child may be
+        // out at this moment.
         if self.tid_offset.swap(offset as isize, Relaxed) == 0 {
             self.rseq_offset.store(sys::rseq_offset().unwrap_or(0), Relaxed);
         }
@@ -106,8 +112,8 @@ impl Threads {
 impl Pager {
     /// A thread of the program's has been made.
     pub fn knows_thread(&self, thread: libc::pthread_t) {
-        // The C library's identity of a thread and its thread pointer are the same, or one of all threads' distance apart.
-        // SAFETY: no arguments.
+        // The C library's identity of a thread and its thread pointer are the same, or one of all
+        // threads' distance apart. SAFETY: no arguments.
         let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
         self.threads.add((thread as usize).wrapping_add(distance));
     }

@@ -1,30 +1,39 @@
 //! fork: the child sees exactly the parent's data.
 //!
-//! A forked child inherits page table, page states and pools (private memory, copied on write) of one instant, but no thread
-//! and no userfaultfd: an evicted page would read as zeros. So:
+//! A forked child inherits page table, page states and pools (private memory, copied on write) of
+//! one instant, but no thread and no userfaultfd: an evicted page would read as zeros. So:
 //!
-//! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library itself touches in the child before
-//!    our handler runs is touched, hence resident (open streams), or was never evicted (see `runtime/src/processes.rs`); the gate closes.
-//!    The stack needs nothing: what the child reads of it before it is registered, the parent has used since the mover paused.
-//!    What is registered is given to children only now ([`sys::keep_from_children`]): a fork that is made past the C library is not
-//!    prepared, and its child must not read zeros.
-//! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a state; each leaves a note.
-//! 3. *Parent*: what is registered is kept from children again, notes are worked off, the gate opens.
-//! 4. *Child*: locks are opened, a companion is made ([`crate::companion`]), which registers again what was registered, notes are worked
-//!    off, and only then does anything else run. Where there can be no companion (a limit on processes, no right to userfaultfd any more),
-//!    the child's only thread brings all pages back itself.
+//! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library
+//!    itself touches in the child before our handler runs is touched, hence resident (open
+//!    streams), or was never evicted (see `runtime/src/processes.rs`); the gate closes. The stack
+//!    needs nothing: what the child reads of it before it is registered, the parent has used since
+//!    the mover paused. What is registered is given to children only now
+//!    ([`sys::keep_from_children`]): a fork that is made past the C library is not prepared, and
+//!    its child must not read zeros.
+//! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a
+//!    state; each leaves a note.
+//! 3. *Parent*: what is registered is kept from children again, notes are worked off, the gate
+//!    opens.
+//! 4. *Child*: locks are opened, a companion is made ([`crate::companion`]), which registers again
+//!    what was registered, notes are worked off, and only then does anything else run. Where there
+//!    can be no companion (a limit on processes, no right to userfaultfd any more), the child's
+//!    only thread brings all pages back itself.
 //!
-//! What the program keeps from its children (MADV_DONTFORK) is dropped in the child before it starts
-//! anything: ranges, page words, stored pages. The parent's stay.
+//! What the program keeps from its children (MADV_DONTFORK) is dropped in the child before it
+//! starts anything: ranges, page words, stored pages. The parent's stay.
 //!
-//! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's file, which leaves alone what the child may
-//! need until that is gone. For it the child gets two descriptors a file by way of the program's table: the file, and a token whose end the
-//! parent sees. The child's keeper takes them along into its own table, where nothing but the child's end closes them.
+//! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's
+//! file, which leaves alone what the child may need until that is gone. For it the child gets two
+//! descriptors a file by way of the program's table: the file, and a token whose end the
+//! parent sees. The child's keeper takes them along into its own table, where nothing but the
+//! child's end closes them.
 //!
-//! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the notes; one filled after it is still evicted
-//! in the child, in states and page table alike. With per-mapping locks a page can also be filled between the copies of the notes and of its
-//! own mapping: then it is present in the child, with the right contents, while its word says Evicted. That costs the child the stored copy,
-//! which nothing reads: only a missing page is ever filled from it.
+//! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the
+//! notes; one filled after it is still evicted in the child, in states and page table alike. With
+//! per-mapping locks a page can also be filled between the copies of the notes and of its
+//! own mapping: then it is present in the child, with the right contents, while its word says
+//! Evicted. That costs the child the stored copy, which nothing reads: only a missing page is ever
+//! filled from it.
 
 use crate::handler::Tools;
 use crate::lock::Lock;
@@ -39,7 +48,8 @@ use std::time::Duration;
 use terrace_policy::victims::Return;
 use terrace_tiers::{DataFile, Location, Tier};
 
-/// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some 200 pages in one.
+/// Most pages filled during one fork. A fork takes milliseconds; a handler restores at most some
+/// 200 pages in one.
 const NOTES: usize = 1 << 16;
 
 /// Values of `MoverLine::pause`.
@@ -51,9 +61,11 @@ pub(crate) const PAUSED: u32 = 2;
 pub(crate) struct ForkState {
     notes: usize,
     noted: AtomicUsize,
-    /// Held from prepare to the end of the parent's or child's part, and while our threads are started.
+    /// Held from prepare to the end of the parent's or child's part, and while our threads are
+    /// started.
     pub(crate) forking: Lock<()>,
-    /// The descriptors of files that hold pages, in the *program's* table for the time of the fork.
+    /// The descriptors of files that hold pages, in the *program's* table for the time of the
+    /// fork.
     files: Lock<Vec<(Arc<DataFile>, [Fd; 2])>>,
     /// The keeper could make files ready for a child.
     shared: AtomicBool,
@@ -92,8 +104,10 @@ impl ForkState {
 }
 
 impl Pager {
-    /// Before a fork, with signals blocked until it is over (a handler could touch a page, or fork). Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`]. `touch_streams` touches what the C library
-    /// will touch in the child before our handler; it runs while nothing is evicted any more.
+    /// Before a fork, with signals blocked until it is over (a handler could touch a page, or
+    /// fork). Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`].
+    /// `touch_streams` touches what the C library will touch in the child before our handler;
+    /// it runs while nothing is evicted any more.
     pub fn fork_prepare(&self, touch_streams: impl FnOnce()) {
         // Also waits for a start under way on another thread.
         std::mem::forget(self.fork.forking.lock());
@@ -137,7 +151,8 @@ impl Pager {
         }
     }
 
-    /// Gives the child what it needs to read pages in files. Where that is impossible they are restored. The mover must be paused.
+    /// Gives the child what it needs to read pages in files. Where that is impossible they are
+    /// restored. The mover must be paused.
     fn provide_files_for_child(&self) {
         if self.files_in_use().next().is_none() {
             return;
@@ -170,8 +185,8 @@ impl Pager {
         self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_in_use())
     }
 
-    /// In a child: those of its parent, also where the child has dropped all that it had in one. Who
-    /// tidies closes them by their numbers, which must be theirs.
+    /// In a child: those of its parent, also where the child has dropped all that it had in one.
+    /// Who tidies closes them by their numbers, which must be theirs.
     fn files_inherited(&self) -> impl Iterator<Item = Arc<DataFile>> {
         self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_inherited())
     }
@@ -192,7 +207,8 @@ impl Pager {
         self.tiers.iter().filter_map(Tier::files).for_each(|files| files.end_sharing());
     }
 
-    /// Closes the files' descriptors in the program's table, unless the program has closed them and put others there.
+    /// Closes the files' descriptors in the program's table, unless the program has closed them and
+    /// put others there.
     fn take_files_back(&self) {
         for (file, descriptors) in std::mem::take(&mut *self.fork.files.lock()) {
             if file.are(descriptors) {
@@ -245,7 +261,8 @@ impl Pager {
 
     /// After a fork, in the child, before anything else runs there.
     pub fn fork_child(&'static self) {
-        // SAFETY: a forked child has one thread, this one; the gate was closed, so states and stores are consistent.
+        // SAFETY: a forked child has one thread, this one; the gate was closed, so states and
+        // stores are consistent.
         unsafe {
             self.fork.forking.reset_after_fork();
             self.companion.reset_after_fork();
@@ -265,7 +282,8 @@ impl Pager {
         self.mover.touching.store(0, Relaxed);
         self.timers.reset_after_fork();
         if self.is_retired() {
-            // There is a seccomp filter: opening a file could end the child. Nothing is out, and nothing starts again.
+            // There is a seccomp filter: opening a file could end the child. Nothing is out, and
+            // nothing starts again.
             self.stats.forget();
             return;
         }
@@ -309,8 +327,9 @@ impl Pager {
         }
     }
 
-    /// Brings back everything that is out, in a forked child that has one thread and no companion: nothing is registered
-    /// there, and nobody but this thread can touch a page before it is in place.
+    /// Brings back everything that is out, in a forked child that has one thread and no companion:
+    /// nothing is registered there, and nobody but this thread can touch a page before it is in
+    /// place.
     fn restore_alone(&self) {
         self.fork.noted.store(0, Release);
         let mut tools = Tools::new();
@@ -333,7 +352,8 @@ impl Pager {
         if let Err(e) = self.decode_frozen(entry, found, tools) {
             self.end_program(&format!("page {address:#x} cannot be restored: {e}"));
         }
-        // SAFETY: an evicted page of this process, which nobody else uses; its contents are what belongs there.
+        // SAFETY: an evicted page of this process, which nobody else uses; its contents are what
+        // belongs there.
         let done = unsafe { sys::poke(address, &tools.page.0) };
         if !done && let Some(protection) = sys::protection_of(address) {
             // The program has protected the page since it was evicted.
@@ -380,8 +400,8 @@ impl Pager {
         self.files_inherited().flat_map(|file| file.descriptors()).filter(|fd| *fd >= 0).collect()
     }
 
-    /// In the keeper of a child: whether another thread of the parent closed the files' descriptors while it forked, and perhaps put others
-    /// in their place.
+    /// In the keeper of a child: whether another thread of the parent closed the files' descriptors
+    /// while it forked, and perhaps put others in their place.
     pub(crate) fn check_inherited_files(&self) -> Result<(), String> {
         if self.files_inherited().all(|file| file.are(file.descriptors())) {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Faults: bringing a page back.
 //!
-//! A handler blocks in `read`, takes one message at a time, claims the page's word, fills the page, and gives up its
-//! claim. It waits for no thread of the program and for no fork (see [`crate::lock::Gate`]), never touches managed memory, and
-//! frees the compressed bytes only after the page is in place.
+//! A handler blocks in `read`, takes one message at a time, claims the page's word, fills the page,
+//! and gives up its claim. It waits for no thread of the program and for no fork (see
+//! [`crate::lock::Gate`]), never touches managed memory, and frees the compressed bytes only after
+//! the page is in place.
 
 use crate::events::Change;
 use crate::fault_cost::Timing;
@@ -38,7 +39,8 @@ pub(crate) struct Tools {
 impl Tools {
     pub fn new() -> Self {
         let mut scratch = Scratch::new();
-        // So that a restore allocates nothing. Without memory for it now, the first restore tries again.
+        // So that a restore allocates nothing. Without memory for it now, the first restore tries
+        // again.
         let _ = scratch.prepare();
         Tools {
             scratch,
@@ -55,7 +57,8 @@ impl Tools {
 pub(crate) const MESSAGES: usize = 32;
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
-/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by then.
+/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by
+/// then.
 const BUSY_TRIES: u32 = 100;
 /// Longest wait for room before a page is restored all the same.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
@@ -98,7 +101,8 @@ impl Pager {
         ) {}
     }
 
-    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False if this thread is to end.
+    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False
+    /// if this thread is to end.
     pub(crate) fn handle_some(
         &self,
         uffd: Fd,
@@ -132,7 +136,8 @@ impl Pager {
                             continue;
                         }
                         if tools.served.contains(&address) {
-                            // Served for another thread just now, which woke this one too. Should it not have: who wakes looks again.
+                            // Served for another thread just now, which woke this one too. Should
+                            // it not have: who wakes looks again.
                             sys::uffd_wake(uffd, address, PAGE);
                             continue;
                         }
@@ -178,8 +183,9 @@ impl Pager {
         let mut tries = 1;
         while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
             if tries == BUSY_TRIES {
-                // Whoever is at it may need this very thread first (a discard, for a page of its own
-                // stack). So the thread that waits looks again: its fault comes behind the others'.
+                // Whoever is at it may need this very thread first (a discard, for a page of its
+                // own stack). So the thread that waits looks again: its fault comes
+                // behind the others'.
                 sys::uffd_wake(uffd, address, PAGE);
                 break;
             }
@@ -225,8 +231,9 @@ impl Pager {
                 return;
             }
             if self.events.past_us() && !std::mem::replace(&mut touched, true) {
-                // The program may discard the page at this moment, which only its handler knows in time: let that bring it. What is
-                // out all the same then is in place, in a forked child whose parent noted it.
+                // The program may discard the page at this moment, which only its handler knows in
+                // time: let that bring it. What is out all the same then is in
+                // place, in a forked child whose parent noted it.
                 drop(inside);
                 self.touch_page(address);
                 continue;
@@ -260,8 +267,9 @@ impl Pager {
         let found = word.load();
         match found.state() {
             Some(State::Resident) => {
-                // Claimed even to fill in zeros: otherwise the mover could take the page between our look and our ioctl, and
-                // the zeros would stand where its contents belong.
+                // Claimed even to fill in zeros: otherwise the mover could take the page between
+                // our look and our ioctl, and the zeros would stand where its
+                // contents belong.
                 let claim = found.with(State::Restoring, 0);
                 if word.transition(found, claim).is_err() {
                     return Outcome::Busy;
@@ -326,7 +334,8 @@ impl Pager {
         let now_ns = sys::now_ns();
         let now_ms = now_ns / 1_000_000;
         let page = self.returned(claim, claim.age_ms(now_ms));
-        // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a fork's child shares them.
+        // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a
+        // fork's child shares them.
         let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies())
             .then_some(location);
         if copy.is_some() {
@@ -440,7 +449,8 @@ impl Pager {
         self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
     }
 
-    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only memory is missing it waits: the page is safe.
+    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only
+    /// memory is missing it waits: the page is safe.
     pub(crate) fn decode(
         &self,
         store: &RegionStore,
@@ -528,7 +538,8 @@ impl Pager {
                 Err(_) => return self.fill(uffd, address, source),
             }
         }
-        // Who waits for what was there before must look again: the kernel does not wake them when it takes a mapping away.
+        // Who waits for what was there before must look again: the kernel does not wake them when
+        // it takes a mapping away.
         sys::uffd_wake(tried, address, PAGE);
         Fill::Gone
     }
@@ -542,15 +553,16 @@ impl Pager {
         // SAFETY: the caller holds the claim, or a fork keeps the mover away.
         match unsafe { sys::uffd_zero(uffd, address) } {
             Ok(()) | Err(Errno::ESRCH) => {}
-            // Also if something is there: what the kernel remembers of a page that was write-protected is in the way of its page of zeros, but
-            // not of a copy.
+            // Also if something is there: what the kernel remembers of a page that was
+            // write-protected is in the way of its page of zeros, but not of a copy.
             Err(_) => {
                 self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
             }
         }
     }
 
-    /// A fault while a fork is under way: fills the page and changes nothing but the note for later.
+    /// A fault while a fork is under way: fills the page and changes nothing but the note for
+    /// later.
     fn fill_during_fork(
         &self,
         uffd: Fd,
@@ -566,7 +578,8 @@ impl Pager {
         match found.state() {
             Some(State::Resident | State::Kept) => self.fill_zero(uffd, address, write),
             Some(State::Evicted) => {
-                // Noted before it is filled: a child that finds the page present finds the note too.
+                // Noted before it is filled: a child that finds the page present finds the note
+                // too.
                 if !self.fork.note(address) {
                     return Outcome::Busy;
                 }
@@ -575,13 +588,15 @@ impl Pager {
                 }
                 self.fill(uffd, address, tools.page.0.as_ptr() as usize);
             }
-            // The forking thread brought staged pages back before it closed the gate, and waited for claims to end.
+            // The forking thread brought staged pages back before it closed the gate, and waited
+            // for claims to end.
             _ => return Outcome::Busy,
         }
         Outcome::Done
     }
 
-    /// Reads an evicted page while page states stand still. Other readers may hold the store's lock; no writer can.
+    /// Reads an evicted page while page states stand still. Other readers may hold the store's
+    /// lock; no writer can.
     pub(crate) fn decode_frozen(
         &self,
         entry: &Entry,
@@ -598,8 +613,8 @@ impl Pager {
         .map(drop)
     }
 
-    /// The mover's way back for a page that it staged and will not store. The word must be `staged`; false if somebody else had
-    /// it first.
+    /// The mover's way back for a page that it staged and will not store. The word must be
+    /// `staged`; false if somebody else had it first.
     pub(crate) fn put_back(
         &self,
         entry: &Entry,
@@ -613,7 +628,8 @@ impl Pager {
             if entry.word(address).load() != staged {
                 return true;
             }
-            // It cannot be read (PROT_NONE, since a probe). Its slot is about to be emptied, so it goes back all the same.
+            // It cannot be read (PROT_NONE, since a probe). Its slot is about to be emptied, so it
+            // goes back all the same.
         }
         let claim = staged.with(State::Restoring, staged.payload());
         if entry.word(address).transition(staged, claim).is_err() {

@@ -1,10 +1,13 @@
 //! Huge pages for regions that stay hot (`--huge-pages hot`).
 //!
-//! Managed memory is kept from huge pages ([`Pager::manage`]): UFFDIO_MOVE splits one before it takes a page out of it, and repeats that for ever while the
-//! huge page is pinned. A region of which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes one by MADV_COLLAPSE (0.7 ms),
-//! and has its `huge` flag from then on: nothing is claimed there before [`Pager::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page splits a huge page
-//! (0.2 ms), or leaves it as it is if it is pinned or a child shares it, and PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by
-//! a write while a child shared it, is made whole again first, which a pin prevents as well.
+//! Managed memory is kept from huge pages ([`Pager::manage`]): UFFDIO_MOVE splits one before it
+//! takes a page out of it, and repeats that for ever while the huge page is pinned. A region of
+//! which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes
+//! one by MADV_COLLAPSE (0.7 ms), and has its `huge` flag from then on: nothing is claimed there
+//! before [`Pager::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page
+//! splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it, and
+//! PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write while
+//! a child shared it, is made whole again first, which a pin prevents as well.
 //!
 //! A page's word knows nothing of all this: it is Resident.
 
@@ -25,19 +28,24 @@ const STEADY_LOOKS: i16 = 3;
 const LOOK_NS: u64 = 50_000_000;
 /// A region of which the kernel made none is left alone for so many looks.
 const REFUSED_LOOKS: i16 = 60;
-/// Hot is what has this part of the average's samples or more: what is colder may have to leave. (Of what no sample met, the model says less than this.)
+/// Hot is what has this part of the average's samples or more: what is colder may have to leave.
+/// (Of what no sample met, the model says less than this.)
 const HOT: f32 = 0.8;
-/// And what pays back within this time, s, while this part of the time that a program waits for memory is for translations (`docs/benchmarks.md`, "Huge pages").
+/// And what pays back within this time, s, while this part of the time that a program waits for
+/// memory is for translations (`docs/benchmarks.md`, "Huge pages").
 const HORIZON_S: f64 = 60.0;
 const TRANSLATIONS: f64 = 0.2;
-/// What making a huge page costs before it is known, ns: 0.7 ms where the kernel has one at hand (7 ms where the machine is virtual and its host has not), and 0.2 to split it.
+/// What making a huge page costs before it is known, ns: 0.7 ms where the kernel has one at hand (7
+/// ms where the machine is virtual and its host has not), and 0.2 to split it.
 const COST_NS: f64 = 1e6;
-/// Left alone up to [`KEPT_PRESSURE`], as hot regions are: what has more than this part of the average.
+/// Left alone up to [`KEPT_PRESSURE`], as hot regions are: what has more than this part of the
+/// average.
 const COOLED: f32 = 0.25;
 
 /// Makes regions huge. Owned by the mover.
 pub(crate) struct Huge {
-    /// Of each region, in how many looks in a row it was hot and whole; negative: left alone for so many.
+    /// Of each region, in how many looks in a row it was hot and whole; negative: left alone for
+    /// so many.
     steady: Vec<i16>,
     looked_ns: u64,
     /// What making one cost of late.
@@ -48,7 +56,8 @@ pub(crate) struct Huge {
 }
 
 impl Huge {
-    /// `None` where none are wanted, nobody knows what is hot, or no tier takes single pages (then managed memory is not kept from them either).
+    /// `None` where none are wanted, nobody knows what is hot, or no tier takes single pages (then
+    /// managed memory is not kept from them either).
     pub fn new(pager: &Pager) -> Option<Huge> {
         let wanted = pager.settings.huge_pages == HugePages::Hot
             && pager.settings.evict == Eviction::Move
@@ -64,7 +73,8 @@ impl Huge {
         )
     }
 
-    /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views` are of `scanned_ns`.
+    /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views`
+    /// are of `scanned_ns`.
     pub fn look(
         &mut self,
         pager: &Pager,
@@ -80,7 +90,8 @@ impl Huge {
         // So that the policy looks at its samples, also where no victims are needed.
         policy.rank(now_ns / 1_000_000, 0, views, &mut self.order);
         self.steady.resize(pager.table.len() as usize, 0);
-        // Of all samples a region must have so much that waiting less for it saves in time what making it huge costs.
+        // Of all samples a region must have so much that waiting less for it saves in time what
+        // making it huge costs.
         let worth = self.cost_ns / 1e9 / (HORIZON_S * TRANSLATIONS);
         let least_heat = HOT.max((worth * views.len() as f64) as f32);
         for view in views {
@@ -122,7 +133,8 @@ impl Huge {
     }
 }
 
-/// Whether no victims are to be looked for in a region, because it is a huge page that is still in use.
+/// Whether no victims are to be looked for in a region, because it is a huge page that is still in
+/// use.
 pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: Pressure) -> bool {
     entry.is_huge()
         && pressure < KEPT_PRESSURE
@@ -130,8 +142,9 @@ pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: P
 }
 
 impl Pager {
-    /// Whether managed memory is advised against huge pages: the kernel's move of a pinned one may never end, and moving single pages would split it
-    /// anyway. (To another node they go whole.)
+    /// Whether managed memory is advised against huge pages: the kernel's move of a pinned one may
+    /// never end, and moving single pages would split it anyway. (To another node they go
+    /// whole.)
     pub(crate) fn keeps_from_huge_pages(&self) -> bool {
         self.moves() && self.tiers[1..].iter().any(|tier| tier.node().is_none())
     }
@@ -147,7 +160,8 @@ impl Pager {
         {
             return false;
         }
-        // Who splits one has to know whether that failed. And what the program gave back is not to come back as zeros.
+        // Who splits one has to know whether that failed. And what the program gave back is not to
+        // come back as zeros.
         if sys::failed_splits().is_none() || self.present_bytes(base) != Ok(REGION) {
             return false;
         }
@@ -175,7 +189,8 @@ impl Pager {
 
     /// Whether the region at `base` is one huge page now, that is, was made one.
     fn collapse(&self, base: usize) -> bool {
-        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the region before it is split.
+        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the
+        // region before it is split.
         unsafe {
             let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
                 .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
@@ -204,7 +219,8 @@ impl Pager {
         Ok(runs[..count].iter().map(Run::bytes).sum())
     }
 
-    /// Where nothing is present any more, no huge page is: for what the program gave up in parts, or past the C library.
+    /// Where nothing is present any more, no huge page is: for what the program gave up in parts,
+    /// or past the C library.
     fn forget_empty(&self, entry: &Entry) {
         if entry.is_huge() {
             let _inside = self.gate.worker();
@@ -215,8 +231,9 @@ impl Pager {
         }
     }
 
-    /// Whether single pages can be taken out of a region, which is locked: one that was made huge is split. Not while it is pinned or shared
-    /// with a child. In a thread of ours, for the page map is among our descriptors; the program's ask for [`Pager::split_range`].
+    /// Whether single pages can be taken out of a region, which is locked: one that was made huge
+    /// is split. Not while it is pinned or shared with a child. In a thread of ours, for the
+    /// page map is among our descriptors; the program's ask for [`Pager::split_range`].
     pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
         if !entry.is_huge() {
             return true;
@@ -229,7 +246,8 @@ impl Pager {
         if !(is_whole || is_ours() && self.collapse(base)) {
             return false;
         }
-        // The kernel may find a pin when it has taken the mapping apart already, and the huge page stays: then it counts a failure.
+        // The kernel may find a pin when it has taken the mapping apart already, and the huge page
+        // stays: then it counts a failure.
         let failed_before = sys::failed_splits();
         // SAFETY: changes no contents.
         let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };

@@ -1,8 +1,9 @@
-//! Kernel calls that fail on purpose (`TERRACE_INJECT=SEED[:PER_MILLE]`), and which errors each may fail with.
+//! Kernel calls that fail on purpose (`TERRACE_INJECT=SEED[:PER_MILLE]`), and which errors each may
+//! fail with.
 //!
-//! For tests. An injected failure is one that the kernel may give at any time and that must cost time only; so any program under it must
-//! compute what it computes alone. What happens to the n-th call is settled by the seed. The simulation's kernel
-//! (`simulation.rs`) fails in the same ways.
+//! For tests. An injected failure is one that the kernel may give at any time and that must cost
+//! time only; so any program under it must compute what it computes alone. What happens to the n-th
+//! call is settled by the seed. The simulation's kernel (`simulation.rs`) fails in the same ways.
 
 use crate::settings::SettingError;
 use crate::sys::{Errno, PAGE};
@@ -56,7 +57,8 @@ impl Call {
         Call::Entry,
     ];
 
-    /// Errors of mm/userfaultfd.c, mm/madvise.c and fs/proc/task_mmu.c that say nothing about the page itself.
+    /// Errors of mm/userfaultfd.c, mm/madvise.c and fs/proc/task_mmu.c that say nothing about the
+    /// page itself.
     pub fn errors(self) -> &'static [Errno] {
         match self {
             Call::Move => &[Errno::EAGAIN, Errno::EBUSY, Errno::ENOMEM, Errno::EINVAL],

@@ -1,9 +1,12 @@
-//! Whether a budget was kept: one rule for one process (the mover's measuring) and for all processes of a run (`terrace run`).
+//! Whether a budget was kept: one rule for one process (the mover's measuring) and for all
+//! processes of a run (`terrace run`).
 //!
-//! Memory is looked at now and then. Half of the time between two looks is taken to have been as at the first of them, half as at the
-//! second, so a look weighs as much as the time for which it stands.
+//! Memory is looked at now and then. Half of the time between two looks is taken to have been as at
+//! the first of them, half as at the second, so a look weighs as much as the time for which it
+//! stands.
 
-/// A program that works right at its budget goes over it by a page or a batch all the time: less than this share is not far.
+/// A program that works right at its budget goes over it by a page or a batch all the time: less
+/// than this share is not far.
 const TOUCHING: f64 = 0.02;
 /// The budget counts as kept if memory was far above it for at most this share of the time.
 const TOLERANCE: f64 = 0.01;
@@ -33,7 +36,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// So many seconds after the last look, memory is `physical`; `at_floor`: and nothing more could be evicted.
+    /// So many seconds after the last look, memory is `physical`; `at_floor`: and nothing more
+    /// could be evicted.
     pub fn add(&mut self, physical: u64, budget: u64, at_floor: bool, seconds: f64) {
         let far = physical.saturating_sub(budget) > (budget as f64 * TOUCHING) as u64;
         let now = Look { over: physical > budget, far, at_floor: far && at_floor, physical };
@@ -115,7 +119,8 @@ mod tests {
         assert!(!of(&[(103, false, 0.4), (50, false, 0.0), (50, false, 3.0)]).is_kept());
     }
 
-    /// A mean of a third of "the least that can be reached" was told beside it once: the last moment's counted alone.
+    /// A mean of a third of "the least that can be reached" was told beside it once: the last
+    /// moment's counted alone.
     #[test]
     fn the_floor_is_what_there_was_while_nothing_left() {
         let kept = of(&[

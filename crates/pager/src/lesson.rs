@@ -1,11 +1,13 @@
-//! Pages of what leaves, collected for a tier's codec to learn from ([`terrace_tiers::Codec::learn`]).
+//! Pages of what leaves, collected for a tier's codec to learn from
+//! ([`terrace_tiers::Codec::learn`]).
 
 use terrace_tiers::{Page, Tier};
 
 /// Of what leaves, one page in so many is taken: neighbours are alike.
 const ONE_IN: u32 = 8;
-/// After so many pages the next lesson begins, four times as many each time: data changes, and the first pages to leave may be like no others. At most
-/// so many: 5 to 10 ms of lesson for some seconds of evictions.
+/// After so many pages the next lesson begins, four times as many each time: data changes, and the
+/// first pages to leave may be like no others. At most so many: 5 to 10 ms of lesson for some
+/// seconds of evictions.
 const FIRST_AFTER: u32 = 1 << 12;
 const AFTER_MAX: u32 = 1 << 18;
 
@@ -30,7 +32,8 @@ impl Lesson {
         self.after == FIRST_AFTER
     }
 
-    /// A page is about to be stored in the tier, which compresses it, or in another (before the first lesson).
+    /// A page is about to be stored in the tier, which compresses it, or in another (before the
+    /// first lesson).
     pub fn offer(&mut self, tier: &Tier, page: &Page) {
         self.seen = self.seen.saturating_add(1);
         if self.seen < self.from || !self.seen.is_multiple_of(ONE_IN) {

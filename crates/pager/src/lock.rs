@@ -1,7 +1,8 @@
 //! Locks that a fork can put right, and that never allocate.
 //!
-//! [`Lock`] is a futex mutex. [`Gate`] lets a fork wait until nobody changes page states, without ever keeping a fault waiting
-//! for the fork: glibc's fork takes locks of its own (streams, name service) whose holders may be waiting for a page.
+//! [`Lock`] is a futex mutex. [`Gate`] lets a fork wait until nobody changes page states, without
+//! ever keeping a fault waiting for the fork: glibc's fork takes locks of its own (streams, name
+//! service) whose holders may be waiting for a page.
 
 use crate::sys;
 use std::cell::UnsafeCell;
@@ -42,7 +43,8 @@ impl<T> Lock<T> {
 
     /// The lock, if nobody has it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        // Made only where the lock was taken: a guard that is dropped opens the lock, whoever holds it.
+        // Made only where the lock was taken: a guard that is dropped opens the lock, whoever holds
+        // it.
         self.state
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
             .is_ok()
@@ -67,7 +69,8 @@ impl<T> Lock<T> {
     /// The guard of a lock that this thread took and forgot, so that it can be dropped.
     ///
     /// # Safety
-    /// The calling thread (after a fork: its parent's) holds the lock, and no other guard of it exists.
+    /// The calling thread (after a fork: its parent's) holds the lock, and no other guard of it
+    /// exists.
     pub unsafe fn held(&self) -> LockGuard<'_, T> {
         LockGuard { lock: self }
     }
@@ -77,7 +80,8 @@ impl<T> Lock<T> {
         self.state.load(Relaxed) == CONTENDED
     }
 
-    /// Opens the lock whoever held it: in a fork's child, whose copy may have been taken while another thread held it.
+    /// Opens the lock whoever held it: in a fork's child, whose copy may have been taken while
+    /// another thread held it.
     ///
     /// # Safety
     /// No other thread may exist that uses this lock, and the value must be known to be consistent.
@@ -116,9 +120,10 @@ impl<T> Drop for LockGuard<'_, T> {
 
 /// Who may change page states while a fork is under way.
 ///
-/// *Workers* (the mover, threads of the program inside the `mmap` family) wait while a fork is pending or under way.
-/// *Handlers* never wait for it: while it is pending they work as always, so that a worker that faults is served and leaves;
-/// while it is under way they fill pages without changing any state ([`Entry::CopyOnly`]) and leave a note.
+/// *Workers* (the mover, threads of the program inside the `mmap` family) wait while a fork is
+/// pending or under way. *Handlers* never wait for it: while it is pending they work as always, so
+/// that a worker that faults is served and leaves; while it is under way they fill pages without
+/// changing any state ([`Entry::CopyOnly`]) and leave a note.
 ///
 /// A worker must not enter twice, and must not wait for another worker while inside.
 #[derive(Default)]
@@ -126,7 +131,8 @@ pub struct Gate {
     phase: AtomicU32,
     workers: AtomicU32,
     handlers: AtomicU32,
-    /// Sleepers on `phase`: without any, no system call is made (a sandboxed program may not be allowed it).
+    /// Sleepers on `phase`: without any, no system call is made (a sandboxed program may not be
+    /// allowed it).
     waiting: AtomicU32,
 }
 
@@ -174,7 +180,8 @@ impl Gate {
         }
     }
 
-    /// Enters as a handler. [`Entry::CopyOnly`] entries are counted too: [`Gate::settle`] waits for them.
+    /// Enters as a handler. [`Entry::CopyOnly`] entries are counted too: [`Gate::settle`] waits for
+    /// them.
     pub fn handler(&self) -> (Entry, HandlerGuard<'_>) {
         loop {
             self.handlers.fetch_add(1, SeqCst);
@@ -190,10 +197,11 @@ impl Gate {
         }
     }
 
-    /// Closes the gate for a fork: returns when no worker and no normally entered handler is inside.
+    /// Closes the gate for a fork: returns when no worker and no normally entered handler is
+    /// inside.
     ///
-    /// Callers must serialise forks. The two steps matter: first workers drain while handlers still serve them, then
-    /// handlers, which wait for nobody, drain in microseconds.
+    /// Callers must serialise forks. The two steps matter: first workers drain while handlers still
+    /// serve them, then handlers, which wait for nobody, drain in microseconds.
     pub fn close(&self) {
         self.phase.store(PENDING, SeqCst);
         loop {
@@ -211,8 +219,8 @@ impl Gate {
         self.set_phase(FORKING);
     }
 
-    /// After the fork, in the parent: holds handlers back and waits for copy-only ones, so that their notes can be worked off.
-    /// [`Gate::open`] must follow at once.
+    /// After the fork, in the parent: holds handlers back and waits for copy-only ones, so that
+    /// their notes can be worked off. [`Gate::open`] must follow at once.
     pub fn settle(&self) {
         self.phase.store(SETTLING, SeqCst);
         self.drain_handlers();

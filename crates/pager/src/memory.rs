@@ -1,8 +1,9 @@
-//! What the program does to its mappings, and what that means for page states. Called by the interposed `mmap` family and by the
-//! allocator's extent hooks, on threads of the program.
+//! What the program does to its mappings, and what that means for page states. Called by the
+//! interposed `mmap` family and by the allocator's extent hooks, on threads of the program.
 //!
-//! Every call that changes a managed range holds the locks of the regions in it, so the mover is not at work there; faults
-//! are served meanwhile. No function here touches managed memory while it holds a lock.
+//! Every call that changes a managed range holds the locks of the regions in it, so the mover is
+//! not at work there; faults are served meanwhile. No function here touches managed memory while it
+//! holds a lock.
 
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
 use crate::ranges::{Attributes, Range};
@@ -15,7 +16,8 @@ use std::time::Duration;
 use terrace_policy::victims::{Expectation, RETURNS_MAX};
 use terrace_tiers::Location;
 
-/// Longest wait of an allocation for room. It is the only brake on first touches, which no fault tells us of.
+/// Longest wait of an allocation for room. It is the only brake on first touches, which no fault
+/// tells us of.
 const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
 /// Of so much of a range that it was advised of, it is remembered of pages that were never touched.
 const ADVISED_BYTES: usize = 1 << 30;
@@ -46,7 +48,8 @@ impl Pager {
         }
         for entry in self.table.overlapping(start, start + len) {
             let _region = self.table.lock(&entry);
-            // Removed behind our back (by a system call made without the C library): what was out is nobody's now.
+            // Removed behind our back (by a system call made without the C library): what was out
+            // is nobody's now.
             self.drop_pages(&[entry], start, start + len);
         }
         self.is_mapped_again(start, start + len);
@@ -58,8 +61,9 @@ impl Pager {
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }
 
-    /// What is touched first in a range of ours comes from the far node as long as that has room, if there is one; as does what comes back there from lower tiers. Where
-    /// that is refused, it comes from DRAM, as all else does.
+    /// What is touched first in a range of ours comes from the far node as long as that has room,
+    /// if there is one; as does what comes back there from lower tiers. Where that is refused,
+    /// it comes from DRAM, as all else does.
     pub fn begin_far(&self, start: usize, len: usize) {
         if let Some((_, node)) = self.far().filter(|_| self.moves() && !self.is_retired()) {
             // A filter may end who asks.
@@ -69,7 +73,8 @@ impl Pager {
         }
     }
 
-    /// The program says how a range will be used. Of pages it is remembered for as long as they stay; of whole regions until it says otherwise.
+    /// The program says how a range will be used. Of pages it is remembered for as long as they
+    /// stay; of whole regions until it says otherwise.
     pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
         let (start, end) = whole_pages(start, len);
         let returns = expected.map(|expected| match expected {
@@ -115,7 +120,8 @@ impl Pager {
         }
     }
 
-    /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any more. Of what is not managed nothing is known.
+    /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any
+    /// more. Of what is not managed nothing is known.
     pub fn pin(&self, start: usize, len: usize, pinned: bool) {
         let (start, end) = whole_pages(start, len);
         self.with_regions(start, end - start, Told::No, |entries| {
@@ -147,8 +153,8 @@ impl Pager {
     ///
     /// `act` reaches each page that is in the page table once at most. As soon as a page reads as
     /// zeros, another thread may write to it, and what it writes must stay. So no fault may bring
-    /// old contents back between `act` and the dropping of what is stored. Evicted pages are claimed
-    /// first, as a handler claims them, and faults on them wait.
+    /// old contents back between `act` and the dropping of what is stored. Evicted pages are
+    /// claimed first, as a handler claims them, and faults on them wait.
     pub fn discard<R>(
         &self,
         start: usize,
@@ -176,8 +182,8 @@ impl Pager {
         })
     }
 
-    /// Pages that a probe has staged come back before their range is discarded: a claim on one could
-    /// not be given back. The regions are locked, so no more are staged.
+    /// Pages that a probe has staged come back before their range is discarded: a claim on one
+    /// could not be given back. The regions are locked, so no more are staged.
     fn restore_staged(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries {
             let is_staged = |address: &usize| entry.word(*address).load().is(State::Staged);
@@ -249,8 +255,8 @@ impl Pager {
                 .filter(is_kept)
                 .for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
         }
-        // The kernel refuses (locked memory, say) when it comes to the first page in question: up to
-        // there it is done.
+        // The kernel refuses (locked memory, say) when it comes to the first page in question: up
+        // to there it is done.
         let until = if done {
             end
         } else if claimed.is_empty() {
@@ -314,8 +320,8 @@ impl Pager {
         );
     }
 
-    /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so the range is no longer managed, and
-    /// nothing of it is kept.
+    /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so
+    /// the range is no longer managed, and nothing of it is kept.
     pub fn unmap<R>(
         &self,
         start: usize,
@@ -324,7 +330,8 @@ impl Pager {
     ) -> Result<R, Errno> {
         let end = start + len;
         self.with_regions(start, len, Told::Yes, |entries| {
-            // Out of the ranges first: as soon as the kernel is done, another thread may be given these addresses.
+            // Out of the ranges first: as soon as the kernel is done, another thread may be given
+            // these addresses.
             let pieces = self.ranges.lock().remove(start, end);
             let result = act();
             match result {
@@ -340,13 +347,14 @@ impl Pager {
         })
     }
 
-    /// Something is mapped in a range that is not to be managed. What was managed there has gone past
-    /// us, and nothing of it is kept.
+    /// Something is mapped in a range that is not to be managed. What was managed there has gone
+    /// past us, and nothing of it is kept.
     pub fn forget(&self, start: usize, len: usize) {
         self.forget_where(start, len, true, || true);
     }
 
-    /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of what was registered.
+    /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of
+    /// what was registered.
     pub(crate) fn forget_where(
         &self,
         start: usize,
@@ -376,9 +384,10 @@ impl Pager {
         });
     }
 
-    /// The program moves or resizes a mapping, or does something to it that evicted pages would not survive: everything is
-    /// restored, then `act` does it. On success the old range is no longer managed: what was managed of it is handed back, for the caller to
-    /// manage what came of it.
+    /// The program moves or resizes a mapping, or does something to it that evicted pages would not
+    /// survive: everything is restored, then `act` does it. On success the old range is no
+    /// longer managed: what was managed of it is handed back, for the caller to manage what
+    /// came of it.
     pub fn restore_then<R>(
         &self,
         start: usize,
@@ -398,7 +407,8 @@ impl Pager {
             self.give_registered_to_children(start, end);
             let mut pieces = self.ranges.lock().remove(start, end);
             if pieces.iter().any(|piece| piece.attributes.registered) {
-                // Registration cut the mapping into several for the kernel, which remaps only one at a time: let it be one again.
+                // Registration cut the mapping into several for the kernel, which remaps only one
+                // at a time: let it be one again.
                 self.unregister_range(start, end);
                 pieces.iter_mut().for_each(|piece| piece.attributes.registered = false);
             }
@@ -406,7 +416,8 @@ impl Pager {
                 Ok(done) => {
                     self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
-                    // What could not be split stays in DRAM: where it is now, nobody knows that it is huge.
+                    // What could not be split stays in DRAM: where it is now, nobody knows that it
+                    // is huge.
                     for entry in entries.iter().filter(|entry| entry.is_huge()) {
                         pieces.retain(|piece| {
                             piece.end <= entry.region.address()
@@ -424,7 +435,8 @@ impl Pager {
         })
     }
 
-    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on. Returns what was managed of it.
+    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on.
+    /// Returns what was managed of it.
     pub fn unmanage(&self, start: usize, len: usize) -> Vec<Range> {
         self.restore_then(start, len, || Ok(())).map_or(Vec::new(), |((), pieces)| pieces)
     }
@@ -443,8 +455,8 @@ impl Pager {
         self.ranges.lock().overlapping(start, end)
     }
 
-    /// Restores everything, hands all memory back to the kernel and ends our threads: for a program that is about to forbid system calls to
-    /// all its threads.
+    /// Restores everything, hands all memory back to the kernel and ends our threads: for a program
+    /// that is about to forbid system calls to all its threads.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
         crate::locking::forget_future();
@@ -471,7 +483,8 @@ impl Pager {
         self.set_mode(crate::Mode::Failed);
     }
 
-    /// Who reads the statistics must not take what was measured until now for all of the run. Told before no call may be made any more.
+    /// Who reads the statistics must not take what was measured until now for all of the run. Told
+    /// before no call may be made any more.
     fn tell_end_of_measuring(&self) {
         if let Some(page) = self.stats() {
             let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
@@ -481,8 +494,9 @@ impl Pager {
 
     /// Around `mlockall` (`act`): the kernel touches every page of every mapping.
     ///
-    /// Staging must not be touched while it is registered (nobody answers there), and must not stay locked: the kernel then refuses to move
-    /// a locked page of the program into it (both sides must be alike), which is right, for locked memory is to stay resident. After
+    /// Staging must not be touched while it is registered (nobody answers there), and must not stay
+    /// locked: the kernel then refuses to move a locked page of the program into it (both sides
+    /// must be alike), which is right, for locked memory is to stay resident. After
     /// `munlockall` everything is as before.
     pub(crate) fn with_staging_lent<R>(&self, act: impl FnOnce() -> R) -> R {
         let _signals = SignalsBlocked::new();
@@ -502,7 +516,8 @@ impl Pager {
         result
     }
 
-    /// The program changes a range's protection: `act` does it. Only what is readable and writable is evictable.
+    /// The program changes a range's protection: `act` does it. Only what is readable and writable
+    /// is evictable.
     pub fn protect<R>(
         &self,
         start: usize,
@@ -554,7 +569,8 @@ impl Pager {
         result
     }
 
-    /// What is registered and inherited in `start..end`: only a fork that is prepared may hand it on.
+    /// What is registered and inherited in `start..end`: only a fork that is prepared may hand it
+    /// on.
     fn registered_and_inherited(&self, start: usize, end: usize) -> Vec<Range> {
         let mut ranges = self.ranges.lock().overlapping(start, end);
         ranges.retain(|range| range.attributes.registered && !range.attributes.absent_in_child);
@@ -568,7 +584,8 @@ impl Pager {
         }
     }
 
-    /// Undoes [`Pager::keep_registered_from_children`]: for a fork that is prepared, and where all pages are back for good.
+    /// Undoes [`Pager::keep_registered_from_children`]: for a fork that is prepared, and where all
+    /// pages are back for good.
     pub(crate) fn give_registered_to_children(&self, start: usize, end: usize) {
         for range in self.registered_and_inherited(start, end) {
             sys::give_to_children(range.start, range.end - range.start);
@@ -576,8 +593,8 @@ impl Pager {
     }
 
     /// In a forked child, before anything is started: what its parent had and it has not is managed
-    /// no longer. Its stored pages are for [`Pager::drop_absent`]. Only where nothing is mapped: the
-    /// program may have taken its advice back by an instruction of its own.
+    /// no longer. Its stored pages are for [`Pager::drop_absent`]. Only where nothing is mapped:
+    /// the program may have taken its advice back by an instruction of its own.
     pub(crate) fn take_absent(&self) -> Vec<Range> {
         let mut ranges = self.ranges.lock();
         let mut absent = ranges.all();
@@ -605,8 +622,9 @@ impl Pager {
         }
     }
 
-    /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that it lies in: for what the kernel itself
-    /// changes at moments when it does not wait for a handler. The kernel's mappings stay as they are.
+    /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that
+    /// it lies in: for what the kernel itself changes at moments when it does not wait for a
+    /// handler. The kernel's mappings stay as they are.
     pub fn keep(&self, start: usize, len: usize) {
         let (start, end) = whole_pages(start, len);
         self.with_regions(start, end - start, Told::No, |entries| {
@@ -637,9 +655,9 @@ impl Pager {
         }
     }
 
-    /// Runs `f` with the locks of the range's regions that have a record, in address order, and keeps
-    /// the mover out of the others too ([`crate::table`] says how). Before [`crate::Mode::Starting`] there
-    /// is no mover (see `Pager::start`).
+    /// Runs `f` with the locks of the range's regions that have a record, in address order, and
+    /// keeps the mover out of the others too ([`crate::table`] says how). Before
+    /// [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
     fn with_regions<R>(
         &self,
         start: usize,
@@ -684,8 +702,8 @@ impl Pager {
         }
     }
 
-    /// The regions of some ranges that have a record, and whether those are all to which the mover can
-    /// get.
+    /// The regions of some ranges that have a record, and whether those are all to which the mover
+    /// can get.
     fn regions_of(&self, ranges: &[Range]) -> (Vec<Entry<'_>>, bool) {
         let (mut entries, mut complete): (Vec<Entry>, bool) = (Vec::new(), true);
         for range in ranges {
@@ -702,7 +720,8 @@ impl Pager {
         (entries, complete)
     }
 
-    /// Has the huge pages among these regions, which are locked, split as far as they can be: the page map, which tells of them, is among our threads' descriptors.
+    /// Has the huge pages among these regions, which are locked, split as far as they can be: the
+    /// page map, which tells of them, is among our threads' descriptors.
     fn split<'e>(&self, entries: impl Iterator<Item = &'e Entry<'e>>) {
         for base in entries.filter(|entry| entry.is_huge()).map(|entry| entry.region.address()) {
             self.split_range(base, base + REGION);
@@ -713,7 +732,8 @@ impl Pager {
         pages_within(entry, start, end).any(|address| !entry.word(address).load().is_present())
     }
 
-    /// Forgets every page of `start..end` that is not in the page table, and every copy. The regions are locked.
+    /// Forgets every page of `start..end` that is not in the page table, and every copy. The
+    /// regions are locked.
     fn drop_pages(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries {
             for address in pages_within(entry, start, end) {
@@ -785,9 +805,9 @@ fn is_done<R>(result: &Result<R, Errno>) -> bool {
     matches!(result, Ok(_) | Err(Errno::ENOMEM))
 }
 
-/// The first page of `start..end` that lies in locked memory, or in other memory of which the kernel
-/// discards nothing: it refuses MADV_COLD there as well, which changes no contents. `start` where it
-/// refuses nothing: then nobody knows.
+/// The first page of `start..end` that lies in locked memory, or in other memory of which the
+/// kernel discards nothing: it refuses MADV_COLD there as well, which changes no contents. `start`
+/// where it refuses nothing: then nobody knows.
 fn first_locked(start: usize, end: usize) -> usize {
     // SAFETY: changes no contents.
     let refuses =
@@ -820,7 +840,8 @@ fn covers(start: usize, end: usize, entry: &Entry) -> bool {
     start <= entry.region.address() && entry.region.address() + REGION <= end
 }
 
-/// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are locked.
+/// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are
+/// locked.
 fn forget_huge(entries: &[Entry], start: usize, end: usize) {
     entries
         .iter()

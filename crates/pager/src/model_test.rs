@@ -1,5 +1,5 @@
-//! The pager against the plainest model of memory: an array of page contents. Real mappings, real userfaultfds, real evictions; run as root
-//! or with another right to userfaultfd.
+//! The pager against the plainest model of memory: an array of page contents. Real mappings, real
+//! userfaultfds, real evictions; run as root or with another right to userfaultfd.
 
 use crate::evict::{Evictor, Wish};
 use crate::handler::Tools;
@@ -34,11 +34,12 @@ pub(crate) fn cannot_run() {
     );
 }
 
-/// Gives this thread the descriptors that our threads have, under the same numbers: an evictor runs on the mover's thread otherwise, and without
-/// them it evicts nothing.
+/// Gives this thread the descriptors that our threads have, under the same numbers: an evictor runs
+/// on the mover's thread otherwise, and without them it evicts nothing.
 pub(crate) fn adopt_descriptors(pager: &Pager) {
     let table = &pager.descriptors;
-    // SAFETY: only this thread's view of the descriptors changes, and then only at numbers that no file of the test has in it.
+    // SAFETY: only this thread's view of the descriptors changes, and then only at numbers that no
+    // file of the test has in it.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
         for slot in table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm]) {
@@ -243,8 +244,8 @@ impl World {
     }
 
     /// A forked child compares everything; `touched` pages are touched before the kernel's part, as
-    /// many after it. It does not get a span of `withheld`: from where, how many pages. The child has
-    /// no threads of the test harness, so it must not allocate or panic.
+    /// many after it. It does not get a span of `withheld`: from where, how many pages. The child
+    /// has no threads of the test harness, so it must not allocate or panic.
     fn fork(&mut self, from: usize, touched: usize, withheld: (usize, usize)) {
         let (hidden_start, hidden_len, hidden) = self.span(withheld.0, withheld.1);
         if hidden_len > 0 {

@@ -1,7 +1,8 @@
 //! The mover: one thread that keeps memory under the budget, with headroom, and measures.
 //!
-//! It holds a region's lock or none, waits for no thread of the program, and can be paused between any two batches. How hard
-//! it looks for victims is its *pressure*: up a step whenever a look at all regions was not enough, down again when things are easy.
+//! It holds a region's lock or none, waits for no thread of the program, and can be paused between
+//! any two batches. How hard it looks for victims is its *pressure*: up a step whenever a look at
+//! all regions was not enough, down again when things are easy.
 
 use crate::account::Measure;
 use crate::ahead::RUN_PAGES;
@@ -46,10 +47,12 @@ const HEADROOM_MAX: u64 = 64 << 20;
 const REACTION_S: f64 = 0.2;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
-/// The same once it has not grown for so long: what is kept free for nothing has to come back by faults.
+/// The same once it has not grown for so long: what is kept free for nothing has to come back by
+/// faults.
 const CALM_AFTER_NS: u64 = 1_000_000_000;
 const CALM_HALF_LIFE_S: f64 = 0.2;
-/// Pages taken at a time (twice as many of a region, if that much room is needed), and while somebody waits for room: 0.2 ms with lz4.
+/// Pages taken at a time (twice as many of a region, if that much room is needed), and while
+/// somebody waits for room: 0.2 ms with lz4.
 const AT_ONCE: usize = 32;
 const AT_ONCE_WAITED_FOR: usize = 24;
 /// The policy is told so often what came back, ns.
@@ -61,7 +64,8 @@ const EXCHANGE_EVERY_NS: u64 = 20_000_000;
 const SAMPLES_WITH_ROOM: f32 = 0.1;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
-/// Room for this share of the resident pages on probation: where much comes back, many are too young to leave.
+/// Room for this share of the resident pages on probation: where much comes back, many are too
+/// young to leave.
 const PROBATION_ROOM: f64 = 0.25;
 /// A look at memory so shortly before the ranking is fresh, ns.
 const FRESH_NS: u64 = 20_000_000;
@@ -75,18 +79,22 @@ const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// How often the program is asked to give back what it freed, ns.
 const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
-/// So many pools are looked at at once, and so often, ns: 0.2 % of a CPU, and a second for 12 GiB. One is packed at a time.
+/// So many pools are looked at at once, and so often, ns: 0.2 % of a CPU, and a second for 12 GiB.
+/// One is packed at a time.
 const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
-/// After so long, and after eight times as long again and again, code that was needed once leaves the page table, ns.
+/// After so long, and after eight times as long again and again, code that was needed once leaves
+/// the page table, ns.
 const FORGET_AFTER_NS: u64 = 1_000_000_000;
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
 /// Where a full node's coldest regions are compressed, at least this pressure.
 const FAR_PRESSURE: u32 = 1;
-/// What a page's way out and back costs with the densest tier, as a multiple of that with the first. With lz4 and zstd, all in all, 16 to 19 and
-/// 22 to 27 µs where the program and the mover share a CPU (`terrace-bench zram-servers`: 1.4), less because there zstd saves more faults than
-/// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd with a third fewer faults.
+/// What a page's way out and back costs with the densest tier, as a multiple of that with the
+/// first. With lz4 and zstd, all in all, 16 to 19 and 22 to 27 µs where the program and the mover
+/// share a CPU (`terrace-bench zram-servers`: 1.4), less because there zstd saves more faults than
+/// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd
+/// with a third fewer faults.
 const DENSEST_COST: f64 = 1.3;
 /// The same of a tier in files: 100 µs to read.
 const FILE_COST: f64 = 5.0;
@@ -112,12 +120,17 @@ enum Standing {
 /// [`Standing::Behind`] as a nice value, added to the program's, and [`Standing::Before`].
 const BEHIND: i32 = 10;
 const FIRST: i32 = -20;
-/// Behind, the mover gets a tenth of what another thread gets, and falls behind where that goes on. So it goes there while more than half of the headroom is free and nobody waits for it, and stands beside the others
-/// again where less than a quarter is. Two servers in turn, to one whose mover always stood beside: redis at 30 % of its memory 0.84 to 0.86 times the p99, memcached at 50 % 0.95; always behind, memcached's
-/// p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
+/// Behind, the mover gets a tenth of what another thread gets, and falls behind where that goes on.
+/// So it goes there while more than half of the headroom is free and nobody waits for it, and
+/// stands beside the others again where less than a quarter is. Two servers in turn, to one whose
+/// mover always stood beside: redis at 30 % of its memory 0.84 to 0.86 times the p99, memcached at
+/// 50 % 0.95; always behind, memcached's p99.9 is 1.28 times as long (docs/benchmarks.md, *The
+/// tail*).
 const HEADROOM_BEHIND: u64 = 2;
 const HEADROOM_BESIDE: u64 = 4;
-/// Not so soon: who gives up its privileges mostly does so when it has just started or been forked, and a mover that was behind then would have to stay there. (One that gives them up later stays as it stands.)
+/// Not so soon: who gives up its privileges mostly does so when it has just started or been forked,
+/// and a mover that was behind then would have to stay there. (One that gives them up later stays
+/// as it stands.)
 const BEHIND_AFTER_NS: u64 = 2_000_000_000;
 
 struct Mover {
@@ -253,7 +266,8 @@ impl Pager {
         self.mover.pause.load(Relaxed) != 0
     }
 
-    /// In the mover: while memory is within the budget, whoever has something to do goes first; but for those who wait for the mover.
+    /// In the mover: while memory is within the budget, whoever has something to do goes first; but
+    /// for those who wait for the mover.
     pub(crate) fn let_others_run(&self) {
         let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked();
         let room = self.stand_by_room();
@@ -262,7 +276,8 @@ impl Pager {
         }
     }
 
-    /// In the mover: it stands behind the program's threads while there is room and nobody waits for it, and else beside them. Returns the room, in bytes.
+    /// In the mover: it stands behind the program's threads while there is room and nobody waits
+    /// for it, and else beside them. Returns the room, in bytes.
     fn stand_by_room(&self) -> u64 {
         let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
         let headroom = self.mover.headroom.load(Relaxed);
@@ -320,7 +335,8 @@ impl Mover {
         }
         self.evictor.cancel_probes(self.pager);
         if self.pager.watches.load(Relaxed) {
-            // A forked child registers what is believed to be registered: not what is something else.
+            // A forked child registers what is believed to be registered: not what is something
+            // else.
             self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);
         }
         if pause.compare_exchange(PAUSE, PAUSED, SeqCst, SeqCst).is_ok() {
@@ -500,7 +516,8 @@ impl Mover {
             return BUSY_TICK;
         }
         self.met();
-        // Not while memory grows: what comes back then would leave again at once. Nor in a fork's child, whose parent has the pages.
+        // Not while memory grows: what comes back then would leave again at once. Nor in a fork's
+        // child, whose parent has the pages.
         let grows = self.growth * REACTION_S > HEADROOM_MIN as f64;
         if self.far.is_none() && !stressed && !grows && !pager.is_forked() {
             self.recall.look(pager, budget.saturating_sub(headroom * 3 / 2), budget, now_ns);
@@ -519,8 +536,9 @@ impl Mover {
         self.quiet.sleep(self.pager.physical_bytes(), room, false)
     }
 
-    /// For what the program touches for the first time, which nobody can stop (who brings pages back waits for room): as much as came in
-    /// [`REACTION_S`] when it came fastest, of late. And for what the kernel brings back from its swap, which waits for nobody either.
+    /// For what the program touches for the first time, which nobody can stop (who brings pages
+    /// back waits for room): as much as came in [`REACTION_S`] when it came fastest, of late.
+    /// And for what the kernel brings back from its swap, which waits for nobody either.
     fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;
@@ -538,7 +556,8 @@ impl Mover {
             .min(budget / 4)
     }
 
-    /// Pages that come back leave holes in their regions' pools. Where pages leave again, those are filled or packed; here the others have their turn.
+    /// Pages that come back leave holes in their regions' pools. Where pages leave again, those are
+    /// filled or packed; here the others have their turn.
     fn tidy_pools(&mut self, now_ns: u64) {
         let pager = self.pager;
         if now_ns - self.tidied_pools_ns < POOLS_EVERY_NS || pager.pause_asked() {
@@ -589,8 +608,9 @@ impl Mover {
         }
     }
 
-    /// Who brings a page back from the kernel's swap waits for no room: while memory is over the budget, the mover goes before everybody (where
-    /// it may), or it would fall behind for good where processors are scarce.
+    /// Who brings a page back from the kernel's swap waits for no room: while memory is over the
+    /// budget, the mover goes before everybody (where it may), or it would fall behind for good
+    /// where processors are scarce.
     fn hurry(&self, hurries: bool) {
         if hurries {
             self.pager.stand(Standing::Before);
@@ -616,7 +636,8 @@ impl Mover {
         (first, all.last().unwrap_or(first))
     }
 
-    /// Evicts until memory is down to `target` or the time slice is over. True if there is more to do at once.
+    /// Evicts until memory is down to `target` or the time slice is over. True if there is more to
+    /// do at once.
     fn make_room(&mut self, target: u64, now_ns: u64) -> bool {
         let pager = self.pager;
         let budget = pager.account.budget_bytes.load(Relaxed);
@@ -696,7 +717,8 @@ impl Mover {
         false
     }
 
-    /// The same by far memory, as long as that has room, or room can be made in it; otherwise `None`.
+    /// The same by far memory, as long as that has room, or room can be made in it; otherwise
+    /// `None`.
     fn make_room_in_node(&mut self, target: u64, deadline: u64) -> Option<bool> {
         self.far.as_ref()?;
         let pager = self.pager;
@@ -744,7 +766,8 @@ impl Mover {
         while let Some(entry) =
             self.far.as_mut().and_then(|far| far.coldest_far(pager, sys::now_ns()))
         {
-            // Samples say that it is cold; a page that came back from there lately, or is written, stays at first.
+            // Samples say that it is cold; a page that came back from there lately, or is written,
+            // stays at first.
             let wish = Wish {
                 pages: REGION / PAGE,
                 pressure: self.pressure.max(FAR_PRESSURE),
@@ -787,7 +810,8 @@ impl Mover {
         self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
     }
 
-    /// Lists what left a region, of whatever tier it was in where the reason is that it takes less room in a denser one.
+    /// Lists what left a region, of whatever tier it was in where the reason is that it takes less
+    /// room in a denser one.
     fn list(&self, reason: Reason, region: RegionId, pages: u64, to: usize) {
         list(self.pager, reason, (region, self.policy.heat(region)), self.pressure, pages, to);
     }
@@ -845,7 +869,8 @@ impl Mover {
         }
     }
 
-    /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is known.
+    /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is
+    /// known.
     fn tier(&mut self) -> usize {
         let (_, densest) = self.ends();
         self.choices = self.choices.wrapping_add(1);
@@ -890,9 +915,10 @@ impl Mover {
 
     /// The first (fastest) compressed tier, or the densest where that costs less in all.
     ///
-    /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the data must be out to meet the budget: less of
-    /// it in a denser tier, whose faults cost more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 − x), but
-    /// for a factor.
+    /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the
+    /// data must be out to meet the budget: less of it in a denser tier, whose faults cost
+    /// more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 −
+    /// x), but for a factor.
     fn cheapest_tier(&self) -> usize {
         let (fastest, densest) = self.ends();
         if self.pressure >= PRESSURE_DENSE { densest } else { self.cheaper_of(fastest, densest) }
@@ -924,8 +950,8 @@ impl Mover {
         }
     }
 
-    /// The whole order was walked and it was not enough: a fresh look, denser tiers, more pressure, and then the floor. True if there is more
-    /// to do at once.
+    /// The whole order was walked and it was not enough: a fresh look, denser tiers, more pressure,
+    /// and then the floor. True if there is more to do at once.
     fn walk_ended(&mut self, budget: u64) -> bool {
         let pager = self.pager;
         let now_ns = sys::now_ns();
@@ -1065,7 +1091,8 @@ impl Mover {
         });
     }
 
-    /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress is on.
+    /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress
+    /// is on.
     fn stress(&mut self, now_ns: u64) -> bool {
         let pager = self.pager;
         let batch = match pager.settings.stress {
@@ -1168,8 +1195,9 @@ fn list(
 }
 
 impl Pager {
-    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program knows that it will not need it soon.
-    /// False if nothing is evicted at present; then the kernel may try.
+    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program knows
+    /// that it will not need it soon. False if nothing is evicted at present; then the kernel
+    /// may try.
     pub fn page_out(&self, start: usize, len: usize) -> bool {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;

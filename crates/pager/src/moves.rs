@@ -1,8 +1,10 @@
 //! The list of moves (`terrace run --moves`): what moved, from where to where, and why.
 //!
-//! An entry is one decision: pages of one region that left together, a region that travelled to a node or came from it, or what came back of a region
-//! because it was touched, within a fifth of a second, or because there is room. They go through a ring in the statistics file ([`Ring`](crate::stats::Ring)); without `--moves`
-//! nothing is written, and the ring takes no memory.
+//! An entry is one decision: pages of one region that left together, a region that travelled to a
+//! node or came from it, or what came back of a region because it was touched, within a fifth of a
+//! second, or because there is room. They go through a ring in the statistics file
+//! ([`Ring`](crate::stats::Ring)); without `--moves` nothing is written, and the ring takes no
+//! memory.
 
 use crate::pager::Pager;
 use crate::sys::{self, PAGE};
@@ -23,9 +25,11 @@ pub struct Moved {
     pub address: usize,
     /// How many of its pages went (1–512; more, where some went and came several times).
     pub pages: u16,
-    /// The tier that they left, by its number in the list of tiers (0: DRAM); `None` where they came from several.
+    /// The tier that they left, by its number in the list of tiers (0: DRAM); `None` where they
+    /// came from several.
     pub from: Option<u8>,
-    /// The tier that they were to go to; a page that does not compress there goes on to a denser one.
+    /// The tier that they were to go to; a page that does not compress there goes on to a denser
+    /// one.
     pub to: u8,
     /// Why.
     pub why: Why,
@@ -38,12 +42,14 @@ pub enum Why {
     Victim {
         /// What the hand saw in the pages.
         reason: victims::Reason,
-        /// How hot samples say that the region is, as a multiple of the average; `None` without samples.
+        /// How hot samples say that the region is, as a multiple of the average; `None` without
+        /// samples.
         heat: Option<f32>,
         /// See [`victims::Pressure`].
         pressure: victims::Pressure,
     },
-    /// The policy that places regions in DRAM and in a node wants it there. A unit is the region at so many times [`REGION`].
+    /// The policy that places regions in DRAM and in a node wants it there. A unit is the region at
+    /// so many times [`REGION`].
     Placed(placement::Reason),
     /// The program touched it, is about to, or said so.
     Touched,
@@ -113,7 +119,8 @@ impl Moved {
 }
 
 impl Pager {
-    /// So many pages of the region at `address` moved. Nothing but a few stores, and without `--moves` not even that.
+    /// So many pages of the region at `address` moved. Nothing but a few stores, and without
+    /// `--moves` not even that.
     pub(crate) fn list_move(
         &self,
         address: usize,

@@ -1,9 +1,10 @@
 //! One process's pager: what it is made of, and how it starts.
 //!
-//! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then the *companion* is made
-//! ([`crate::companion`]), a process that shares the program's memory. Its first thread, the *keeper*, opens what is needed
-//! and makes the others: one *handler* for each userfaultfd, the *mover*, and a *watcher* that ends the companion with the
-//! program. None of these threads touches or allocates managed memory, ever.
+//! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then
+//! the *companion* is made ([`crate::companion`]), a process that shares the program's memory. Its
+//! first thread, the *keeper*, opens what is needed and makes the others: one *handler* for each
+//! userfaultfd, the *mover*, and a *watcher* that ends the companion with the program. None of
+//! these threads touches or allocates managed memory, ever.
 
 use crate::account::Account;
 use crate::ahead::Ahead;
@@ -39,11 +40,13 @@ use terrace_tiers::{
 /// What the pager needs of the library around it.
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// From now on until `leave_internal`, what this thread allocates must not come from managed memory. Nests.
+    /// From now on until `leave_internal`, what this thread allocates must not come from managed
+    /// memory. Nests.
     pub enter_internal: fn(),
     /// Ends `enter_internal`.
     pub leave_internal: fn(),
-    /// Has [`Pager::start`] called soon, from a place where making threads is safe. May be called under any lock.
+    /// Has [`Pager::start`] called soon, from a place where making threads is safe. May be called
+    /// under any lock.
     pub start_soon: fn(),
     /// Has a thread of the program give unused memory back, when it allocates next.
     pub tidy_soon: fn(),
@@ -51,13 +54,16 @@ pub struct Host {
     pub unmanaged_range: fn() -> (usize, usize),
     /// What else the allocator's own tables take.
     pub map_bytes: fn() -> u64,
-    /// A sample met this address. Called by the mover, as is the next: neither may wait for what a fork holds.
+    /// A sample met this address. Called by the mover, as is the next: neither may wait for what a
+    /// fork holds.
     pub sampled: fn(address: usize, weight: f32),
-    /// The time (CLOCK_MONOTONIC, ns): a few times a second where sites are watched ([`Settings::sites`]).
+    /// The time (CLOCK_MONOTONIC, ns): a few times a second where sites are watched
+    /// ([`Settings::sites`]).
     pub look_at_sites: fn(now_ns: u64),
 }
 
-/// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never help.
+/// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never
+/// help.
 pub const SHARDS_MAX: usize = 8;
 /// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
 pub(crate) const SHARD_SHIFT: u32 = 26;
@@ -124,7 +130,8 @@ pub struct Pager {
     pub(crate) watches: AtomicBool,
     /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
     rehearsed: AtomicBool,
-    /// A forked child under `--no-children`: what was evicted when it was forked still comes back, nothing more leaves.
+    /// A forked child under `--no-children`: what was evicted when it was forked still comes back,
+    /// nothing more leaves.
     pub(crate) restores_only: AtomicBool,
 }
 
@@ -182,7 +189,8 @@ pub(crate) struct MoverLine {
     pub waiting: AtomicU32,
     /// Threads of ours that touch a page of the program's just now: see [`Pager::touch_page`].
     pub touching: AtomicU32,
-    /// How it stands to the program's threads: `Standing` in mover.rs; until when beside them (CLOCK_MONOTONIC, ns; 0 without a mover); and the program's nice value.
+    /// How it stands to the program's threads: `Standing` in mover.rs; until when beside them
+    /// (CLOCK_MONOTONIC, ns; 0 without a mover); and the program's nice value.
     pub standing: AtomicU32,
     pub stays_beside: AtomicU64,
     pub own_nice: AtomicI32,
@@ -190,7 +198,8 @@ pub(crate) struct MoverLine {
     pub headroom: AtomicU64,
     /// See [`Pager::page_out`].
     pub page_out: RangeLine,
-    /// A page that comes back after no more than this is back soon, ms. See [`terrace_policy::victims::returned`].
+    /// A page that comes back after no more than this is back soon, ms. See
+    /// [`terrace_policy::victims::returned`].
     pub soon_ms: AtomicU64,
     /// Bytes that somebody waits for beyond the headroom.
     pub demand: AtomicU64,
@@ -223,7 +232,8 @@ const UNREGISTER: u32 = 2;
 /// Of the keeper: staging is the kernel's for a while, and ours again.
 pub(crate) const LEND_STAGING: u32 = 3;
 pub(crate) const TAKE_STAGING: u32 = 4;
-/// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and that is done.
+/// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and
+/// that is done.
 pub(crate) const SHARE_FILES: u32 = 5;
 pub(crate) const FILES_SHARED: u32 = 6;
 /// Of the keeper: split huge pages.
@@ -272,7 +282,8 @@ impl RangeLine {
 }
 
 impl Pager {
-    /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or the address space.
+    /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or
+    /// the address space.
     pub fn create(settings: Settings, host: Host) -> Result<&'static Pager, String> {
         Pager::create_with(settings, host, tier)
     }
@@ -349,7 +360,8 @@ impl Pager {
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats(false);
-        // Two that move the same pages would undo each other's moves. (A filter may end who asks for that: then so be it.)
+        // Two that move the same pages would undo each other's moves. (A filter may end who asks
+        // for that: then so be it.)
         if pager.far().is_some() && pager.moves() && !sys::is_filtered() {
             sys::leave_pages_in_their_nodes();
         }
@@ -418,8 +430,9 @@ impl Pager {
             && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
     }
 
-    /// Makes the companion, unless that was done. Called by a thread of the program, which must hold no lock that an
-    /// allocation needs. Returns when everything runs or it is known that it cannot.
+    /// Makes the companion, unless that was done. Called by a thread of the program, which must
+    /// hold no lock that an allocation needs. Returns when everything runs or it is known that
+    /// it cannot.
     pub fn start(&'static self) {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
@@ -438,7 +451,8 @@ impl Pager {
         (self.host.leave_internal)();
     }
 
-    /// Before the program gives up rights: what is opened now stays open. Called as [`Pager::start`] is.
+    /// Before the program gives up rights: what is opened now stays open. Called as
+    /// [`Pager::start`] is.
     pub fn start_before_rights_go(&'static self) {
         if self.mode() == Mode::Off
             && self.has_purpose()
@@ -449,7 +463,8 @@ impl Pager {
         }
     }
 
-    /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half started.
+    /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half
+    /// started.
     fn wait_for_start(&self) {
         while self.mode() == Mode::Starting {
             if self.companion.has_ended() && self.mode() == Mode::Starting {
@@ -516,11 +531,13 @@ impl Pager {
     }
 
     fn stats_file(&self) -> Option<&StatsFile> {
-        // SAFETY: null, or private memory of this size that is never unmapped while in use (see `open_stats`).
+        // SAFETY: null, or private memory of this size that is never unmapped while in use (see
+        // `open_stats`).
         unsafe { self.stats.own.load(Acquire).as_ref() }
     }
 
-    /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us our system calls.
+    /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us
+    /// our system calls.
     pub fn freeze(&self, why: &str) {
         if !self.frozen.swap(true, AcqRel) {
             self.say(State::Frozen, why);
@@ -528,7 +545,8 @@ impl Pager {
         }
     }
 
-    /// Says something that is no failure of ours, at most once: on standard error and as the report's note.
+    /// Says something that is no failure of ours, at most once: on standard error and as the
+    /// report's note.
     pub(crate) fn say_once(&self, said: &AtomicBool, text: &str) {
         if said.swap(true, Relaxed) {
             return;
@@ -555,7 +573,8 @@ impl Pager {
         if sys::is_program() {
             sys::abort();
         }
-        // Not SIGABRT: a handler of the program's could run, and a system call that waits for a page is ended by this alone.
+        // Not SIGABRT: a handler of the program's could run, and a system call that waits for a
+        // page is ended by this alone.
         let program = self.descriptors.program.load(Acquire);
         sys::signal_process(program, libc::SIGKILL);
         // Where it may not be ended, who waits for the page goes on waiting.
@@ -578,8 +597,8 @@ impl Pager {
         holds
     }
 
-    /// Makes what the companion's threads need of the C library now, rather than at the first start. Where that fails, the
-    /// start says so.
+    /// Makes what the companion's threads need of the C library now, rather than at the first
+    /// start. Where that fails, the start says so.
     pub fn make_thread_storage(&self) {
         let _ = self.companion.make_thread_storage();
     }
@@ -595,13 +614,15 @@ impl Pager {
         self.descriptors.uffds[shard].load(Relaxed)
     }
 
-    /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate between scans.
+    /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate
+    /// between scans.
     pub fn physical_bytes(&self) -> u64 {
         let pools: u64 = self.tiers.iter().map(Tier::dram_bytes).sum();
         self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
-    /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate between scans.
+    /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate
+    /// between scans.
     pub(crate) fn touched_bytes(&self) -> u64 {
         (self.all_pages_out() + self.far_pages() + self.account.resident()) * PAGE as u64
     }
@@ -616,8 +637,9 @@ impl Pager {
         self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
     }
 
-    /// Waits a moment for the mover if memory is over the budget and there is something to evict. `bytes` are about to be
-    /// touched. Never waits longer than `at_most`: the budget gives way, not the program.
+    /// Waits a moment for the mover if memory is over the budget and there is something to evict.
+    /// `bytes` are about to be touched. Never waits longer than `at_most`: the budget gives
+    /// way, not the program.
     pub(crate) fn wait_for_room(&self, bytes: u64, at_most: Duration) {
         if self.mode() != Mode::Active || self.is_frozen() {
             return;
@@ -648,8 +670,9 @@ impl Pager {
         self.mover.demand.fetch_sub(bytes, Relaxed);
     }
 
-    /// The mover made room. Whoever waited for it has the processor next: where there is only this one, it would have to wait for the end of the mover's
-    /// time slice (5 ms) otherwise, and as long as it has not run the mover takes it for somebody who waits.
+    /// The mover made room. Whoever waited for it has the processor next: where there is only this
+    /// one, it would have to wait for the end of the mover's time slice (5 ms) otherwise, and
+    /// as long as it has not run the mover takes it for somebody who waits.
     pub(crate) fn tell_progress(&self) {
         if self.wake_waiting() {
             sys::yield_now();
@@ -666,8 +689,8 @@ impl Pager {
         somebody
     }
 
-    /// Touches a page of the program's on a thread of ours, so that its handler brings it. Meanwhile no handler waits for room:
-    /// it may be this thread that makes it.
+    /// Touches a page of the program's on a thread of ours, so that its handler brings it.
+    /// Meanwhile no handler waits for room: it may be this thread that makes it.
     pub(crate) fn touch_page(&self, address: usize) {
         self.mover.touching.fetch_add(1, SeqCst);
         self.wake_waiting();
@@ -681,8 +704,9 @@ impl Pager {
         sys::futex_wake(&self.mover.calls, 1);
     }
 
-    /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot reach the userfaultfds. The
-    /// caller keeps the mover away (region locks, or a paused mover).
+    /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot
+    /// reach the userfaultfds. The caller keeps the mover away (region locks, or a paused
+    /// mover).
     pub(crate) fn restore_range(&self, start: usize, end: usize) {
         self.ask_keeper(DO, start, end);
     }
@@ -692,7 +716,8 @@ impl Pager {
         self.ask_keeper(UNREGISTER, start, end);
     }
 
-    /// Has the keeper split the huge pages of regions in `start..end`, which the caller has locked, as far as they can be.
+    /// Has the keeper split the huge pages of regions in `start..end`, which the caller has locked,
+    /// as far as they can be.
     pub(crate) fn split_range(&self, start: usize, end: usize) {
         self.ask_keeper(SPLIT, start, end);
     }
@@ -722,7 +747,8 @@ impl Pager {
             (State::Observing, Mode::Observing)
         };
         self.say(state, note);
-        // Whoever changes a mapping right now looked at page states when there was no mover: let them finish first.
+        // Whoever changes a mapping right now looked at page states when there was no mover: let
+        // them finish first.
         self.gate.close();
         self.set_mode(mode);
         self.gate.open();
@@ -749,7 +775,8 @@ impl Pager {
         match what {
             UNREGISTER => {
                 for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
-                    // A range of several shards is each one's in part only: asked for in pieces that are one's own.
+                    // A range of several shards is each one's in part only: asked for in pieces
+                    // that are one's own.
                     for (from, to) in shard_pieces(start, end) {
                         let _ =
                             patiently(|| sys::uffd_unregister(uffd.load(Relaxed), from, to - from));
@@ -775,8 +802,8 @@ impl Pager {
         true
     }
 
-    /// Whether the program loaded a seccomp filter: no thread of ours is there, and no system call may be made that the program would not
-    /// make without us.
+    /// Whether the program loaded a seccomp filter: no thread of ours is there, and no system call
+    /// may be made that the program would not make without us.
     pub fn is_retired(&self) -> bool {
         self.mover.retired.load(Acquire)
     }
@@ -786,7 +813,8 @@ impl Pager {
         self.call_keeper(RETIRE, 0, 0);
         self.mover.retired.store(true, Release);
         self.call_mover();
-        // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all the same.
+        // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all
+        // the same.
         for _ in 0..1000 {
             if self.companion.is_gone() && !self.timers.is_running() {
                 return;
@@ -795,7 +823,8 @@ impl Pager {
         }
     }
 
-    /// In the keeper. Nothing but a message lets a handler out of `read`: each gets one, a fault on a page that is nobody's.
+    /// In the keeper. Nothing but a message lets a handler out of `read`: each gets one, a fault on
+    /// a page that is nobody's.
     fn dismiss_handlers(&self) {
         let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
@@ -829,7 +858,8 @@ impl Pager {
     /// Opens everything in the keeper's own descriptor table. `Err` is a sentence for the user.
     pub(crate) fn open_descriptors(&self) -> Result<(), String> {
         let table = &self.descriptors;
-        // A forked child has what its parent was allowed; a filter that the program loads meanwhile ends all this first.
+        // A forked child has what its parent was allowed; a filter that the program loads meanwhile
+        // ends all this first.
         if !self.rehearsed.load(Relaxed) {
             let directories: Vec<&str> =
                 self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
@@ -855,7 +885,8 @@ impl Pager {
         );
         match self.open_pagemap() {
             Ok(pagemap) => table.pagemap.store(pagemap, Release),
-            // A forked child whose parent gave up its user id or /proc meanwhile: what is out must come back; nothing more leaves.
+            // A forked child whose parent gave up its user id or /proc meanwhile: what is out must
+            // come back; nothing more leaves.
             Err(problem) if self.table_has_evicted() => self.freeze(&problem),
             Err(problem) => return Err(problem),
         }
@@ -1019,7 +1050,8 @@ fn shard_pieces(start: usize, end: usize) -> impl Iterator<Item = (usize, usize)
     (start / step..end.div_ceil(step)).map(move |n| (start.max(n * step), end.min((n + 1) * step)))
 }
 
-/// Bytes of the machine's memory, from /proc/meminfo (its first line is MemTotal); 16 GiB if that cannot be read.
+/// Bytes of the machine's memory, from /proc/meminfo (its first line is MemTotal); 16 GiB if that
+/// cannot be read.
 fn machine_memory_bytes() -> u64 {
     first_number("/proc/meminfo\0").map_or(16 << 30, |kib| kib << 10)
 }
@@ -1045,8 +1077,9 @@ pub(crate) fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
 }
 
 impl Pager {
-    /// Confines the calling thread of the companion, which has opened all that it needs: see `sys/confine.rs`. Tiers in files,
-    /// far memory and the kernel's swap open files while they run, as do write-protecting eviction and allocation sites.
+    /// Confines the calling thread of the companion, which has opened all that it needs: see
+    /// `sys/confine.rs`. Tiers in files, far memory and the kernel's swap open files while they
+    /// run, as do write-protecting eviction and allocation sites.
     pub(crate) fn confine_thread(&self) {
         let opens_files =
             self.tiers.iter().any(|tier| {
@@ -1077,8 +1110,8 @@ pub(crate) fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
 }
 
 impl Pager {
-    /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM, and so is what is not managed. Pages in another node count as
-    /// in DRAM.
+    /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM,
+    /// and so is what is not managed. Pages in another node count as in DRAM.
     pub fn tier_of(&self, address: usize) -> usize {
         let Some(entry) = self.table.get(address) else { return 0 };
         let word = entry.word(address).load();

@@ -1,21 +1,28 @@
 //! Whether a handler goes before the program's threads, or waits until they have run.
 //!
-//! At raised priority a handler has the processor as soon as somebody faults: two switches for each fault, into caches that others have filled. Where several threads of the
-//! program share a processor, a *patient* one, with the priority that they have, comes when others of them have faulted too or have nothing to do, and serves several faults at
-//! once: memcached with four threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET, with no longer tails (docs/benchmarks.md, *Patience*). But who faults alone would
-//! wait behind whoever is busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a handler is patient for a few reads now and then, and stays so while that
-//! gathers faults and does not keep them waiting.
+//! At raised priority a handler has the processor as soon as somebody faults: two switches for each
+//! fault, into caches that others have filled. Where several threads of the program share a
+//! processor, a *patient* one, with the priority that they have, comes when others of them have
+//! faulted too or have nothing to do, and serves several faults at once: memcached with four
+//! threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET, with
+//! no longer tails (docs/benchmarks.md, *Patience*). But who faults alone would wait behind whoever
+//! is busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a handler is patient
+//! for a few reads now and then, and stays so while that gathers faults and does not keep them
+//! waiting.
 
 use crate::sys::{self, Fd};
 use std::ops::RangeInclusive;
 
 /// Nice value of a handler that goes first.
 const RAISED: i32 = -20;
-/// Reads after which it is seen whether patience gathers pages, and those between two looks at how long it has waited.
+/// Reads after which it is seen whether patience gathers pages, and those between two looks at how
+/// long it has waited.
 const READS: u32 = 128;
 const READS_A_LOOK: u32 = 32;
-/// So many pages must [`READS`] have found. Where it is more, the kernel walks past dozens of waiting threads to wake one: there it is better to serve each at once
-/// (random faulters on one CPU, pages a second eager → patient: 8 threads 98,000 → 114,000, 16 98,000 → 111,000, 32 100,000 → 97,000, 64 114,000 → 95,000).
+/// So many pages must [`READS`] have found. Where it is more, the kernel walks past dozens of
+/// waiting threads to wake one: there it is better to serve each at once (random faulters on one
+/// CPU, pages a second eager → patient: 8 threads 98,000 → 114,000, 16 98,000 → 111,000, 32 100,000
+/// → 97,000, 64 114,000 → 95,000).
 const PAGES: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
 /// And so long may the handler have waited for the processor for each page, ns.
 const WAIT_MOST_NS: u64 = 200_000;
@@ -52,7 +59,8 @@ impl Patience {
         Patience { own_nice, times, judge: Judge::new() }
     }
 
-    /// The thread has served what a read found: so many pages. Neither a page for which a second thread waits counts, nor one of a stream: what is gathered of those saves nothing,
+    /// The thread has served what a read found: so many pages. Neither a page for which a second
+    /// thread waits counts, nor one of a stream: what is gathered of those saves nothing,
     /// and streams want to be restored ahead of before they go on.
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
@@ -66,7 +74,8 @@ impl Patience {
             )
         };
         let became = match self.judge.read(pages as u32, look) {
-            // Whoever may not come back stays. Only going down and up again tells: one that is as it was is never refused.
+            // Whoever may not come back stays. Only going down and up again tells: one that is as
+            // it was is never refused.
             Some(true) => {
                 sys::set_thread_nice(RAISED + 1)
                     && sys::set_thread_nice(RAISED)
@@ -87,7 +96,8 @@ impl Judge {
         Judge { patient: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
     }
 
-    /// After a read that found so many pages. `look` gives the time and, if that is known, the time waited. What the thread is to be from now on, if that is another thing than before.
+    /// After a read that found so many pages. `look` gives the time and, if that is known, the time
+    /// waited. What the thread is to be from now on, if that is another thing than before.
     fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
         self.reads += 1;
         self.pages += pages;
@@ -146,7 +156,8 @@ mod tests {
             }
         }
 
-        /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the processor for so long, if it is patient; otherwise it finds one.
+        /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the
+        /// processor for so long, if it is patient; otherwise it finds one.
         fn live(&mut self, seconds: u64, pages: u32, wait_ns: u64) -> f64 {
             self.live_with(seconds, 1, pages, wait_ns)
         }

@@ -1,11 +1,12 @@
-//! Pages that came back and may have to leave again soon, oldest first (see [`terrace_policy::victims::returned`]).
+//! Pages that came back and may have to leave again soon, oldest first (see
+//! [`terrace_policy::victims::returned`]).
 
 use crate::lock::Lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A queue of page numbers: 512 times the region's, and the page's within it. That a page is in it says its word; one whose word does not,
-/// or which is not resident any more, is passed over.
+/// A queue of page numbers: 512 times the region's, and the page's within it. That a page is in it
+/// says its word; one whose word does not, or which is not resident any more, is passed over.
 #[derive(Default)]
 pub(crate) struct Probation {
     queue: Lock<VecDeque<u32>>,
@@ -13,7 +14,8 @@ pub(crate) struct Probation {
     stay: AtomicUsize,
 }
 
-/// A queue is short up to so many times as many pages as are to stay, a quarter of those that are out, and those of some looks of the mover.
+/// A queue is short up to so many times as many pages as are to stay, a quarter of those that are
+/// out, and those of some looks of the mover.
 const SHORT: usize = 5;
 const SOME: usize = 128;
 
@@ -36,9 +38,11 @@ impl Probation {
         room
     }
 
-    /// Takes the oldest out, at most `at_most`, while there are more than `stay` and the oldest is `ready`.
+    /// Takes the oldest out, at most `at_most`, while there are more than `stay` and the oldest is
+    /// `ready`.
     ///
-    /// Where little room is needed, others enter as fast as they leave, and the queue stays as long as it was: see [`Probation::is_short`].
+    /// Where little room is needed, others enter as fast as they leave, and the queue stays as long
+    /// as it was: see [`Probation::is_short`].
     pub fn leave(
         &self,
         stay: usize,
@@ -53,7 +57,8 @@ impl Probation {
         leaving.extend(queue.drain(..ready));
     }
 
-    /// Whether one that enters now leaves soon enough to keep its copy meanwhile, which takes memory.
+    /// Whether one that enters now leaves soon enough to keep its copy meanwhile, which takes
+    /// memory.
     pub fn is_short(&self) -> bool {
         self.queue.lock().len() <= SHORT * self.stay.load(Relaxed) + SOME
     }

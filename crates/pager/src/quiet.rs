@@ -1,4 +1,5 @@
-//! How long to sleep between looks at memory in which nothing happens: longer each time, but never so long that the room could fill meanwhile.
+//! How long to sleep between looks at memory in which nothing happens: longer each time, but never
+//! so long that the room could fill meanwhile.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ impl Quiet {
         Quiet { shortest, longest, sleep: shortest, bytes: 0 }
     }
 
-    /// How long to sleep after a look that found `bytes` in use and room for `room` more, and whatever else tells a `change`.
+    /// How long to sleep after a look that found `bytes` in use and room for `room` more, and
+    /// whatever else tells a `change`.
     pub fn sleep(&mut self, bytes: u64, room: u64, change: bool) -> Duration {
         let quiet = !change && bytes.abs_diff(self.bytes) <= QUIET_BYTES;
         self.bytes = bytes;

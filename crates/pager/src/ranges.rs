@@ -1,6 +1,8 @@
-//! Which address ranges are managed, and what is known of each: a mirror of the kernel's mappings, kept by the `mmap` family.
+//! Which address ranges are managed, and what is known of each: a mirror of the kernel's mappings,
+//! kept by the `mmap` family.
 //!
-//! Intervals never overlap; neighbours that are alike are one, so that the map stays as small as the kernel's.
+//! Intervals never overlap; neighbours that are alike are one, so that the map stays as small as
+//! the kernel's.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};

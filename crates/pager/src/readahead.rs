@@ -1,12 +1,14 @@
 //! Bringing back pages before they are touched, ahead of a stream of faults ([`crate::streams`]).
 //!
-//! The page that was asked for comes first. What follows is done in steps, and between them it is looked whether somebody waits for another
-//! page. Nothing is restored ahead beyond the budget, during a fork, or out of files (a read costs more than the wake-up that is saved), and
+//! The page that was asked for comes first. What follows is done in steps, and between them it is
+//! looked whether somebody waits for another page. Nothing is restored ahead beyond the budget,
+//! during a fork, or out of files (a read costs more than the wake-up that is saved), and
 //! a page that cannot be had stays where it is: nobody asked for it.
 //!
-//! To the policy such a page is one that came back late: it goes on probation, for nobody has touched it yet, and its count of returns
-//! stays as it is. Whether it is then touched cannot be seen, and a stream seldom comes back soon. Its region is told of a return only
-//! when the stream's next fault proves that it was wanted.
+//! To the policy such a page is one that came back late: it goes on probation, for nobody has
+//! touched it yet, and its count of returns stays as it is. Whether it is then touched cannot be
+//! seen, and a stream seldom comes back soon. Its region is told of a return only when the stream's
+//! next fault proves that it was wanted.
 
 use crate::handler::{MESSAGES, PageBuffer, Tools};
 use crate::lock::Entry as GateEntry;
@@ -76,8 +78,9 @@ impl Pager {
         noted.wanting.is_some()
     }
 
-    /// Restores what the streams want whose faults were noted: a step for each, which saves more of the handler's time than it takes, and the
-    /// rest until somebody waits for another page. Returns how many `messages` came.
+    /// Restores what the streams want whose faults were noted: a step for each, which saves more of
+    /// the handler's time than it takes, and the rest until somebody waits for another page.
+    /// Returns how many `messages` came.
     pub(crate) fn read_ahead(
         &self,
         uffd: Fd,
@@ -119,8 +122,9 @@ impl Pager {
         streams.wanted(index).is_some()
     }
 
-    /// Restores up to [`STEP`] evicted pages of these, nearest first: up from the first, or down from the last. Returns how far it came; `None` if
-    /// there is nothing to restore, or not now.
+    /// Restores up to [`STEP`] evicted pages of these, nearest first: up from the first, or down
+    /// from the last. Returns how far it came; `None` if there is nothing to restore, or not
+    /// now.
     pub(crate) fn restore_step(
         &self,
         uffd: Fd,

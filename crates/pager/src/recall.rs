@@ -1,5 +1,5 @@
-//! Brings pages back that nobody has touched, while there is room that nobody else wants: what left while the program grew would otherwise come back by
-//! a fault each, for as long as it runs.
+//! Brings pages back that nobody has touched, while there is room that nobody else wants: what left
+//! while the program grew would otherwise come back by a fault each, for as long as it runs.
 
 use crate::ahead::{Cause, RUN_PAGES};
 use crate::moves::Why;
@@ -32,7 +32,8 @@ pub(crate) struct Recall {
     /// Pages that had left when it was looked last, and since when it is so many.
     demoted: u64,
     calm_from_ns: u64,
-    /// How long it must be calm: twice as long each time that pages leave again after some came back.
+    /// How long it must be calm: twice as long each time that pages leave again after some came
+    /// back.
     calm_ns: u64,
     brought: bool,
     not_before_ns: u64,
@@ -51,8 +52,9 @@ impl Recall {
         }
     }
 
-    /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a budget of so many. Where not all that is out has room, an
-    /// eighth of the budget is left: a mover that is near it has to look at memory more often.
+    /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a
+    /// budget of so many. Where not all that is out has room, an eighth of the budget is left:
+    /// a mover that is near it has to look at memory more often.
     pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
@@ -101,7 +103,8 @@ impl Recall {
     }
 }
 
-/// Brings back up to `most` pages of a region, while there is `room`. Returns how many. Ends at the first that does not come.
+/// Brings back up to `most` pages of a region, while there is `room`. Returns how many. Ends at the
+/// first that does not come.
 fn bring_back(pager: &Pager, entry: &Entry, most: usize, room: &mut impl FnMut() -> bool) -> usize {
     // What the program has sent out it knows to be cold.
     if entry.region.evicted.load(Relaxed) == 0 || entry.region.asked_out.load(Relaxed) != 0 {
@@ -125,8 +128,8 @@ fn bring_back(pager: &Pager, entry: &Entry, most: usize, room: &mut impl FnMut()
     brought
 }
 
-/// The next pages from `from` on, one after the other, that are out, not in files, and may leave again: where they could not, or are expected to be cold, they
-/// are as well off where they are.
+/// The next pages from `from` on, one after the other, that are out, not in files, and may leave
+/// again: where they could not, or are expected to be cold, they are as well off where they are.
 fn next_run(pager: &Pager, entry: &Entry, mut from: usize) -> Option<(usize, usize)> {
     let _inside = pager.gate.try_worker()?;
     loop {

@@ -1,11 +1,12 @@
-//! Whether a seccomp filter lets us do our work. A filter may fail a system call, which is borne, or end the process that makes it, which
-//! would be the program's end and our fault. So where one is in force, all calls that programs seldom make are made in a child
-//! first, which may die of it.
+//! Whether a seccomp filter lets us do our work. A filter may fail a system call, which is borne,
+//! or end the process that makes it, which would be the program's end and our fault. So where one
+//! is in force, all calls that programs seldom make are made in a child first, which may die of it.
 
 use crate::sys::{self, PAGE};
 use terrace_tiers::FileMedium;
 
-/// Nothing stands in the way of us, of tiers in files in these directories, and (if `far`) of a tier of far memory, or a sentence for the user.
+/// Nothing stands in the way of us, of tiers in files in these directories, and (if `far`) of a
+/// tier of far memory, or a sentence for the user.
 pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
     if sys::is_filtered() {
         match sys::survives(|| make_seldom_calls(directories, far)) {
@@ -24,8 +25,9 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
             }
         }
     }
-    // With the one we look at what the program tells the kernel to move or give up, wherever that lies. With the other a forked child
-    // that has no companion brings its pages back, and statistics are told.
+    // With the one we look at what the program tells the kernel to move or give up, wherever that
+    // lies. With the other a forked child that has no companion brings its pages back, and
+    // statistics are told.
     let mut known = 1u8;
     let address = &raw mut known as usize;
     // SAFETY: a byte of this frame.
@@ -40,7 +42,8 @@ pub fn rehearse(directories: &[&str], far: bool) -> Result<(), String> {
     }
 }
 
-/// Whether the calls may be made that hold our userfaultfds open and confine the companion. Both are done without otherwise.
+/// Whether the calls may be made that hold our userfaultfds open and confine the companion. Both
+/// are done without otherwise.
 pub fn rehearse_confinement() -> bool {
     let calls = || {
         let Ok(file) = sys::open("/dev/null\0", libc::O_RDONLY, 0) else { return };
@@ -75,7 +78,8 @@ fn make_seldom_calls(directories: &[&str], far: bool) {
     let _ = sys::uffd_read_now(fd, &mut [sys::Message::default()]);
     let _ = sys::uffd_write_protect(fd, memory, PAGE, true);
     let source = memory + 2 * PAGE;
-    // SAFETY: three pages of our own that nobody knows; the third is not registered, so its first touch fills it.
+    // SAFETY: three pages of our own that nobody knows; the third is not registered, so its first
+    // touch fills it.
     unsafe {
         (source as *mut u8).write_volatile(1);
         let _ = sys::uffd_copy(fd, memory, source);

@@ -1,7 +1,9 @@
-//! What a user may set, and how it travels from `terrace run` into the program: one environment variable a setting.
+//! What a user may set, and how it travels from `terrace run` into the program: one environment
+//! variable a setting.
 //!
-//! The command validates everything before it starts the program; inside the program a bad value is said in one line
-//! and the program runs on unmanaged, because a library must never stop the program it lives in.
+//! The command validates everything before it starts the program; inside the program a bad value is
+//! said in one line and the program runs on unmanaged, because a library must never stop the
+//! program it lives in.
 
 use crate::injection::Injection;
 use std::fmt;
@@ -15,11 +17,13 @@ pub enum Dram {
     Unlimited,
     /// So many bytes, whatever the program touches.
     Bytes(u64),
-    /// This share (0 < share ≤ 1) of the running maximum of touched bytes, but at least [`MIN_BUDGET_BYTES`].
+    /// This share (0 < share ≤ 1) of the running maximum of touched bytes, but at least
+    /// [`MIN_BUDGET_BYTES`].
     Share(f64),
 }
 
-/// The least budget that a share can come to: below it a process is not worth managing (design, Words: budget).
+/// The least budget that a share can come to: below it a process is not worth managing (design,
+/// Words: budget).
 pub const MIN_BUDGET_BYTES: u64 = 64 << 20;
 
 impl Dram {
@@ -47,7 +51,8 @@ impl fmt::Display for Dram {
             Dram::Unlimited => f.write_str("unlimited"),
             Dram::Bytes(bytes) => write!(f, "{bytes}"),
             Dram::Share(share) => {
-                // 0.07 × 100 is 7.000000000000001: as it was written, where that is read as this share again.
+                // 0.07 × 100 is 7.000000000000001: as it was written, where that is read as this
+                // share again.
                 let percent = share * 100.0;
                 let rounded = (percent * 1e9).round() / 1e9;
                 write!(f, "{}%", if rounded / 100.0 == *share { rounded } else { percent })
@@ -84,8 +89,8 @@ impl FromStr for Dram {
     }
 }
 
-/// Parses a size with a binary suffix: `4096`, `512K`, `512M`, `4G`, `1T` (powers of 1,024; `MiB`, `MB` and lower case are
-/// accepted too). Zero and sizes beyond 2^63 are errors.
+/// Parses a size with a binary suffix: `4096`, `512K`, `512M`, `4G`, `1T` (powers of 1,024; `MiB`,
+/// `MB` and lower case are accepted too). Zero and sizes beyond 2^63 are errors.
 pub fn parse_size(text: &str) -> Result<u64, SettingError> {
     let refuse = || {
         SettingError(format!(
@@ -112,7 +117,8 @@ pub fn parse_size(text: &str) -> Result<u64, SettingError> {
     Ok(bytes as u64)
 }
 
-/// How hard `TERRACE_STRESS` evicts random pages, budget or not. For tests: it finds what a quiet run does not.
+/// How hard `TERRACE_STRESS` evicts random pages, budget or not. For tests: it finds what a quiet
+/// run does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stress {
     /// Not at all.
@@ -145,8 +151,9 @@ impl FromStr for Stress {
 pub enum Eviction {
     /// UFFDIO_MOVE (Linux 6.8): the kernel refuses pages that a device may write to.
     Move,
-    /// Write-protect, copy, discard (Linux 5.7). What a device writes into a page meanwhile is lost, so it is opt-in and ends for good
-    /// when a sign of such input and output is seen (`facts/traps.md`).
+    /// Write-protect, copy, discard (Linux 5.7). What a device writes into a page meanwhile is
+    /// lost, so it is opt-in and ends for good when a sign of such input and output is seen
+    /// (`facts/traps.md`).
     WriteProtect,
 }
 
@@ -179,7 +186,8 @@ pub enum HugePages {
     /// None: managed memory is kept from huge pages where a tier takes single pages.
     #[default]
     Off,
-    /// Regions of which samples say for some seconds that they are hot, while all of their pages are in DRAM.
+    /// Regions of which samples say for some seconds that they are hot, while all of their pages
+    /// are in DRAM.
     Hot,
 }
 
@@ -221,7 +229,8 @@ impl Policy {
         self.0 != "faults"
     }
 
-    /// Whether it knows less than it should without them. From compressed tiers pages come back by faults, of which `terrace` learns as much (`docs/benchmarks.md`, "Samples and
+    /// Whether it knows less than it should without them. From compressed tiers pages come back by
+    /// faults, of which `terrace` learns as much (`docs/benchmarks.md`, "Samples and
     /// policies").
     pub fn needs_samples(self) -> bool {
         self.uses_samples() && self != Policy::default()
@@ -315,7 +324,8 @@ impl fmt::Display for Zones {
     }
 }
 
-/// What makes a calling context (`--context-depth`): so many return addresses, 1 to 16, or 0: the innermost and the height of the stack.
+/// What makes a calling context (`--context-depth`): so many return addresses, 1 to 16, or 0: the
+/// innermost and the height of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextDepth(pub u8);
 
@@ -360,7 +370,8 @@ pub struct Settings {
     pub tiers: String,
     /// `--observe`, as `TERRACE_OBSERVE=1`: measure and report, move nothing.
     pub observe: bool,
-    /// `--strict`, as `TERRACE_STRICT=1`: refuse to run (exit status 125) where the memory cannot be managed.
+    /// `--strict`, as `TERRACE_STRICT=1`: refuse to run (exit status 125) where the memory cannot
+    /// be managed.
     pub strict: bool,
     /// `--evict`, as `TERRACE_EVICT`.
     pub evict: Eviction,
@@ -374,17 +385,23 @@ pub struct Settings {
     pub zones: Zones,
     /// `--context-depth`, as `TERRACE_CONTEXT_DEPTH`.
     pub context_depth: ContextDepth,
-    /// Whether it is told which callers' objects are where and how hot: `TERRACE_SITES=1`, which `terrace run` sets where objects go by context and samples are taken.
+    /// Whether it is told which callers' objects are where and how hot: `TERRACE_SITES=1`, which
+    /// `terrace run` sets where objects go by context and samples are taken.
     pub sites: bool,
-    /// Threads of the program are interrupted by timers while `terrace run` wants that (`--sampler timer`).
+    /// Threads of the program are interrupted by timers while `terrace run` wants that (`--sampler
+    /// timer`).
     pub timers: bool,
-    /// Whether each move is told of (`moves.rs`): `TERRACE_MOVES=1`, which `terrace run --moves` sets.
+    /// Whether each move is told of (`moves.rs`): `TERRACE_MOVES=1`, which `terrace run --moves`
+    /// sets.
     pub moves: bool,
-    /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored, while the original is still there.
+    /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored,
+    /// while the original is still there.
     pub verify: bool,
-    /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run` starts is managed.
+    /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run`
+    /// starts is managed.
     pub children: bool,
-    /// `TERRACE_RUN_PID`: the process that is `terrace run`. Its child is the program itself, whatever that executes.
+    /// `TERRACE_RUN_PID`: the process that is `terrace run`. Its child is the program itself,
+    /// whatever that executes.
     pub run_pid: Option<u32>,
     /// `TERRACE_STRESS`: see [`Stress`].
     pub stress: Stress,
@@ -392,7 +409,8 @@ pub struct Settings {
     pub inject: Option<Injection>,
     /// `TERRACE_TRACE_FAULTS=1`: measure the steps of faults and evictions.
     pub trace_faults: bool,
-    /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics page.
+    /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics
+    /// page.
     pub run_dir: Option<String>,
 }
 
@@ -423,7 +441,8 @@ impl Default for Settings {
     }
 }
 
-/// `--tiers` when nothing is said: lz4 for what leaves DRAM first, zstd for what lz4 alone cannot bring under the budget.
+/// `--tiers` when nothing is said: lz4 for what leaves DRAM first, zstd for what lz4 alone cannot
+/// bring under the budget.
 pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
 
 impl Settings {
@@ -480,8 +499,9 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same settings as environment variables, for the program that `terrace run` starts. `TERRACE_STRESS`, `TERRACE_INJECT` and
-    /// `TERRACE_TRACE_FAULTS` are not among them: they are the caller's own variables and are inherited as they are.
+    /// The same settings as environment variables, for the program that `terrace run` starts.
+    /// `TERRACE_STRESS`, `TERRACE_INJECT` and `TERRACE_TRACE_FAULTS` are not among them: they
+    /// are the caller's own variables and are inherited as they are.
     pub fn to_environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("TERRACE_DRAM", self.dram.to_string()),

@@ -1,12 +1,16 @@
-//! The pager's state machine against a simulated kernel: the real code of eviction, faults, discards and forks, every kernel call failing
-//! at every point, other threads at work inside every call; all settled by a seed. A shadow copy proves every byte.
+//! The pager's state machine against a simulated kernel: the real code of eviction, faults,
+//! discards and forks, every kernel call failing at every point, other threads at work inside every
+//! call; all settled by a seed. A shadow copy proves every byte.
 //!
-//! One thread plays all parts. Whenever the pager makes a kernel call, waits or yields, the kernel here may first let others go on, to a
-//! depth of [`DEPTH`]: the program's threads touch pages, handlers serve faults, and the mover evicts (unless it is the mover who called).
-//! What it does not play: two threads inside the pager between kernel calls (the stress tests do), and the child's side of a
-//! fork (`model_test` does; here it is checked that the child could find everything).
+//! One thread plays all parts. Whenever the pager makes a kernel call, waits or yields, the kernel
+//! here may first let others go on, to a depth of [`DEPTH`]: the program's threads touch pages,
+//! handlers serve faults, and the mover evicts (unless it is the mover who called). What it does
+//! not play: two threads inside the pager between kernel calls (the stress tests do), and the
+//! child's side of a fork (`model_test` does; here it is checked that the child could find
+//! everything).
 //!
-//! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED` on, [`WORLD_STEPS`] for each.
+//! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED`
+//! on, [`WORLD_STEPS`] for each.
 
 use crate::ahead::Cause;
 use crate::evict::{Evictor, Wish};
@@ -117,7 +121,8 @@ pub(crate) struct Kernel {
     walk: Cell<(usize, bool)>,
     keeper_tools: RefCell<Tools>,
     evictor: RefCell<Evictor>,
-    /// Regions that are locked further down on this stack, or in which a handler is at work there: the mover would wait.
+    /// Regions that are locked further down on this stack, or in which a handler is at work there:
+    /// the mover would wait.
     busy: RefCell<Vec<usize>>,
     /// The first page of which the kernel discards nothing, during a discard.
     refused: Cell<usize>,
@@ -250,8 +255,8 @@ impl Kernel {
     }
 
     fn bytes(&self, address: usize) -> &PageBytes {
-        // SAFETY: pages of this simulation's reservations, which live for ever; only this thread changes them, and no reference outlives
-        // the expression that made it.
+        // SAFETY: pages of this simulation's reservations, which live for ever; only this thread
+        // changes them, and no reference outlives the expression that made it.
         unsafe { &*(address as *const PageBytes) }
     }
 
@@ -546,8 +551,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// All must be in one mapping that is registered, with whatever userfaultfd; then the first page that
-    /// is there ends it.
+    /// All must be in one mapping that is registered, with whatever userfaultfd; then the first
+    /// page that is there ends it.
     fn zero(&self, fd: Fd, dst: usize, len: usize) -> Result<(), Errno> {
         let mapping =
             |page: usize| self.page(dst + page * PAGE).map(|page| self.table.borrow()[page]);
@@ -768,7 +773,8 @@ impl Kernel {
         }
     }
 
-    /// A thread of the program says what it is about to touch, and brings it back itself. Its descriptor may have become another.
+    /// A thread of the program says what it is about to touch, and brings it back itself. Its
+    /// descriptor may have become another.
     fn ask_ahead(&self) {
         let address = self.address(self.below(PAGES));
         let Some(entry) = self.pager.table.get(address) else { return };
@@ -823,7 +829,8 @@ impl Kernel {
         let now_ns = self.now_ns();
         self.pager.note_fault(address, &mut ahead);
         let mut serve = || self.pager.try_fault(uffd, address, message.write, &mut tools, now_ns);
-        // The mover waits for a handler that brings a page back; not for one that finds none out, and fills a hole.
+        // The mover waits for a handler that brings a page back; not for one that finds none out,
+        // and fills a hole.
         let hole = self
             .pager
             .table
@@ -861,7 +868,8 @@ impl Kernel {
         self.tools.borrow_mut().push((tools, ahead));
     }
 
-    /// The mover evicts from a region in which it has to wait for nobody further down on this stack, unless it is the mover who called.
+    /// The mover evicts from a region in which it has to wait for nobody further down on this
+    /// stack, unless it is the mover who called.
     fn evict_elsewhere(&self) {
         let region = self.below(REGIONS);
         if self.busy.borrow().contains(&region) || self.pager.mover.pause.load(Relaxed) != 0 {
@@ -1032,7 +1040,8 @@ impl Kernel {
                 let mut table = self.table.borrow_mut();
                 (table[page].registered, table[page].writable) = (None, true);
             }
-            // Those who wait for what was there are not told, and what comes there may be touched and registered before a handler looks.
+            // Those who wait for what was there are not told, and what comes there may be touched
+            // and registered before a handler looks.
             self.handlers_late.set(self.below(24));
             Ok(())
         });
@@ -1040,8 +1049,8 @@ impl Kernel {
         self.pager.manage(start, len, true);
     }
 
-    /// The program unmaps and maps past the C library. What comes there is not managed, and who touches it waits for nobody. After a
-    /// while it is mapped anew by the C library.
+    /// The program unmaps and maps past the C library. What comes there is not managed, and who
+    /// touches it waits for nobody. After a while it is mapped anew by the C library.
     fn replace_unseen(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
         for page in pages.clone() {
             self.vanish(page);
@@ -1085,7 +1094,8 @@ impl Kernel {
         }
     }
 
-    /// A mapping that grew over the border between two descriptors keeps the one that it was registered with.
+    /// A mapping that grew over the border between two descriptors keeps the one that it was
+    /// registered with.
     fn register_elsewhere(&self, pages: std::ops::Range<usize>, _start: usize, _len: usize) {
         for pte in &mut self.table.borrow_mut()[pages] {
             pte.registered =
@@ -1160,7 +1170,8 @@ impl Kernel {
         page
     }
 
-    /// Everything that waits is served; then states, stores and page table must agree, and every page must read right.
+    /// Everything that waits is served; then states, stores and page table must agree, and every
+    /// page must read right.
     fn check_everything(&self) {
         self.evictor.borrow_mut().cancel_probes(self.pager);
         for _ in 0..100_000 {
@@ -1196,7 +1207,8 @@ impl Kernel {
                 self.seed,
                 self.steps.get()
             );
-            // Its copy would stay for ever, and the page with it: only what is Resident is ever evicted.
+            // Its copy would stay for ever, and the page with it: only what is Resident is ever
+            // evicted.
             let in_two_places = |page: &usize| {
                 self.table.borrow()[*page].present
                     && entry.word(self.address(*page)).load().is(State::Evicted)

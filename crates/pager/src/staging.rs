@@ -1,6 +1,6 @@
-//! Where pages wait between leaving the page table and being compressed: private memory registered with a userfaultfd of
-//! its own that nobody reads and that reports no events (`facts/faults.md`, hazard "App DONTNEED": on the program's
-//! userfaultfd the pager could block itself).
+//! Where pages wait between leaving the page table and being compressed: private memory registered
+//! with a userfaultfd of its own that nobody reads and that reports no events (`facts/faults.md`,
+//! hazard "App DONTNEED": on the program's userfaultfd the pager could block itself).
 //!
 //! A slot that holds no moved page must never be read: it would fault for ever.
 
@@ -8,7 +8,8 @@ use crate::sys::{self, Errno, Fd, PAGE};
 
 /// Slots in all: 4 MiB.
 pub const STAGING_PAGES: usize = 1024;
-/// Slots of one batch. 64: the ioctl's fixed cost is gone from 16 on (`facts/faults.md` §2); longer batches hold the region longer.
+/// Slots of one batch. 64: the ioctl's fixed cost is gone from 16 on (`facts/faults.md` §2); longer
+/// batches hold the region longer.
 pub const BATCH: usize = 64;
 /// Pages of one probe.
 pub const PROBE: usize = 16;
@@ -55,7 +56,8 @@ impl Staging {
     /// Empties slots: their contents are elsewhere now, or nobody's.
     pub fn empty(&self, slot: usize, count: usize) {
         debug_assert!(slot + count <= self.pages);
-        // SAFETY: the area is ours, and the callers have made sure that nobody reads these slots any more.
+        // SAFETY: the area is ours, and the callers have made sure that nobody reads these slots
+        // any more.
         unsafe { sys::empty(self.base + slot * PAGE, count * PAGE) };
     }
 

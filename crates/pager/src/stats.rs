@@ -1,17 +1,21 @@
-//! The statistics page: one file per process in the run directory, read by `terrace run` while the program
-//! lives and after it is gone, however it went (`_exit` and SIGKILL included).
+//! The statistics page: one file per process in the run directory, read by `terrace run` while the
+//! program lives and after it is gone, however it went (`_exit` and SIGKILL included).
 //!
-//! The process itself works on a private copy, which the kernel copies to the file and back (`stats_file.rs`): a file can be
-//! truncated, or have no room, and whoever touched a mapping of it would be ended by SIGBUS.
+//! The process itself works on a private copy, which the kernel copies to the file and back
+//! (`stats_file.rs`): a file can be truncated, or have no room, and whoever touched a mapping of it
+//! would be ended by SIGBUS.
 //!
-//! Two fields go the other way: `terrace run` writes there how much of the budget the process may have. A process believes only a page that
-//! it made itself; one that it inherited in a fork is let go of.
+//! Two fields go the other way: `terrace run` writes there how much of the budget the process may
+//! have. A process believes only a page that it made itself; one that it inherited in a fork is let
+//! go of.
 //!
-//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it into a ring behind the page. In two more rings the
-//! process tells what is too much for a page: where its timers interrupted it, and each move, where those are wanted.
+//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it
+//! into a ring behind the page. In two more rings the process tells what is too much for a page:
+//! where its timers interrupted it, and each move, where those are wanted.
 //!
-//! Every field is an atomic of its own. A reader sees each field whole but not all of one instant; the writer finishes
-//! an update within microseconds, so the difference is below what the figures mean.
+//! Every field is an atomic of its own. A reader sees each field whole but not all of one instant;
+//! the writer finishes an update within microseconds, so the difference is below what the figures
+//! mean.
 
 use crate::moves::MOVE_WORDS;
 use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
@@ -41,7 +45,8 @@ pub enum State {
     Active = 2,
     /// Something is missing (see the note); all memory stays in DRAM.
     Unmanaged = 3,
-    /// An internal check failed (see the note): nothing more is evicted, what is out is still restored.
+    /// An internal check failed (see the note): nothing more is evicted, what is out is still
+    /// restored.
     Frozen = 4,
 }
 
@@ -76,7 +81,8 @@ pub struct TierPage {
     pub rejected: AtomicU64,
     /// Bytes in this tier's files now; `u64::MAX` if it is not in files.
     pub file_bytes: AtomicU64,
-    /// Those of them that nothing of this process is in any more: kept for forked children, or about to be given back.
+    /// Those of them that nothing of this process is in any more: kept for forked children, or
+    /// about to be given back.
     pub held_bytes: AtomicU64,
 }
 
@@ -91,7 +97,8 @@ pub struct StatsPage {
     pub state: AtomicU32,
     /// CLOCK_MONOTONIC in ns when this program image started.
     pub started_ns: AtomicU64,
-    /// When the process started, as field 22 of its /proc stat has it: with `pid`, the same process for certain. 0 if unknown.
+    /// When the process started, as field 22 of its /proc stat has it: with `pid`, the same
+    /// process for certain. 0 if unknown.
     pub start_ticks: AtomicU64,
     /// CLOCK_MONOTONIC in ns of the last update.
     pub updated_ns: AtomicU64,
@@ -102,11 +109,13 @@ pub struct StatsPage {
     pub measured_until_ns: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// 1 while (or if, at the end) the budget was kept ([`Kept`](crate::kept::Kept)); 0 where it was not.
+    /// 1 while (or if, at the end) the budget was kept ([`Kept`](crate::kept::Kept)); 0 where it
+    /// was not.
     pub budget_met: AtomicU32,
     /// Tiers in use: the first so many of `tiers`.
     pub tier_count: AtomicU32,
-    /// Mean physical bytes while nothing more could be evicted, where the budget was not kept; 0 otherwise.
+    /// Mean physical bytes while nothing more could be evicted, where the budget was not kept; 0
+    /// otherwise.
     pub floor_bytes: AtomicU64,
     /// 1 while nothing more can be evicted although memory is above the budget.
     pub at_floor: AtomicU32,
@@ -122,7 +131,8 @@ pub struct StatsPage {
     pub mean_physical_bytes: AtomicU64,
     /// Mean of our own metadata, stacks and buffers, bytes (part of physical).
     pub mean_overhead_bytes: AtomicU64,
-    /// Mean of the process's other anonymous memory (libraries' data, stacks, small mappings), bytes: not managed, not in physical.
+    /// Mean of the process's other anonymous memory (libraries' data, stacks, small mappings),
+    /// bytes: not managed, not in physical.
     pub mean_unmanaged_bytes: AtomicU64,
     /// Program data now, bytes.
     pub logical_bytes: AtomicU64,
@@ -154,7 +164,8 @@ pub struct StatsPage {
     pub move_error: AtomicU64,
     /// Regions that became huge pages because they stayed hot.
     pub huge_made: AtomicU64,
-    /// Such as were split again, for a page to leave or because the program changed a part of them.
+    /// Such as were split again, for a page to leave or because the program changed a part of
+    /// them.
     pub huge_split: AtomicU64,
     /// Pages found shared with a forked child and therefore left alone, now.
     pub shared_pages: AtomicU64,
@@ -172,11 +183,13 @@ pub struct StatsPage {
     pub traced_faults: AtomicU64,
     /// See there.
     pub traced_evictions: AtomicU64,
-    /// Median and 99th percentile of a fault's steps: waiting for room, claim, decompression, copy, what comes after.
+    /// Median and 99th percentile of a fault's steps: waiting for room, claim, decompression,
+    /// copy, what comes after.
     pub fault_step_ns: [[AtomicU64; 2]; FAULT_STEPS],
     /// Mean for a page of an eviction's steps: scan, move, compress, store, empty.
     pub eviction_step_ns: [AtomicU64; EVICTION_STEPS],
-    /// How much sampling of this process would be worth while, percent of the usual; 0: not known yet.
+    /// How much sampling of this process would be worth while, percent of the usual; 0: not known
+    /// yet.
     pub samples_percent: AtomicU64,
     /// Why the state is Unmanaged or Frozen, or a warning; zero-padded UTF-8.
     pub note: [AtomicU64; NOTE_BYTES / 8],
@@ -197,7 +210,8 @@ const _: () = assert!(
     size_of::<StatsPage>() == TOLD_BYTES + 16 && size_of::<StatsPage>() <= crate::sys::PAGE
 );
 
-/// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits: what was not read in time is lost.
+/// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits:
+/// what was not read in time is lost.
 #[repr(C)]
 pub struct SampleRing {
     /// How many have been written so far.
@@ -235,10 +249,12 @@ impl SampleRing {
     }
 }
 
-/// Where threads were when their timers interrupted them (`timers.rs`), on the way to `terrace run`.
+/// Where threads were when their timers interrupted them (`timers.rs`), on the way to `terrace
+/// run`.
 #[repr(C)]
 pub struct InterruptRing {
-    /// Written by `terrace run`: processor time between two interrupts of a thread, ns; 0: none are wanted.
+    /// Written by `terrace run`: processor time between two interrupts of a thread, ns; 0: none
+    /// are wanted.
     pub period_ns: AtomicU64,
     /// And until when, CLOCK_MONOTONIC in ns, if that is not said again.
     pub until_ns: AtomicU64,
@@ -251,10 +267,12 @@ pub const INTERRUPT_SLOTS: usize = 1024;
 /// Words of a slot.
 pub const INTERRUPT_WORDS: usize = 19;
 
-/// Slots of the ring of moves: a mover makes some thousand decisions a second, and many times as many where pages leave one by one.
+/// Slots of the ring of moves: a mover makes some thousand decisions a second, and many times as
+/// many where pages leave one by one.
 pub const MOVE_SLOTS: usize = 8192;
 
-/// Notes of any threads of the process for `terrace run`. Nobody waits: what was not read in time is lost.
+/// Notes of any threads of the process for `terrace run`. Nobody waits: what was not read in time
+/// is lost.
 #[repr(C)]
 pub struct Ring<const SLOTS: usize, const WORDS: usize> {
     /// How many have been written, or are just being.

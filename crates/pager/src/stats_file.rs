@@ -1,12 +1,14 @@
 //! The statistics page's file, and the way there and back.
 //!
-//! Whoever touches a mapping of a file is ended by SIGBUS where the file was truncated or its file system is full, at any time.
-//! So no thread touches this one: all work on a private copy, and the kernel copies between the two
-//! (process_vm_writev, process_vm_readv), which fails with an error instead. It needs no descriptor and no privilege, so it goes on
-//! after the program gave up its user id, its root directory or its descriptors.
+//! Whoever touches a mapping of a file is ended by SIGBUS where the file was truncated or its file
+//! system is full, at any time. So no thread touches this one: all work on a private copy, and the
+//! kernel copies between the two (process_vm_writev, process_vm_readv), which fails with an error
+//! instead. It needs no descriptor and no privilege, so it goes on after the program gave up its
+//! user id, its root directory or its descriptors.
 //!
-//! Where the kernel does not copy (a seccomp filter that was not tried yet), the file is opened each time instead. Where there can be
-//! no file, the private page is all there is: the process is managed, and has no part in the report.
+//! Where the kernel does not copy (a seccomp filter that was not tried yet), the file is opened
+//! each time instead. Where there can be no file, the private page is all there is: the process is
+//! managed, and has no part in the report.
 
 use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
@@ -16,7 +18,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
-/// What the process may have is looked up again, and what it has committed is told, after so much more was committed …
+/// What the process may have is looked up again, and what it has committed is told, after so much
+/// more was committed …
 const COMMITTED_STEP: u64 = 1 << 20;
 /// … or so long after the last time.
 const COMMITTED_EVERY_NS: u64 = 100_000_000;
@@ -77,7 +80,8 @@ impl Pager {
         let (own, mapping) =
             (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
         for start in [own as usize, mapping].into_iter().filter(|start| *start != 0) {
-            // SAFETY: mapped in this size in `open_stats`; the pointers are gone, and a child has no other thread that may hold one.
+            // SAFETY: mapped in this size in `open_stats`; the pointers are gone, and a child has
+            // no other thread that may hold one.
             unsafe { sys::unmap(start, size_of::<StatsFile>()) };
         }
         *self.stats.rings.lock() = RingsTold::default();
@@ -85,8 +89,8 @@ impl Pager {
         self.stats.committed_ns.store(0, Relaxed);
     }
 
-    /// Makes this process's statistics page, if there is a run directory. Failure costs the report and a share of the budget that is made
-    /// for this process, nothing else.
+    /// Makes this process's statistics page, if there is a run directory. Failure costs the report
+    /// and a share of the budget that is made for this process, nothing else.
     pub(crate) fn open_stats(&self, forked: bool) {
         self.let_go_of_stats();
         let Some(dir) = &self.settings.run_dir else { return };
@@ -120,7 +124,8 @@ impl Pager {
         page.magic.store(stats::MAGIC, Release);
     }
 
-    /// Makes the file, with the page in it, and maps it. Of the rings there is only the length, and where that is limited not even that.
+    /// Makes the file, with the page in it, and maps it. Of the rings there is only the length, and
+    /// where that is limited not even that.
     fn make_stats_file(&self) -> Result<usize, Errno> {
         let path = self.stats_path().ok_or(Errno::ENOENT)?;
         let fd = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600)?;
@@ -180,7 +185,8 @@ impl Pager {
         self.with_stats_file(|fd| unsafe { sys::read_into(fd, own + offset, len, offset) }.is_ok())
     }
 
-    /// Whether the kernel may be asked to copy: a filter that was not tried yet could end the process for it.
+    /// Whether the kernel may be asked to copy: a filter that was not tried yet could end the
+    /// process for it.
     fn may_copy(&self) -> bool {
         self.is_rehearsed() || !sys::is_filtered()
     }
@@ -210,7 +216,8 @@ impl Pager {
         self.get(TOLD_BYTES, size_of::<StatsPage>() - TOLD_BYTES);
     }
 
-    /// Before the companion is there: tells how much is committed, and looks up what the process may have, now and then.
+    /// Before the companion is there: tells how much is committed, and looks up what the process
+    /// may have, now and then.
     pub(crate) fn tell_committed(&self, page: &StatsPage, committed: u64) {
         page.committed_bytes.store(committed, Relaxed);
         let now_ns = sys::now_ns();
@@ -226,8 +233,8 @@ impl Pager {
         self.fetch_share();
     }
 
-    /// In the mover: looks up what was assigned, takes in samples and how often timers are to interrupt, and hands out what was
-    /// interrupted and what moved.
+    /// In the mover: looks up what was assigned, takes in samples and how often timers are to
+    /// interrupt, and hands out what was interrupted and what moved.
     pub(crate) fn exchange(&self) {
         self.fetch_share();
         if self.settings.timers {
@@ -258,7 +265,8 @@ impl Pager {
         }
     }
 
-    /// Hands out what is new in the rings that the process writes. False if somebody else does just now.
+    /// Hands out what is new in the rings that the process writes. False if somebody else does just
+    /// now.
     fn tell_rings(&self) -> bool {
         let Some(mut told) = self.stats.rings.try_lock() else { return false };
         if self.settings.timers
@@ -311,7 +319,8 @@ impl Pager {
         }
     }
 
-    /// The last word, once the program has ended or before it retires us. Allocates nothing and waits for nobody.
+    /// The last word, once the program has ended or before it retires us. Allocates nothing and
+    /// waits for nobody.
     pub(crate) fn publish_last(&self) {
         if matches!(self.mode(), Mode::Active | Mode::Observing) {
             self.tell_counts();
@@ -337,7 +346,8 @@ fn complain_of_no_place(dir: &str, errno: Errno) {
         }
         Errno::EFBIG => "raise the limit on the size of files (ulimit -f)",
         Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n)",
-        // The run has ended, or the program gave up its user id or root directory before it forked or executed this one.
+        // The run has ended, or the program gave up its user id or root directory before it forked
+        // or executed this one.
         Errno::ENOENT | Errno::EACCES | Errno::EPERM | Errno::ENOTDIR => return,
         _ => "set XDG_RUNTIME_DIR to a writable directory",
     };

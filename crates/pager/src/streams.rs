@@ -1,7 +1,8 @@
 //! Which faults go page by page: streams, and how far ahead of each to restore.
 //!
-//! Pages restored ahead are not seen being touched. What proves that they were is the stream's next fault, if it is just behind them; then the
-//! stream may have twice as many ahead of it. A stream that ends with pages ahead of it restored those in vain: from then on others must be
+//! Pages restored ahead are not seen being touched. What proves that they were is the stream's next
+//! fault, if it is just behind them; then the stream may have twice as many ahead of it. A stream
+//! that ends with pages ahead of it restored those in vain: from then on others must be
 //! longer before anything is restored ahead of them.
 
 use std::ops::RangeInclusive;
@@ -14,7 +15,8 @@ const NEAR: usize = AHEAD_MAX;
 const STREAMS: usize = 64;
 /// A stream with pages ahead of it faults seldom: it stays while others come and go.
 const LIVES: u8 = 4;
-/// Faults in order, behind the first, before pages are restored ahead: no object of two pages makes as many.
+/// Faults in order, behind the first, before pages are restored ahead: no object of two pages makes
+/// as many.
 const LENGTH_MIN: u32 = 2;
 /// Least after streams that ended too soon.
 const LENGTH_MAX: u32 = 32;
@@ -68,7 +70,8 @@ impl Streams {
         }
     }
 
-    /// A fault on a page is about to be served; `resident`: whether nobody needs to bring a page back.
+    /// A fault on a page is about to be served; `resident`: whether nobody needs to bring a page
+    /// back.
     pub fn note(&mut self, page: usize, resident: impl Fn(usize) -> bool) -> Noted {
         let near = |front: &u32| {
             front.wrapping_sub(page as u32).wrapping_add(NEAR as u32) <= 2 * NEAR as u32
@@ -121,8 +124,8 @@ impl Streams {
         Noted { wanting: (most > 0).then_some(index), proven }
     }
 
-    /// The pages to restore ahead of a stream, as far as they are not yet: nearest first if going up, else nearest last; and whether it goes up.
-    /// `None` if there are enough.
+    /// The pages to restore ahead of a stream, as far as they are not yet: nearest first if going
+    /// up, else nearest last; and whether it goes up. `None` if there are enough.
     pub fn wanted(&self, index: usize) -> Option<(RangeInclusive<usize>, bool)> {
         let Stream { front, up, most, ahead, .. } = self.streams[index];
         let count = most.saturating_sub(ahead);

@@ -1,13 +1,16 @@
-//! The tier `swap`: pages that the mover chooses leave by `madvise(MADV_PAGEOUT)` for whatever the kernel swaps to, and come back by the
-//! kernel's own faults, in which no thread of ours takes part.
+//! The tier `swap`: pages that the mover chooses leave by `madvise(MADV_PAGEOUT)` for whatever the
+//! kernel swaps to, and come back by the kernel's own faults, in which no thread of ours takes
+//! part.
 //!
-//! To the state machine such a page is Resident: its contents are the kernel's to keep, through fork, discard, mremap, munmap and UFFDIO_MOVE.
-//! That it was paged out is a mark in its word, with the time. The mark is a hint and the page table the truth: a mark too many or too
-//! few costs a wrong guess about a page, never its contents. Marks end when a scan, or the search for victims, finds the page present: then it
-//! came back, and is treated as one that a handler brought back, a scan later than it was.
+//! To the state machine such a page is Resident: its contents are the kernel's to keep, through
+//! fork, discard, mremap, munmap and UFFDIO_MOVE. That it was paged out is a mark in its word, with
+//! the time. The mark is a hint and the page table the truth: a mark too many or too few costs a
+//! wrong guess about a page, never its contents. Marks end when a scan, or the search for victims,
+//! finds the page present: then it came back, and is treated as one that a handler brought back, a
+//! scan later than it was.
 //!
-//! The kernel refuses without a word (no room, a control group's limit, pages locked, pinned or shared with a child): so it is looked at
-//! afterwards what has left.
+//! The kernel refuses without a word (no room, a control group's limit, pages locked, pinned or
+//! shared with a child): so it is looked at afterwards what has left.
 
 use crate::evict::{Evictor, Taken, Verdict, Wish, is_refused, leaves};
 use crate::pager::Pager;
@@ -61,7 +64,8 @@ impl Pager {
         }
     }
 
-    /// The pages of `start..end`, in one region, are present: those that were paged out have come back. Returns how many.
+    /// The pages of `start..end`, in one region, are present: those that were paged out have come
+    /// back. Returns how many.
     pub(crate) fn see_returns(&self, entry: &Entry, start: usize, end: usize) -> u64 {
         if entry.region.swapped.load(Relaxed) == 0 {
             return 0;
@@ -76,7 +80,8 @@ impl Pager {
 
     /// The same of one page; true if it had been paged out. Called by the mover.
     ///
-    /// It came back between the last scan (or when it left) and now: in the middle, for all that is known.
+    /// It came back between the last scan (or when it left) and now: in the middle, for all that is
+    /// known.
     pub(crate) fn see_return(&self, entry: &Entry, address: usize, now_ms: u64) -> bool {
         let word = entry.word(address);
         let found = word.load();
@@ -103,7 +108,8 @@ impl Pager {
         true
     }
 
-    /// The contents of a range are gone or elsewhere: what comes there next was never paged out. Its regions are locked.
+    /// The contents of a range are gone or elsewhere: what comes there next was never paged out.
+    /// Its regions are locked.
     pub(crate) fn forget_swapped(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries.iter().filter(|entry| entry.region.swapped.load(Relaxed) > 0) {
             let base = entry.region.address();
@@ -120,7 +126,8 @@ impl Pager {
 }
 
 impl Evictor {
-    /// Pages out what the wish says, if its tier is the kernel's swap and that takes pages. Otherwise `None`, and another tier is asked for.
+    /// Pages out what the wish says, if its tier is the kernel's swap and that takes pages.
+    /// Otherwise `None`, and another tier is asked for.
     pub fn page_out(&mut self, pager: &Pager, entry: Entry, wish: &mut Wish) -> Option<Taken> {
         let swap = pager.tiers.get(wish.tier)?.swap()?;
         if !swap.accepts() {
@@ -186,8 +193,9 @@ impl Evictor {
             }
             pager.end_probation(&entry, address);
         }
-        // They are scattered over regions, whose locks nobody holds any more: if one is unmapped now, or something else is there, the kernel
-        // pages that out, whose contents are safe with it whatever they are.
+        // They are scattered over regions, whose locks nobody holds any more: if one is unmapped
+        // now, or something else is there, the kernel pages that out, whose contents are
+        // safe with it whatever they are.
         self.send(pager, &marked, &mut taken);
         marked
             .iter()
@@ -196,9 +204,11 @@ impl Evictor {
         pager.tell_progress();
     }
 
-    /// Moves pages of a region that have been in the kernel's swap for long into the tier `to`, of ours and denser. Returns how many.
+    /// Moves pages of a region that have been in the kernel's swap for long into the tier `to`, of
+    /// ours and denser. Returns how many.
     ///
-    /// They are brought in first, as any page is that we evict: nothing of the kernel's swap is moved about.
+    /// They are brought in first, as any page is that we evict: nothing of the kernel's swap is
+    /// moved about.
     pub fn densify_swapped(&mut self, pager: &Pager, entry: Entry, to: usize) -> u32 {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let wish = Wish { pages: 1, pressure: 0, anything: false, tier: to, from: 0 };
@@ -260,7 +270,8 @@ impl Evictor {
         stored
     }
 
-    /// Marks up to `limit` present pages among `pages` of the region as paged out, as `judge` says. Also returns where it stopped.
+    /// Marks up to `limit` present pages among `pages` of the region as paged out, as `judge` says.
+    /// Also returns where it stopped.
     fn mark<'a>(
         &mut self,
         pager: &Pager,
@@ -295,7 +306,8 @@ impl Evictor {
                 }
                 match judge(before) {
                     Verdict::Take => {}
-                    // (Nothing is watched here: memory that only the kernel swaps is not registered.)
+                    // (Nothing is watched here: memory that only the kernel swaps is not
+                    // registered.)
                     Verdict::Leave | Verdict::Watch(_) => continue,
                     Verdict::Change(to) => {
                         taken.changed |= word.transition(before, to).is_ok();
@@ -334,7 +346,8 @@ impl Evictor {
             page.entry.number == next.entry.number && page.address < next.address
         }) {
             let (start, end) = (pages[0].address, pages[pages.len() - 1].address + PAGE);
-            // If the kernel does not say what has left, the next scan of everything will find what stayed.
+            // If the kernel does not say what has left, the next scan of everything will find what
+            // stayed.
             let count = sys::scan_present(pagemap, start, end, &mut self.runs)
                 .map_or(0, |(count, _)| count);
             for page in pages.iter().filter(|page| is_in(&self.runs[..count], page.address)) {

@@ -1,8 +1,9 @@
 //! The operating system: the only place in the pager that makes system calls.
 //!
-//! All calls are raw: they neither touch `errno` (which belongs to the program) nor pass through the library's own
-//! interposed `mmap` family. Constants and layouts are the kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out
-//! here because Debian 12's headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
+//! All calls are raw: they neither touch `errno` (which belongs to the program) nor pass through
+//! the library's own interposed `mmap` family. Constants and layouts are the kernel's
+//! (`linux/userfaultfd.h`, `linux/fs.h`); they are written out here because Debian 12's headers
+//! (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.
 
 mod confine;
 mod task;
@@ -24,22 +25,23 @@ pub const PAGE: usize = 4096;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// The address that the kernel takes, in calls that manage memory, where a program passes this one. On
-/// AArch64 the highest eight bits are the program's (tags of MTE or of a sanitizer), and are ignored.
+/// The address that the kernel takes, in calls that manage memory, where a program passes this one.
+/// On AArch64 the highest eight bits are the program's (tags of MTE or of a sanitizer), and are
+/// ignored.
 pub fn untagged(address: usize) -> usize {
     without_tag(address, cfg!(target_arch = "aarch64"))
 }
 
-/// As the kernel does it: the bits that are ignored become those that bit 55 stands for, if that is a
-/// user's address.
+/// As the kernel does it: the bits that are ignored become those that bit 55 stands for, if that is
+/// a user's address.
 fn without_tag(address: usize, has_tags: bool) -> usize {
     const TAG_BITS: u32 = 8;
     let extended = ((address << TAG_BITS) as isize >> TAG_BITS) as usize;
     if has_tags { address & extended } else { address }
 }
 
-/// A file descriptor by number. Ours live in a descriptor table that only our threads share (`facts/traps.md`), so
-/// they are never owned by a value that a thread of the program could drop.
+/// A file descriptor by number. Ours live in a descriptor table that only our threads share
+/// (`facts/traps.md`), so they are never owned by a value that a thread of the program could drop.
 pub type Fd = i32;
 
 /// Asks the simulation's kernel instead, on a thread that runs one.
@@ -53,8 +55,10 @@ macro_rules! simulated {
     };
 }
 
-/// Takes the code and constants of the program or library that this is part of out of the page table. What is needed again is mapped again from the
-/// page cache, 64 KiB at a time; most of it was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all around it.
+/// Takes the code and constants of the program or library that this is part of out of the page
+/// table. What is needed again is mapped again from the page cache, 64 KiB at a time; most of it
+/// was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all
+/// around it.
 pub fn forget_own_code(pagemap: Fd) {
     let (base, headers) = own_headers();
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
@@ -70,7 +74,8 @@ pub fn forget_own_code(pagemap: Fd) {
             PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
         );
         if changed == Ok((0, to)) {
-            // SAFETY: these are pages of the file, so the page cache has them as they are. (Where they are locked it fails, and they stay.)
+            // SAFETY: these are pages of the file, so the page cache has them as they are. (Where
+            // they are locked it fails, and they stay.)
             let _ = unsafe { syscall!(Sysno::madvise, from, to - from, libc::MADV_DONTNEED) };
         }
     }
@@ -178,7 +183,8 @@ pub unsafe fn unmap(start: usize, len: usize) {
     let _ = unsafe { syscall!(Sysno::munmap, start, len) };
 }
 
-/// Lets go of the contents of an own reservation, locked in memory or not. They read as zeros afterwards.
+/// Lets go of the contents of an own reservation, locked in memory or not. They read as zeros
+/// afterwards.
 ///
 /// # Safety
 /// Nobody may need them.
@@ -190,7 +196,8 @@ pub unsafe fn empty(start: usize, len: usize) {
         if unsafe { advise_or_strike(Call::Empty, start, len, advice) }.is_ok() {
             return;
         }
-        // Short of memory for the kernel's bookkeeping: nothing may go on as if the slots were empty.
+        // Short of memory for the kernel's bookkeeping: nothing may go on as if the slots were
+        // empty.
         if attempt > 2 {
             sleep(Duration::from_millis(1));
         }
@@ -315,16 +322,18 @@ pub unsafe fn forward(number: i64, args: [usize; 6]) -> Result<usize> {
 /// `madvise`.
 ///
 /// # Safety
-/// The advice may destroy contents (MADV_DONTNEED): the caller must own them or act for the program.
+/// The advice may destroy contents (MADV_DONTNEED): the caller must own them or act for the
+/// program.
 pub unsafe fn advise(start: usize, len: usize, advice: i32) -> Result<()> {
     simulated!(kernel => kernel.advise(start, len, advice));
     // SAFETY: the caller's promise.
     unsafe { syscall!(Sysno::madvise, start, len, advice) }.map(drop)
 }
 
-/// A forked child does not get these pages from now on (MADV_DONTFORK): a fork made past the C library, which nobody sees,
-/// must not read zeros where pages are evicted. It is ended by SIGSEGV there. An error is no reason to do otherwise: where
-/// parts are not mapped, the kernel says so when the others are done.
+/// A forked child does not get these pages from now on (MADV_DONTFORK): a fork made past the C
+/// library, which nobody sees, must not read zeros where pages are evicted. It is ended by SIGSEGV
+/// there. An error is no reason to do otherwise: where parts are not mapped, the kernel says so
+/// when the others are done.
 pub fn keep_from_children(start: usize, len: usize) {
     // SAFETY: changes no contents.
     let _ = unsafe { advise(start, len, libc::MADV_DONTFORK) };
@@ -348,7 +357,8 @@ unsafe fn advise_or_strike(call: Call, start: usize, len: usize, advice: i32) ->
     }
 }
 
-/// Takes pages out of the page table whose contents have been copied. An error may come when part of them is gone.
+/// Takes pages out of the page table whose contents have been copied. An error may come when part
+/// of them is gone.
 ///
 /// # Safety
 /// The pages are claimed and write-protected, and their contents are ours.
@@ -357,14 +367,16 @@ pub unsafe fn drop_copied(start: usize, len: usize) -> Result<()> {
     unsafe { advise_or_strike(Call::Drop, start, len, libc::MADV_DONTNEED) }
 }
 
-/// Faults pages in for writing (Linux 5.14): what a fork left shared becomes our own. `Err` where a write would end in SIGBUS, too.
+/// Faults pages in for writing (Linux 5.14): what a fork left shared becomes our own. `Err` where a
+/// write would end in SIGBUS, too.
 pub fn populate_for_writing(start: usize, len: usize) -> Result<()> {
     // SAFETY: contents stay.
     unsafe { advise_or_strike(Call::Populate, start, len, libc::MADV_POPULATE_WRITE) }
 }
 
-/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call if it takes that of `own_process`, which may
-/// be −1. What it does not take stays, mostly without an error; false if there was one.
+/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call
+/// if it takes that of `own_process`, which may be −1. What it does not take stays, mostly without
+/// an error; false if there was one.
 pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
     let parts: Vec<libc::iovec> = runs
         .iter()
@@ -389,7 +401,8 @@ pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
         let mut done = match all {
             Ok(bytes) => bytes,
             Err(_) => {
-                // Not even the first: perhaps the call is forbidden (before Linux 6.13 without privilege), perhaps this part is.
+                // Not even the first: perhaps the call is forbidden (before Linux 6.13 without
+                // privilege), perhaps this part is.
                 let (start, len) = (rest[0].iov_base as usize, rest[0].iov_len);
                 // SAFETY: contents stay.
                 answered &=
@@ -417,8 +430,9 @@ pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {
     answered
 }
 
-/// From now on the kernel does not balance memory between NUMA nodes for the calling thread and those that it makes: it allocates as before, in the node of the thread's
-/// CPU, but by a policy that says so, which balancing leaves alone. Whoever has a policy already keeps it.
+/// From now on the kernel does not balance memory between NUMA nodes for the calling thread and
+/// those that it makes: it allocates as before, in the node of the thread's CPU, but by a policy
+/// that says so, which balancing leaves alone. Whoever has a policy already keeps it.
 pub fn leave_pages_in_their_nodes() {
     const MPOL_DEFAULT: i32 = 0;
     const MPOL_LOCAL: usize = 4;
@@ -441,15 +455,16 @@ pub fn locate_pages(pages: &[usize], status: &mut [i32]) -> Result<()> {
     .map(drop)
 }
 
-/// Moves pages of this process alone to NUMA nodes. Which of them went is not said: after one that cannot, those behind it may not have been
-/// tried ([`locate_pages`] tells).
+/// Moves pages of this process alone to NUMA nodes. Which of them went is not said: after one that
+/// cannot, those behind it may not have been tried ([`locate_pages`] tells).
 pub fn move_pages(pages: &[usize], nodes: &[i32], status: &mut [i32]) -> Result<()> {
     debug_assert!(pages.len() == status.len() && pages.len() == nodes.len());
     const MPOL_MF_MOVE: usize = 1 << 1;
     if let Some(errno) = injection::strike(Call::Nodes) {
         return Err(errno);
     }
-    // SAFETY: contents stay; the kernel reads that many addresses and nodes, and writes that many numbers.
+    // SAFETY: contents stay; the kernel reads that many addresses and nodes, and writes that many
+    // numbers.
     unsafe {
         syscall!(
             Sysno::move_pages,
@@ -504,14 +519,16 @@ pub fn close(fd: Fd) {
 /// Of close_range (Linux 5.9). Not unshare(2): containers forbid that one.
 const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 
-/// Gives the calling thread a descriptor table of its own and empties it, so that neither side's `close` reaches the other,
-/// and no pipe of the program is kept open by us. Those in `keep` stay open.
+/// Gives the calling thread a descriptor table of its own and empties it, so that neither side's
+/// `close` reaches the other, and no pipe of the program is kept open by us. Those in `keep` stay
+/// open.
 pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
     keep.sort_unstable();
     let mut first = 0;
     for end in keep.into_iter().map(|fd| fd as u32).chain([u32::MAX]) {
         if first < end {
-            // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is in that one.
+            // SAFETY: gets this thread a table of its own, if it has none yet, and closes what is
+            // in that one.
             unsafe {
                 syscall!(
                     Sysno::close_range,
@@ -523,8 +540,9 @@ pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
         }
         first = end.saturating_add(1);
     }
-    // 0, 1 and 2 lead nowhere: whatever the C library writes there from one of our threads must not reach a descriptor of ours. In a
-    // chroot without /dev they stay closed, and nothing of ours is opened there either.
+    // 0, 1 and 2 lead nowhere: whatever the C library writes there from one of our threads must not
+    // reach a descriptor of ours. In a chroot without /dev they stay closed, and nothing of
+    // ours is opened there either.
     while open("/dev/null\0", libc::O_RDWR, 0).is_ok_and(|fd| fd < 2) {}
     Ok(())
 }
@@ -577,13 +595,15 @@ pub unsafe fn read_into(fd: Fd, to: usize, len: usize, offset: usize) -> Result<
     if read == len { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
-/// Runs `act`, which writes. Neither signal arrives that ends a process for that: of a file that would become longer than
-/// RLIMIT_FSIZE allows (SIGXFSZ), of a pipe that nobody reads (SIGPIPE). `act` also gives the error that it met.
+/// Runs `act`, which writes. Neither signal arrives that ends a process for that: of a file that
+/// would become longer than RLIMIT_FSIZE allows (SIGXFSZ), of a pipe that nobody reads (SIGPIPE).
+/// `act` also gives the error that it met.
 pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
     let both: u64 = 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGPIPE - 1);
     let mut before = 0u64;
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel reads and writes masks of 8 bytes of this frame; the signals are this thread's.
+    // SAFETY: the kernel reads and writes masks of 8 bytes of this frame; the signals are this
+    // thread's.
     unsafe {
         let _ =
             syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, &raw const both, &raw mut before, 8);
@@ -669,8 +689,9 @@ pub fn learn_standard_error() {
     let _ = STANDARD_ERROR.set(file_of(2));
 }
 
-/// One line to the program's standard error; errors are nobody's to handle. From any thread: the descriptor is fetched out of the
-/// program's table, because in our own threads' table 2 is something else.
+/// One line to the program's standard error; errors are nobody's to handle. From any thread: the
+/// descriptor is fetched out of the program's table, because in our own threads' table 2 is
+/// something else.
 pub fn complain(line: &str) {
     simulated!(kernel => kernel.complain(line));
     say(format!("terrace: {line}\n").as_bytes());
@@ -700,7 +721,8 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU time of the program's process in ns, also for its companion; `None` if the kernel does not say.
+/// CPU time of the program's process in ns, also for its companion; `None` if the kernel does not
+/// say.
 pub fn program_cpu_ns() -> Option<u64> {
     /// CPUCLOCK_SCHED of a process, as the C library's clock_getcpuclockid makes such a number.
     const PROCESS_CLOCK: i32 = 2;
@@ -719,7 +741,8 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The kernel's letter for a thread of the program (`S` asleep, `Z` gone but not forgotten); `None` if there is no such thread.
+/// The kernel's letter for a thread of the program (`S` asleep, `Z` gone but not forgotten); `None`
+/// if there is no such thread.
 pub fn thread_state(thread: i32) -> Option<char> {
     let stat =
         std::fs::read_to_string(format!("/proc/{}/task/{thread}/stat", program_id())).ok()?;
@@ -757,14 +780,17 @@ pub fn own_threads() -> std::io::Result<Vec<i32>> {
     Ok(tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// A timer that sends a thread of this process SIGURG whenever that has run for so long. Not inherited by children.
+/// A timer that sends a thread of this process SIGURG whenever that has run for so long. Not
+/// inherited by children.
 #[derive(Debug)]
 pub struct Timer(i32);
 
 impl Timer {
-    /// Starts one. `None` if the kernel refuses (RLIMIT_SIGPENDING), or there is no such thread any more.
+    /// Starts one. `None` if the kernel refuses (RLIMIT_SIGPENDING), or there is no such thread any
+    /// more.
     pub fn of_thread(thread: i32, period_ns: u64) -> Option<Timer> {
-        // A thread's clock of running time, as the kernel numbers them (MAKE_THREAD_CPUCLOCK, CPUCLOCK_SCHED).
+        // A thread's clock of running time, as the kernel numbers them (MAKE_THREAD_CPUCLOCK,
+        // CPUCLOCK_SCHED).
         let clock = (!thread).wrapping_shl(3) | 4 | 2;
         // SAFETY: zeros are a value of it.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
@@ -800,13 +826,15 @@ impl Timer {
 /// See [`Timer`].
 const TIMER_SIGNAL: i32 = libc::SIGURG;
 
-/// What [`handle_timers`] calls: thread, instruction, flags, and registers in the order of `ucontext_t`.
+/// What [`handle_timers`] calls: thread, instruction, flags, and registers in the order of
+/// `ucontext_t`.
 pub type OnTimer = fn(i32, u64, u64, &[u64; 16]);
 
 static ON_TIMER: OnceLock<OnTimer> = OnceLock::new();
 
-/// From now on a timer's signal calls `each` in the thread that it came to, which may be anywhere: nothing but stores is allowed. False if the program handles
-/// the signal itself. There is one `each`, which the first call names.
+/// From now on a timer's signal calls `each` in the thread that it came to, which may be anywhere:
+/// nothing but stores is allowed. False if the program handles the signal itself. There is one
+/// `each`, which the first call names.
 pub fn handle_timers(each: OnTimer) -> bool {
     ON_TIMER.get_or_init(|| each);
     // SAFETY: zeros are a value of it.
@@ -832,7 +860,8 @@ pub fn handles_timers() -> bool {
     handler_of_timers() == Some(on_timer as *const () as usize)
 }
 
-/// The signal has its default again, which is to be ignored, if the handler is ours: so much for one that is on its way.
+/// The signal has its default again, which is to be ignored, if the handler is ours: so much for
+/// one that is on its way.
 pub fn ignore_timers() {
     if handles_timers() {
         // SAFETY: zeros are SIG_DFL without flags.
@@ -843,7 +872,8 @@ pub fn ignore_timers() {
     }
 }
 
-/// Whether a thread of this process takes a timer's signal at present: somebody else may read it where it is blocked.
+/// Whether a thread of this process takes a timer's signal at present: somebody else may read it
+/// where it is blocked.
 pub fn takes_timers(thread: i32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
         return false;
@@ -893,7 +923,8 @@ pub unsafe fn detached_thread(
     main: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
     argument: *mut libc::c_void,
 ) -> bool {
-    // SAFETY: plain POSIX; the attributes are initialised before they are used; the rest is the caller's promise.
+    // SAFETY: plain POSIX; the attributes are initialised before they are used; the rest is the
+    // caller's promise.
     unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
@@ -913,7 +944,8 @@ pub fn thread_id() -> i32 {
     unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
 }
 
-/// How far the C library's thread-local variables are from its description of the thread: all that the program itself has lies between.
+/// How far the C library's thread-local variables are from its description of the thread: all that
+/// the program itself has lies between.
 pub fn thread_locals_bytes() -> usize {
     // SAFETY: no arguments; on Linux the first is the address of the thread's description.
     unsafe { (libc::pthread_self() as usize).abs_diff(libc::__errno_location() as usize) }
@@ -953,14 +985,17 @@ fn nice_of(thread: i32) -> i32 {
         .map_or(0, |answer| 20 - answer as i32)
 }
 
-/// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses the rest of his turn, so a short one is what makes
-/// `sched_yield` cheap: of the ordinary 1.4 to 3 ms the mover used 0.2 and fell behind.
+/// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses
+/// the rest of his turn, so a short one is what makes `sched_yield` cheap: of the ordinary 1.4 to 3
+/// ms the mover used 0.2 and fell behind.
 const TURN_NS: u64 = 200_000;
 
-/// From now on the calling thread takes the processor from nobody when it wakes, if it is an ordinary one (`SCHED_BATCH`), and has it for
-/// [`TURN_NS`] at a time (from Linux 6.12 on; before, as long as everybody).
+/// From now on the calling thread takes the processor from nobody when it wakes, if it is an
+/// ordinary one (`SCHED_BATCH`), and has it for [`TURN_NS`] at a time (from Linux 6.12 on; before,
+/// as long as everybody).
 pub fn set_thread_background() {
-    // SAFETY: concerns this thread only. The kernel writes and reads no more than the size it is told; a static priority is 0 for both policies.
+    // SAFETY: concerns this thread only. The kernel writes and reads no more than the size it is
+    // told; a static priority is 0 for both policies.
     unsafe {
         if syscall!(Sysno::sched_getscheduler, 0) != Ok(libc::SCHED_OTHER as usize) {
             return;
@@ -1018,7 +1053,8 @@ impl CpuMask {
     }
 }
 
-/// The CPUs that the calling thread may run on; `None` if the kernel does not say, or has more than a set can hold.
+/// The CPUs that the calling thread may run on; `None` if the kernel does not say, or has more than
+/// a set can hold.
 pub fn own_cpus() -> Option<CpuMask> {
     let mut mask = [0u64; 16];
     // SAFETY: the kernel writes at most the mask's 128 bytes.
@@ -1033,7 +1069,8 @@ pub fn set_own_cpus(cpus: &CpuMask) -> bool {
     unsafe { syscall!(Sysno::sched_setaffinity, 0, size_of_val(&cpus.0), cpus.0.as_ptr()) }.is_ok()
 }
 
-/// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no file.
+/// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no
+/// file.
 pub fn cpu_count() -> usize {
     own_cpus().map_or(1, |CpuMask(mask)| {
         mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
@@ -1053,7 +1090,8 @@ pub fn yield_now() {
     let _ = unsafe { syscall!(Sysno::sched_yield) };
 }
 
-/// Blocks every signal for the calling thread but glibc's 32 and 33, which cancel threads and change user ids. Returns what was blocked.
+/// Blocks every signal for the calling thread but glibc's 32 and 33, which cancel threads and
+/// change user ids. Returns what was blocked.
 pub fn block_signals() -> u64 {
     simulated!(_kernel => 0);
     let mask: u64 = !(1 << 31 | 1 << 32);
@@ -1074,8 +1112,9 @@ pub fn restore_signals(mask: u64) {
 
 /// While it lives, no signal handler of the program runs on this thread.
 ///
-/// For every stretch in which a thread of the program holds a lock of ours: a handler that touched an evicted page there would wait for a
-/// fault handler, which may wait for that lock; and one that forks or maps memory would wait for itself.
+/// For every stretch in which a thread of the program holds a lock of ours: a handler that touched
+/// an evicted page there would wait for a fault handler, which may wait for that lock; and one that
+/// forks or maps memory would wait for itself.
 pub struct SignalsBlocked {
     before: u64,
 }
@@ -1094,7 +1133,8 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// While it lives, whatever becomes of this thread's `errno` is undone at its end: for code of ours that the program did not ask for an answer.
+/// While it lives, whatever becomes of this thread's `errno` is undone at its end: for code of ours
+/// that the program did not ask for an answer.
 pub struct ErrnoKept {
     before: i32,
 }
@@ -1148,7 +1188,8 @@ fn descriptor_behind(pidfd: Fd, fd: Fd) -> Result<Fd> {
     above
 }
 
-/// Writes into this process's own memory through the kernel; false where nothing is mapped, or nothing may be written.
+/// Writes into this process's own memory through the kernel; false where nothing is mapped, or
+/// nothing may be written.
 ///
 /// # Safety
 /// The memory must be the caller's to change.
@@ -1158,7 +1199,8 @@ pub unsafe fn poke(address: usize, bytes: &[u8]) -> bool {
     unsafe { copy_to(bytes.as_ptr() as usize, address, bytes.len()) }
 }
 
-/// Copies memory of this process through the kernel, which answers with an error (false) where a store would end in a signal.
+/// Copies memory of this process through the kernel, which answers with an error (false) where a
+/// store would end in a signal.
 ///
 /// # Safety
 /// `from` is readable, and nobody minds what is written at `to`.
@@ -1186,8 +1228,8 @@ pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
     copied == Ok(len)
 }
 
-/// How a page of this process is protected (PROT_READ, PROT_WRITE, PROT_EXEC), from /proc/self/maps; `None` where nothing is
-/// mapped.
+/// How a page of this process is protected (PROT_READ, PROT_WRITE, PROT_EXEC), from
+/// /proc/self/maps; `None` where nothing is mapped.
 pub fn protection_of(address: usize) -> Option<i32> {
     let maps = std::fs::read_to_string("/proc/thread-self/maps").ok()?;
     maps.lines().find_map(|line| {
@@ -1210,7 +1252,8 @@ pub unsafe fn protect_page(address: usize, protection: i32) -> bool {
     unsafe { syscall!(Sysno::mprotect, address, PAGE, protection) }.is_ok()
 }
 
-/// Reads this process's own memory through the kernel (by this thread's id: the main thread may have left); false where nothing is mapped. Faults are taken as by any system call.
+/// Reads this process's own memory through the kernel (by this thread's id: the main thread may
+/// have left); false where nothing is mapped. Faults are taken as by any system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     look_at(address, buffer).is_ok()
 }
@@ -1227,8 +1270,9 @@ pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
     if copied == buffer.len() { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
-/// By which number the kernel finds the calling process's memory: in the program the calling thread's, whose main thread may
-/// have left; in the companion the process's, which is all that its filter allows.
+/// By which number the kernel finds the calling process's memory: in the program the calling
+/// thread's, whose main thread may have left; in the companion the process's, which is all that its
+/// filter allows.
 fn own_task() -> i32 {
     let process = process_id();
     if process == program_id() { thread_id() } else { process }
@@ -1240,8 +1284,8 @@ pub fn pins_pages() -> Option<&'static str> {
     dma::sign()
 }
 
-/// Copies claimed pages of the program into staging slots; returns how many. Through the kernel, which answers with an error where the
-/// program has meanwhile forbidden to read.
+/// Copies claimed pages of the program into staging slots; returns how many. Through the kernel,
+/// which answers with an error where the program has meanwhile forbidden to read.
 pub fn copy_pages(from: usize, to: usize, pages: usize) -> usize {
     if injection::strike(Call::Read).is_some() {
         return 0;
@@ -1265,11 +1309,13 @@ pub fn is_filtered() -> bool {
     mode == Ok(libc::SECCOMP_MODE_FILTER as usize)
 }
 
-/// Whether a child that does this comes to its end. It is a copy of this thread alone, of which the program learns nothing: it sends no
-/// signal at its end, and only a wait for clones sees it. `act` must make raw system calls only: in a copy of a process with many
-/// threads every lock may be held.
+/// Whether a child that does this comes to its end. It is a copy of this thread alone, of which the
+/// program learns nothing: it sends no signal at its end, and only a wait for clones sees it. `act`
+/// must make raw system calls only: in a copy of a process with many threads every lock may be
+/// held.
 pub fn survives(act: impl FnOnce()) -> Result<bool> {
-    // SAFETY: a fork without a signal. The child leaves by exit_group, so nothing of this frame is used twice.
+    // SAFETY: a fork without a signal. The child leaves by exit_group, so nothing of this frame is
+    // used twice.
     let child = unsafe { syscall!(Sysno::clone, 0, 0, 0, 0, 0) }?;
     if child == 0 {
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -1292,7 +1338,8 @@ pub fn survives(act: impl FnOnce()) -> Result<bool> {
     }
 }
 
-/// Whether a process descriptor, or one of the kernel's numbers below zero for it, stands for this process (any of its threads).
+/// Whether a process descriptor, or one of the kernel's numbers below zero for it, stands for this
+/// process (any of its threads).
 pub fn is_this_process(pidfd: Fd) -> bool {
     if pidfd < 0 {
         return true;
@@ -1304,7 +1351,8 @@ pub fn is_this_process(pidfd: Fd) -> bool {
     })
 }
 
-/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages that nobody will restore.
+/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages
+/// that nobody will restore.
 pub fn abort() -> ! {
     // struct sigaction as the kernel has it: SIG_DFL and nothing else.
     let default = [0usize; 4];
@@ -1320,15 +1368,18 @@ pub fn abort() -> ! {
 
 // ---- userfaultfd ----
 
-/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). With the id of the thread that faults.
+/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). With
+/// the id of the thread that faults.
 pub const FEATURE_WRITE_PROTECT: u64 = 1 | FEATURE_THREAD_ID;
 /// Faults tell whose they are (Linux 4.14).
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 /// UFFDIO_MOVE is there (Linux 6.8). With the id of the thread that faults.
 pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;
-/// Who writes to a write-protected page does not wait: the kernel takes the protection off by itself (Linux 6.7).
+/// Who writes to a write-protected page does not wait: the kernel takes the protection off by
+/// itself (Linux 6.7).
 pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
-/// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until that was read (Linux 4.11).
+/// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until
+/// that was read (Linux 4.11).
 pub const FEATURE_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
 const UFFD_API: u64 = 0xAA;
 const REGISTER_MODE_MISSING: u64 = 1;
@@ -1346,7 +1397,8 @@ pub(crate) const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
 pub(crate) const UFFDIO_WRITEPROTECT: u64 = ioc(3, 0x06, 24);
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
-/// Of an ioctl of the program's: the range that it is about to give to a userfaultfd of its own, take from one, or move pages out of.
+/// Of an ioctl of the program's: the range that it is about to give to a userfaultfd of its own,
+/// take from one, or move pages out of.
 pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize)> {
     let mut words = [[0u8; 8]; 3];
     let (UFFDIO_REGISTER | UFFDIO_UNREGISTER | UFFDIO_MOVE) = request else { return None };
@@ -1358,8 +1410,9 @@ pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize
     Some(if request == UFFDIO_MOVE { (second, third) } else { (first, second) })
 }
 
-/// Opens a userfaultfd that also sees faults in the kernel. Tries `device` (an open /dev/userfaultfd) first, then the system
-/// call. Never user-mode only: with that, `read(2)` into an evicted page would fail.
+/// Opens a userfaultfd that also sees faults in the kernel. Tries `device` (an open
+/// /dev/userfaultfd) first, then the system call. Never user-mode only: with that, `read(2)` into
+/// an evicted page would fail.
 pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
     simulated!(kernel => Ok(kernel.userfaultfd()));
     if let Some(device) = device {
@@ -1382,7 +1435,8 @@ pub fn uffd_api(fd: Fd, features: u64) -> Result<u64> {
     Ok(args[1])
 }
 
-/// From now on, missing pages in the range are `fd`'s to fill; and present ones may be write-protected.
+/// From now on, missing pages in the range are `fd`'s to fill; and present ones may be
+/// write-protected.
 pub fn uffd_register(fd: Fd, start: usize, len: usize, write_protect: bool) -> Result<()> {
     let mode = REGISTER_MODE_MISSING | if write_protect { REGISTER_MODE_WP } else { 0 };
     let mut args = [start as u64, len as u64, mode, 0];
@@ -1390,7 +1444,8 @@ pub fn uffd_register(fd: Fd, start: usize, len: usize, write_protect: bool) -> R
     unsafe { uffd_ioctl(Some(Call::Register), fd, UFFDIO_REGISTER, &mut args) }
 }
 
-/// From now on the kernel fills missing pages in the range itself again. Fails where `fd` has nothing registered.
+/// From now on the kernel fills missing pages in the range itself again. Fails where `fd` has
+/// nothing registered.
 pub fn uffd_unregister(fd: Fd, start: usize, len: usize) -> Result<()> {
     let mut args = [start as u64, len as u64];
     // SAFETY: struct uffdio_range, 16 bytes; callers have nothing evicted in the range.
@@ -1407,7 +1462,8 @@ pub fn uffd_wake(fd: Fd, start: usize, len: usize) {
 /// One ioctl of a userfaultfd. `call`: as which it may be made to fail.
 ///
 /// # Safety
-/// `args` is the request's structure; what the request does to memory is the caller's to answer for.
+/// `args` is the request's structure; what the request does to memory is the caller's to answer
+/// for.
 unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64]) -> Result<()> {
     if let Some(errno) = call.and_then(injection::strike) {
         return Err(errno);
@@ -1417,8 +1473,9 @@ unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64])
     unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) }.map(drop)
 }
 
-/// Has writes to the range's pages wait (`on`), or lets them go on; with [`FEATURE_WATCH_WRITES`] none waits, and [`scan_watched`] tells which
-/// pages were written. Pages that are missing are passed over.
+/// Has writes to the range's pages wait (`on`), or lets them go on; with [`FEATURE_WATCH_WRITES`]
+/// none waits, and [`scan_watched`] tells which pages were written. Pages that are missing are
+/// passed over.
 pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<()> {
     loop {
         let mut args = [start as u64, len as u64, u64::from(on)];
@@ -1430,18 +1487,20 @@ pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<
     }
 }
 
-/// Fills the missing page at `dst` with a copy of `src` and wakes the waiting. EAGAIN while an event of `fd` is pending.
+/// Fills the missing page at `dst` with a copy of `src` and wakes the waiting. EAGAIN while an
+/// event of `fd` is pending.
 ///
 /// # Safety
-/// `src` must be readable memory of ours. `dst` must be claimed (or a fork keeps its state from changing).
+/// `src` must be readable memory of ours. `dst` must be claimed (or a fork keeps its state from
+/// changing).
 pub unsafe fn uffd_copy(fd: Fd, dst: usize, src: usize) -> Result<()> {
     let mut args = [dst as u64, src as u64, PAGE as u64, 0, 0];
     // SAFETY: struct uffdio_copy, 40 bytes; the rest is the caller's promise.
     unsafe { uffd_ioctl(Some(Call::Copy), fd, UFFDIO_COPY, &mut args) }
 }
 
-/// Fills missing pages from `dst` on with copies of those at `src`, as far as that goes; returns how many bytes. Only what a userfaultfd counted
-/// as copied counts: `fd` may have become anything.
+/// Fills missing pages from `dst` on with copies of those at `src`, as far as that goes; returns
+/// how many bytes. Only what a userfaultfd counted as copied counts: `fd` may have become anything.
 ///
 /// # Safety
 /// As for [`uffd_copy`], for every page.
@@ -1486,8 +1545,8 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
 pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
     loop {
         let mut args = [start as u64, len as u64, 0, 0];
-        // SAFETY: struct uffdio_zeropage, 32 bytes. The pages are claimed: one that is missing after
-        // all was given up past us, and is zeros.
+        // SAFETY: struct uffdio_zeropage, 32 bytes. The pages are claimed: one that is missing
+        // after all was given up past us, and is zeros.
         match unsafe { uffd_ioctl(Some(Call::Zero), fd, UFFDIO_ZEROPAGE, &mut args) } {
             Err(Errno::EAGAIN) => yield_now(),
             Ok(()) | Err(Errno::EEXIST) => return Ok(true),
@@ -1497,15 +1556,18 @@ pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
     }
 }
 
-/// Moves present pages from `src` to missing ones at `dst`, which must be registered with `fd`. Returns how many bytes went,
-/// and what stopped it before `len`.
+/// Moves present pages from `src` to missing ones at `dst`, which must be registered with `fd`.
+/// Returns how many bytes went, and what stopped it before `len`.
 ///
-/// Linux 6.18 counts wrongly: once a page had to be retried inside the kernel (its accessed or dirty bit changed under the call), what
-/// is moved next is not counted (`move_pages` keeps its −EAGAIN) but tried again, and that fails, mostly with EEXIST. A caller that believed the
-/// count would empty slots with live data in them. So every failure is looked into: what is at `dst`, and no longer at `src`, has been moved.
+/// Linux 6.18 counts wrongly: once a page had to be retried inside the kernel (its accessed or
+/// dirty bit changed under the call), what is moved next is not counted (`move_pages` keeps its
+/// −EAGAIN) but tried again, and that fails, mostly with EEXIST. A caller that believed the
+/// count would empty slots with live data in them. So every failure is looked into: what is at
+/// `dst`, and no longer at `src`, has been moved.
 ///
 /// # Safety
-/// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of the program and free staging slots.
+/// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of
+/// the program and free staging slots.
 pub unsafe fn uffd_move(
     fd: Fd,
     pagemap: Fd,
@@ -1559,7 +1621,8 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Reason: addresses and lengths in bytes, as their names say.
 pub enum Event {
-    /// A thread waits for a page, to write to it or only to read. Its id, as its own PID namespace has it, or 0.
+    /// A thread waits for a page, to write to it or only to read. Its id, as its own PID namespace
+    /// has it, or 0.
     Fault { address: usize, write: bool, thread: i32 },
     /// A range is about to be discarded.
     Removed { start: usize, end: usize },
@@ -1600,7 +1663,8 @@ pub fn uffd_read(fd: Fd, messages: &mut [Message]) -> Result<usize> {
         .map(|n| n / size_of::<Message>())
 }
 
-/// Messages that are there now: EAGAIN if there are none. Fails in other ways where the kernel cannot read this without waiting (before Linux 6.10).
+/// Messages that are there now: EAGAIN if there are none. Fails in other ways where the kernel
+/// cannot read this without waiting (before Linux 6.10).
 pub fn uffd_read_now(fd: Fd, messages: &mut [Message]) -> Result<usize> {
     simulated!(kernel => kernel.read_now());
     const RWF_NOWAIT: i32 = 8;
@@ -1647,7 +1711,8 @@ impl Run {
         (self.end - self.start) as usize
     }
 
-    /// After [`scan_watched`]: the pages have been written since they were last write-protected, or never were.
+    /// After [`scan_watched`]: the pages have been written since they were last write-protected, or
+    /// never were.
     pub fn is_written(&self) -> bool {
         self.categories & PAGE_IS_WRITTEN != 0
     }
@@ -1658,8 +1723,8 @@ impl Run {
     }
 }
 
-/// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how many runs were written and
-/// where the walk ended; it ended early if the runs ran out.
+/// Lists runs of present anonymous pages (not the shared zero page) in `start..end`. Returns how
+/// many runs were written and where the walk ended; it ended early if the runs ran out.
 pub fn scan_present(
     pagemap: Fd,
     start: usize,
@@ -1669,7 +1734,8 @@ pub fn scan_present(
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT, 0)
 }
 
-/// The same, and tells of each run whether it was [written](Run::is_written). Where there is no PAGEMAP_SCAN all seem to be.
+/// The same, and tells of each run whether it was [written](Run::is_written). Where there is no
+/// PAGEMAP_SCAN all seem to be.
 pub fn scan_watched(
     pagemap: Fd,
     start: usize,
@@ -1689,8 +1755,8 @@ pub fn scan_held(
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
-/// Lists what is mapped in `start..end`, its pages present or not, and not registered with a userfaultfd
-/// of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
+/// Lists what is mapped in `start..end`, its pages present or not, and not registered with a
+/// userfaultfd of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
 pub fn scan_unregistered(
     pagemap: Fd,
     start: usize,
@@ -1706,8 +1772,8 @@ pub fn scan_unregistered(
     )
 }
 
-/// Whether no page of a range lies in memory that is registered with a userfaultfd of [`FEATURE_WATCH_WRITES`]. False where the
-/// kernel does not say.
+/// Whether no page of a range lies in memory that is registered with a userfaultfd of
+/// [`FEATURE_WATCH_WRITES`]. False where the kernel does not say.
 pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
     simulated!(_kernel => false);
     let categories = [0, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED];
@@ -1718,7 +1784,8 @@ pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
 /// Advice to make huge pages now (Linux 6.1).
 pub const MADV_COLLAPSE: i32 = 25;
 
-/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not say. In the companion.
+/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not
+/// say. In the companion.
 pub fn failed_splits() -> Option<u64> {
     let fd = VMSTAT.load(Relaxed);
     let mut text = [0u8; 16 << 10];
@@ -1753,8 +1820,9 @@ fn scan(
     if PLAIN_PAGEMAP.load(Relaxed) {
         return read_entries(pagemap, start, end, runs, kinds);
     }
-    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel would read a record of each page, for 35 ns
-    // instead of 8. Managed memory has none, and what a program maps there past the C library is not registered: nothing is moved out of it.
+    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel
+    // would read a record of each page, for 35 ns instead of 8. Managed memory has none, and
+    // what a program maps there past the C library is not registered: nothing is moved out of it.
     match scan_with(
         pagemap,
         (start, end),
@@ -1788,8 +1856,9 @@ fn scan_with(
     Ok((count, walk_end(&runs[..count], count == runs.len(), args[4] as usize, end)))
 }
 
-/// Where a walk ended of which the kernel says that it ended at `said`. The kernel (seen on 6.18) keeps runs in a buffer of 512 of its own, and what it says is
-/// where it last emptied that one, if the walk came to its end after: who went on from there would see pages twice.
+/// Where a walk ended of which the kernel says that it ended at `said`. The kernel (seen on 6.18)
+/// keeps runs in a buffer of 512 of its own, and what it says is where it last emptied that one, if
+/// the walk came to its end after: who went on from there would see pages twice.
 fn walk_end(runs: &[Run], full: bool, said: usize, end: usize) -> usize {
     if full { runs.last().map_or(said, |last| said.max(last.end as usize)) } else { end }
 }
@@ -1863,12 +1932,14 @@ pub fn tells_of(pagemap: Fd, address: usize) -> bool {
     (0..10).any(|_| pagemap_entry(pagemap, address).is_ok())
 }
 
-/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry). False if that cannot be known now.
+/// Whether exactly one process maps the present page at `address` (bit 56 of its pagemap entry).
+/// False if that cannot be known now.
 pub fn mapped_exclusively(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).is_ok_and(|entry| entry >> 56 & 1 == 1)
 }
 
-/// Whether there is a page at `address`, in memory (bit 63 of its pagemap entry). True if that cannot be known now.
+/// Whether there is a page at `address`, in memory (bit 63 of its pagemap entry). True if that
+/// cannot be known now.
 pub fn is_present(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).map_or(true, |entry| entry >> 63 == 1)
 }
@@ -1882,8 +1953,9 @@ pub fn has_swap() -> bool {
     asked.is_err() || told.totalswap > 0
 }
 
-/// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the shared zero page too) or swapped out (bit 62).
-/// Waits until the kernel answers: with a guess, a page could be lost.
+/// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the
+/// shared zero page too) or swapped out (bit 62). Waits until the kernel answers: with a guess, a
+/// page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
     loop {
         match pagemap_entry(pagemap, address) {
@@ -1893,7 +1965,8 @@ pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
     }
 }
 
-/// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where the kernel has no swap.
+/// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where
+/// the kernel has no swap.
 pub fn swapped_bytes(status: Fd) -> Option<u64> {
     let mut text = [0u8; 2048];
     let len = read_at(status, &mut text, 0).ok()?;
@@ -1903,7 +1976,8 @@ pub fn swapped_bytes(status: Fd) -> Option<u64> {
     Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
 }
 
-/// How long a thread has run so far, and been ready without a processor, ns, from its open schedstat file.
+/// How long a thread has run so far, and been ready without a processor, ns, from its open
+/// schedstat file.
 pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
     let mut text = [0u8; 64];
     let len = read_at(schedstat, &mut text, 0).ok()?;
@@ -1911,7 +1985,8 @@ pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs), approximate by some pages a CPU.
+/// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs),
+/// approximate by some pages a CPU.
 pub fn anonymous_bytes(statm: Fd) -> Result<u64> {
     let mut text = [0u8; 128];
     let len = read_at(statm, &mut text, 0)?;

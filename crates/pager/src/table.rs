@@ -1,30 +1,31 @@
 //! From an address to its region's record and page words, without a lock.
 //!
-//! A directory of two levels (one number for each 2 MiB of the 47-bit address space, in leaves of 1 TiB made when first used), and two
-//! arrays in ranges of their own, made accessible as they grow: region records, and 512 page words
-//! a region. Nothing is accessible before it is used, so that neither `mlockall` nor strict
-//! overcommit makes it cost more than it does. A region's number is given at its first use and
-//! stays bound to that address for ever: a handler with a stale fault may hold it at any time.
+//! A directory of two levels (one number for each 2 MiB of the 47-bit address space, in leaves of 1
+//! TiB made when first used), and two arrays in ranges of their own, made accessible as they grow:
+//! region records, and 512 page words a region. Nothing is accessible before it is used, so that
+//! neither `mlockall` nor strict overcommit makes it cost more than it does. A region's number is
+//! given at its first use and stays bound to that address for ever: a handler with a stale fault
+//! may hold it at any time.
 //!
-//! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes (0.006 %) for regions that were only
-//! looked at.
+//! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes
+//! (0.006 %) for regions that were only looked at.
 //!
 //! # Who may change what
 //!
 //! The mover works on a region while it holds the lock in its record ([`Table::lock`]). A thread of
-//! the program that changes a mapping must keep the mover out of all its regions, also of those without
-//! a record: the mover may make one at any time. To make them all would fill the table with
-//! reservations that nobody touches. So where records are missing, such a thread announces its range
-//! ([`Table::change`]):
+//! the program that changes a mapping must keep the mover out of all its regions, also of those
+//! without a record: the mover may make one at any time. To make them all would fill the table with
+//! reservations that nobody touches. So where records are missing, such a thread announces its
+//! range ([`Table::change`]):
 //!
 //! - Ranges that are announced never overlap, by whole regions: who comes second waits.
 //! - Then it takes the locks of the records that there are, and waits for whoever has one.
-//! - Everybody else takes a region's lock and looks afterwards whether the region lies in an announced
-//!   range. If so, all locks are let go of until the range is withdrawn. Records that are made later
-//!   are of no use until then.
+//! - Everybody else takes a region's lock and looks afterwards whether the region lies in an
+//!   announced range. If so, all locks are let go of until the range is withdrawn. Records that are
+//!   made later are of no use until then.
 //!
-//! So two never work on one region. If one of them announced, the other has looked before that, or it
-//! would have let go. Its record was there then, and the one who announced waits for its lock.
+//! So two never work on one region. If one of them announced, the other has looked before that, or
+//! it would have let go. Its record was there then, and the one who announced waits for its lock.
 //! Announcing and locking are each followed by a full fence, so that one of the two sees the other.
 
 use crate::lock::{Lock, LockGuard};
@@ -52,11 +53,13 @@ const RESERVED: usize = 8192;
 /// One region's record.
 #[repr(C, align(128))]
 pub struct Region {
-    /// Held by the mover while it works on the region, and by threads of the program while they change its mapping.
+    /// Held by the mover while it works on the region, and by threads of the program while they
+    /// change its mapping.
     pub lock: Lock<()>,
     /// The compressed pages. Held for the time of a copy or a decompression.
     pub store: Lock<RegionStore>,
-    /// Pages of which the program is known to have wanted them back since the mover last looked: its faults, and what was restored ahead of them and used.
+    /// Pages of which the program is known to have wanted them back since the mover last looked:
+    /// its faults, and what was restored ahead of them and used.
     pub restores: AtomicU32,
     /// Pages that came back since then, for the list of moves.
     pub returned: AtomicU32,
@@ -66,7 +69,8 @@ pub struct Region {
     pub swapped: AtomicU32,
     /// Address divided by [`REGION`].
     pub block: u32,
-    /// Do not try to evict before this time (ms / 16): the kernel refused (pages shared with a child, pinned, locked).
+    /// Do not try to evict before this time (ms / 16): the kernel refused (pages shared with a
+    /// child, pinned, locked).
     pub refused_until: AtomicU32,
     /// Doublings of the wait after a refusal.
     pub refusals: AtomicU32,
@@ -103,7 +107,8 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The number of the page at `address`, which must lie in the region: its address for [`Table::page`].
+    /// The number of the page at `address`, which must lie in the region: its address for
+    /// [`Table::page`].
     pub fn page_number(&self, address: usize) -> u32 {
         self.number * REGION_PAGES as u32 + ((address - self.region.address()) / PAGE) as u32
     }
@@ -120,7 +125,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Ranges, by whole regions, of which a thread of the program changes the mapping although some of their regions may have no record.
+/// Ranges, by whole regions, of which a thread of the program changes the mapping although some of
+/// their regions may have no record.
 struct Changing {
     ranges: Lock<Vec<(usize, usize)>>,
     count: AtomicU32,
@@ -176,7 +182,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table for at most `capacity` regions (rounded up to whole growths); needs address space of 4.2 KiB a region.
+    /// A table for at most `capacity` regions (rounded up to whole growths); needs address space of
+    /// 4.2 KiB a region.
     pub fn new(capacity: u32) -> Result<Table, sys::Errno> {
         let capacity = capacity.next_multiple_of(GROWTH);
         Ok(Table {
@@ -209,7 +216,8 @@ impl Table {
             return None;
         }
         let index = (address & ((1 << LEAF_SHIFT) - 1)) >> REGION_SHIFT;
-        // SAFETY: a leaf has a number for each region of its 1 TiB and is never unmapped; zeroed memory is a valid AtomicU32.
+        // SAFETY: a leaf has a number for each region of its 1 TiB and is never unmapped; zeroed
+        // memory is a valid AtomicU32.
         Some(unsafe { &*((leaf as *const AtomicU32).add(index)) })
     }
 
@@ -234,8 +242,9 @@ impl Table {
     #[inline]
     fn entry(&self, number: u32) -> Entry<'_> {
         debug_assert!(number < self.capacity);
-        // SAFETY: `number` came out of the directory or is below `grown`, so the record was written before it was published
-        // (Release in `get_or_create`); words are valid when zeroed. Both arrays live as long as the table.
+        // SAFETY: `number` came out of the directory or is below `grown`, so the record was written
+        // before it was published (Release in `get_or_create`); words are valid when
+        // zeroed. Both arrays live as long as the table.
         unsafe {
             Entry {
                 number,
@@ -254,7 +263,8 @@ impl Table {
         }
     }
 
-    /// The region at `address`, made if need be. `None` beyond 2^47 or when the table is full: such memory stays in DRAM.
+    /// The region at `address`, made if need be. `None` beyond 2^47 or when the table is full: such
+    /// memory stays in DRAM.
     pub fn get_or_create(&self, address: usize) -> Option<Entry<'_>> {
         if let Some(entry) = self.get(address) {
             return Some(entry);
@@ -287,7 +297,8 @@ impl Table {
                 huge: AtomicU32::new(0),
                 asked_out: AtomicU32::new(0),
             };
-            // SAFETY: record number `grown` is inside the reservation and not yet published, so nobody reads it.
+            // SAFETY: record number `grown` is inside the reservation and not yet published, so
+            // nobody reads it.
             unsafe { (self.records.start as *mut Region).add(*grown as usize).write(record) };
             *grown += 1;
             slot.store(*grown, Release);
@@ -333,7 +344,8 @@ impl Table {
         blocks.filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
-    /// Announces that the mapping of a range is changed; see the module. The caller has announced nothing else and holds no region's lock.
+    /// Announces that the mapping of a range is changed; see the module. The caller has announced
+    /// nothing else and holds no region's lock.
     pub fn change(&self, start: usize, end: usize) -> Change<'_> {
         let range = (start / REGION * REGION, end.div_ceil(REGION).saturating_mul(REGION));
         let changing = &self.changing;
@@ -352,8 +364,8 @@ impl Table {
         }
     }
 
-    /// The lock of a region, for whoever has announced nothing and holds no other region's lock; see
-    /// the module.
+    /// The lock of a region, for whoever has announced nothing and holds no other region's lock;
+    /// see the module.
     pub fn lock<'a>(&self, entry: &Entry<'a>) -> LockGuard<'a, ()> {
         loop {
             let withdrawn = self.changing.withdrawn.load(SeqCst);
@@ -366,8 +378,8 @@ impl Table {
         }
     }
 
-    /// The locks of regions in address order, for the same. `None`, after a wait, if any of them lies in
-    /// an announced range.
+    /// The locks of regions in address order, for the same. `None`, after a wait, if any of them
+    /// lies in an announced range.
     pub fn try_lock_all<'a>(&self, entries: &[Entry<'a>]) -> Option<Vec<LockGuard<'a, ()>>> {
         let withdrawn = self.changing.withdrawn.load(SeqCst);
         let guards: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
@@ -412,7 +424,8 @@ impl Table {
     /// In a fork's child: opens every lock.
     ///
     /// # Safety
-    /// The caller is the only thread, and the fork was made behind a closed gate, so that every value is consistent.
+    /// The caller is the only thread, and the fork was made behind a closed gate, so that every
+    /// value is consistent.
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: the caller's promise, for each lock.
         unsafe {
@@ -437,7 +450,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    /// Threads that announce ranges, some of them with records made meanwhile, and one that locks regions, never meet.
+    /// Threads that announce ranges, some of them with records made meanwhile, and one that locks
+    /// regions, never meet.
     #[test]
     fn nobody_works_on_a_region_of_an_announced_range() {
         const REGIONS: usize = 64;

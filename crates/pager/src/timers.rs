@@ -1,14 +1,20 @@
-//! Samples where perf events are forbidden (`--sampler timer`): each thread of the program is interrupted by a signal whenever it has run for so long, and the
-//! handler writes its registers into a ring behind the statistics page. What they mean is found out by `terrace run`, as of samples by the clock.
+//! Samples where perf events are forbidden (`--sampler timer`): each thread of the program is
+//! interrupted by a signal whenever it has run for so long, and the handler writes its registers
+//! into a ring behind the statistics page. What they mean is found out by `terrace run`, as of
+//! samples by the clock.
 //!
-//! The signal is SIGURG, whose default is to be ignored: it ends nobody, even if our handler is taken away, and programs that know it expect it to come for
-//! nothing. A program with a handler of its own keeps that and is not sampled; nor is a thread that blocks the signal, which somebody may wait for.
+//! The signal is SIGURG, whose default is to be ignored: it ends nobody, even if our handler is
+//! taken away, and programs that know it expect it to come for nothing. A program with a handler of
+//! its own keeps that and is not sampled; nor is a thread that blocks the signal, which somebody
+//! may wait for.
 //!
-//! Only a thread of the program itself may make such timers, so this is the one thread of ours that is the program's. While
-//! it runs the program cannot enter a user namespace.
+//! Only a thread of the program itself may make such timers, so this is the one thread of ours that
+//! is the program's. While it runs the program cannot enter a user namespace.
 //!
-//! What it may cost a program is why it must be asked for by name: a thread that is about to wait in the kernel when its time is up comes back with EINTR (of
-//! calls that SA_RESTART does not cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB with AVX-512.
+//! What it may cost a program is why it must be asked for by name: a thread that is about to wait
+//! in the kernel when its time is up comes back with EINTR (of calls that SA_RESTART does not
+//! cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB
+//! with AVX-512.
 
 use crate::pager::{Mode, Pager};
 use crate::stats::{INTERRUPT_WORDS, InterruptRing};
@@ -56,8 +62,8 @@ impl Pager {
         wanted.map_or(0, |ring| ring.period_ns.load(Relaxed))
     }
 
-    /// Makes the thread that makes timers, where `terrace run` may want some and the companion runs. On a thread of the program,
-    /// where the C library can make threads.
+    /// Makes the thread that makes timers, where `terrace run` may want some and the companion
+    /// runs. On a thread of the program, where the C library can make threads.
     pub fn start_timers(&'static self) {
         let TimerThread { running, over } = &self.timers;
         let runs = matches!(self.mode(), Mode::Active | Mode::Observing);
@@ -222,7 +228,8 @@ fn make_all_calls() {
 
 /// A timer's signal came to the calling thread.
 fn note(thread: i32, ip: u64, flags: u64, registers: &[u64; 16]) {
-    // SAFETY: null, or a part of the statistics page's private side, which stays mapped but in a fork's child, where this is null before.
+    // SAFETY: null, or a part of the statistics page's private side, which stays mapped but in a
+    // fork's child, where this is null before.
     let Some(ring) = (unsafe { RING.load(Acquire).as_ref() }) else { return };
     let mut words = [0; INTERRUPT_WORDS];
     (words[0], words[1], words[2]) = (thread as u64, ip, flags);

@@ -1,4 +1,5 @@
-//! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it, one branch a step.
+//! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it,
+//! one branch a step.
 
 use crate::pager::Pager;
 use crate::stats::StatsPage;
@@ -155,7 +156,8 @@ impl Trace {
 }
 
 impl Pager {
-    /// The times of the last fault on the page at `address`, if it was traced and no other has taken its place.
+    /// The times of the last fault on the page at `address`, if it was traced and no other has
+    /// taken its place.
     pub fn fault_times(&self, address: usize) -> Option<FaultTimes> {
         let recent = &self.trace.0.as_ref()?.recent[address / PAGE % RECENT];
         let known = recent.address.load(SeqCst) == (address & !(PAGE - 1)) as u64;

@@ -1,5 +1,5 @@
-//! Codecs that make mistakes and page words that are damaged: nobody is given wrong bytes, nothing more is evicted, and only a page that cannot
-//! be had ends the process.
+//! Codecs that make mistakes and page words that are damaged: nobody is given wrong bytes, nothing
+//! more is evicted, and only a page that cannot be had ends the process.
 
 use crate::evict::{Evictor, Wish};
 use crate::model_test::{HOST, adopt_descriptors, cannot_run};
@@ -50,7 +50,8 @@ fn spoil(page: &mut Page) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// A pager with these tiers, `lz4` with such a codec. Its mover is idle: the budget is never reached.
+/// A pager with these tiers, `lz4` with such a codec. Its mover is idle: the budget is never
+/// reached.
 pub(crate) fn pager(
     tiers: &str,
     verify: bool,
@@ -119,7 +120,8 @@ fn a_page_that_does_not_read_back_stays_and_was_the_last() {
 /// Set in a process that a test made of itself, to end there.
 const OWN_PROCESS: &str = "TERRACE_TEST_OWN_PROCESS";
 
-/// Runs a test of this file again, in a process of its own, where it must be ended by SIGKILL with these words.
+/// Runs a test of this file again, in a process of its own, where it must be ended by SIGKILL with
+/// these words.
 #[track_caller]
 fn ends_a_process(test: &str, told: &str, words: &str) {
     let itself = std::env::current_exe().unwrap();

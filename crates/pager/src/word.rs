@@ -14,9 +14,10 @@
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
 //! ```
 //!
-//! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched memory is therefore
-//! untouched itself. A claim to restore an evicted page that put nothing in place is given back (Restoring to Evicted, not drawn).
-//! Who discards evicted pages claims them in the same way, so that faults wait until it is known whether the kernel refuses.
+//! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched
+//! memory is therefore untouched itself. A claim to restore an evicted page that put nothing in
+//! place is given back (Restoring to Evicted, not drawn). Who discards evicted pages claims them in
+//! the same way, so that faults wait until it is known whether the kernel refuses.
 //! [`PageWord::transition`] is the only way to change a state; it asserts both sides.
 //!
 //! ```text
@@ -29,9 +30,11 @@
 //!    └───────────────────────┴─────────────────────┴──────────────────────────┘  contents given up by the program (discard)
 //! ```
 //!
-//! Kept is Resident in all but one thing: a page on probation may keep its compressed copy, so that it need not be compressed again if it
-//! leaves as it came. Who claims such a page (Moving) owns the copy until it is Evicted with it or has removed it. What the program did to
-//! the page since is not known here: the copy is as good as nothing until the page has been found to be what its checksum says.
+//! Kept is Resident in all but one thing: a page on probation may keep its compressed copy, so that
+//! it need not be compressed again if it leaves as it came. Who claims such a page (Moving) owns
+//! the copy until it is Evicted with it or has removed it. What the program did to the page since
+//! is not known here: the copy is as good as nothing until the page has been found to be what its
+//! checksum says.
 //!
 //! ```text
 //! Restoring ─▶ Kept ⟲ (moved within its tier);  Kept ⇄ Moving (claimed; the kernel refused);  Kept ─▶ Resident (the copy is gone)
@@ -55,7 +58,8 @@ pub enum State {
     Evicted = 3,
     /// Being put back; claimed by a handler or the mover.
     Restoring = 4,
-    /// As Resident, on probation, with a compressed copy in the region's store: of what the page was when it came back.
+    /// As Resident, on probation, with a compressed copy in the region's store: of what the page
+    /// was when it came back.
     Kept = 5,
 }
 
@@ -170,7 +174,8 @@ impl Snapshot {
         )
     }
 
-    /// The returns that a resident page had when it came back: what is left of them here is its countdown.
+    /// The returns that a resident page had when it came back: what is left of them here is its
+    /// countdown.
     fn level(self) -> u32 {
         match self.state() {
             Some(State::Resident) if !self.is_incompressible() => {
@@ -284,8 +289,9 @@ impl Snapshot {
         self.0 & INCOMPRESSIBLE != 0
     }
 
-    /// Milliseconds since the page left or came back, at `now_ms` (less than 17 minutes, see the module); `u64::MAX` if it never did. 0 if that was
-    /// up to a second later: time was read first.
+    /// Milliseconds since the page left or came back, at `now_ms` (less than 17 minutes, see the
+    /// module); `u64::MAX` if it never did. 0 if that was up to a second later: time was read
+    /// first.
     pub fn age_ms(self, now_ms: u64) -> u64 {
         const LATER: u16 = 0xFFC0;
         if self.tick() == NEVER {
@@ -321,9 +327,10 @@ impl PageWord {
         self.0.load(Relaxed) & 7 == State::Evicted as u64
     }
 
-    /// Moves the page from `from`, as just read, to `to`. `Err` holds the word found if it was no longer `from`: somebody else
-    /// was faster, and nothing changed. A pair of states that the drawing above does not have is a bug in Terrace: it is
-    /// refused in the same way in a release build (the page stays where its bytes are) and panics in a debug build.
+    /// Moves the page from `from`, as just read, to `to`. `Err` holds the word found if it was no
+    /// longer `from`: somebody else was faster, and nothing changed. A pair of states that the
+    /// drawing above does not have is a bug in Terrace: it is refused in the same way in a
+    /// release build (the page stays where its bytes are) and panics in a debug build.
     pub fn transition(&self, from: Snapshot, to: Snapshot) -> Result<(), Snapshot> {
         if !legal(from.state(), to.state()) {
             debug_assert!(false, "illegal transition {:?} -> {:?}", from.state(), to.state());
@@ -411,8 +418,9 @@ mod tests {
         );
     }
 
-    /// A page that never left has no age, whatever its word remembers of the hand's passing: it would seem young for seconds whenever the ticks wrap,
-    /// and with it all memory that was never out.
+    /// A page that never left has no age, whatever its word remembers of the hand's passing: it
+    /// would seem young for seconds whenever the ticks wrap, and with it all memory that was
+    /// never out.
     #[test]
     fn what_never_left_is_never_young() {
         let known = Snapshot(0).with_returns(3);

@@ -1,5 +1,6 @@
-//! What UFFDIO_MOVE says it moved against what it moved, while threads write to the pages and children come and go. Linux 6.18
-//! miscounts ([`sys::uffd_move`]): without the correction there this fails, mostly within a second.
+//! What UFFDIO_MOVE says it moved against what it moved, while threads write to the pages and
+//! children come and go. Linux 6.18 miscounts ([`sys::uffd_move`]): without the correction there
+//! this fails, mostly within a second.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ fn write_until(stop: &AtomicBool, base: usize, writer: usize) {
     }
 }
 
-/// After a fork all pages are copy-on-write until written again: the kernel changes their entries while they are moved.
+/// After a fork all pages are copy-on-write until written again: the kernel changes their entries
+/// while they are moved.
 fn fork_until(stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         // SAFETY: the child leaves at once, with an async-signal-safe call.
@@ -43,7 +45,8 @@ fn fork_until(stop: &AtomicBool) {
     }
 }
 
-/// What the processor notes of an access, taken back: the writers' next accesses change the entries too.
+/// What the processor notes of an access, taken back: the writers' next accesses change the entries
+/// too.
 fn age_until(stop: &AtomicBool, base: usize) {
     while !stop.load(Relaxed) {
         // SAFETY: changes no contents; of pages that are away it says nothing.
@@ -75,7 +78,8 @@ fn moves_are_counted() {
     let (base, staging) =
         (sys::reserve(PAGES * PAGE).unwrap(), sys::reserve(PAGES * PAGE).unwrap());
     for page in 0..PAGES {
-        // SAFETY: our own reservation; written once so that no page is missing when the writers begin.
+        // SAFETY: our own reservation; written once so that no page is missing when the writers
+        // begin.
         unsafe { ((base + page * PAGE) as *mut u8).write(0) };
     }
     sys::uffd_register(home, base, PAGES * PAGE, false).unwrap();
@@ -93,7 +97,8 @@ fn moves_are_counted() {
         while started.elapsed() < TIME {
             let first = rounds as usize * 11 % PAGES * PAGE;
             let len = PAGES * PAGE - first;
-            // SAFETY: both areas are this test's; what is away comes back below, and only then does a writer see its page.
+            // SAFETY: both areas are this test's; what is away comes back below, and only then does
+            // a writer see its page.
             let (out, stopped) =
                 unsafe { sys::uffd_move(away, pagemap, staging, base + first, len) };
             for page in (0..len).step_by(PAGE) {
@@ -109,7 +114,8 @@ fn moves_are_counted() {
             }
             let mut back = 0;
             while back < out {
-                // SAFETY: as above; moving wakes who waits for the pages. One that a fork made copy-on-write moves after it was written.
+                // SAFETY: as above; moving wakes who waits for the pages. One that a fork made
+                // copy-on-write moves after it was written.
                 unsafe {
                     let (bytes, stopped) = sys::uffd_move(
                         home,

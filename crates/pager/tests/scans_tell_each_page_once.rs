@@ -1,5 +1,6 @@
-//! A walk over present pages tells each of them once, in however many pieces. Linux says of some walks that they ended before they did
-//! (docs/known-problems.md): without the correction in [`sys`] the runs of 600 go back once, and what is counted of them is too much.
+//! A walk over present pages tells each of them once, in however many pieces. Linux says of some
+//! walks that they ended before they did (docs/known-problems.md): without the correction in
+//! [`sys`] the runs of 600 go back once, and what is counted of them is too much.
 
 use terrace_pager::sys::{self, PAGE, Run};
 

@@ -1,19 +1,24 @@
 //! The kernel's NUMA balancing, as the tiering papers compare with it, and as it is today.
 //!
-//! **`autonuma`**: ordinary balancing of a machine whose slow memory is a node without CPUs (Jenga §7: "AutoNUMA does not have a page demotion
-//! mechanism"). The scan of [`kernel`] arms pages of both nodes, and the first fault on one of the slow node promotes it if there is
-//! room above the high watermark. Choices: the period of the scan is not adapted, and a page comes up at its first fault, whereas the kernel asks for
-//! two in a row from the same node unless the process is new.
+//! **`autonuma`**: ordinary balancing of a machine whose slow memory is a node without CPUs (Jenga
+//! §7: "AutoNUMA does not have a page demotion mechanism"). The scan of [`kernel`] arms pages of
+//! both nodes, and the first fault on one of the slow node promotes it if there is room above the
+//! high watermark. Choices: the period of the scan is not adapted, and a page comes up at its first
+//! fault, whereas the kernel asks for two in a row from the same node unless the process is new.
 //!
-//! **`autonuma-6`**: memory tiering (`numa_balancing` = 2, `demotion_enabled`) since Linux 6.1, from `should_numa_migrate_memory` and what it calls
-//! in `kernel/sched/fair.c`. Only the slow node is armed. A page is hot if the time from its arming to its fault is less than a threshold:
+//! **`autonuma-6`**: memory tiering (`numa_balancing` = 2, `demotion_enabled`) since Linux 6.1,
+//! from `should_numa_migrate_memory` and what it calls in `kernel/sched/fair.c`. Only the slow node
+//! is armed. A page is hot if the time from its arming to its fault is less than a threshold:
 //!
-//! - it is 1 s at first. Each minute it is lowered by ⅛ s if more than 110 % of the *rate limit* were hot in it, and raised by as much, up to 2 s, if
-//!   less than 90 % were. The limit is 65536 MB/s unless somebody sets it, so that in practice the threshold rises;
-//! - while as much as the greater of 1 GB and a sixteenth of the node is free, every page that faults comes up;
-//! - a promotion needs room above the high watermark; where there is none it wakes reclaim, which makes room up to the *promotion* watermark. Reclaim
-//!   also wakes below the low one. These three are one, two and three times `watermark_scale_factor` (0.1 %) above the minimum. (HybridTier's authors
-//!   run it with 2 % and 3400 MB/s.)
+//! - it is 1 s at first. Each minute it is lowered by ⅛ s if more than 110 % of the *rate limit*
+//!   were hot in it, and raised by as much, up to 2 s, if less than 90 % were. The limit is 65536
+//!   MB/s unless somebody sets it, so that in practice the threshold rises;
+//! - while as much as the greater of 1 GB and a sixteenth of the node is free, every page that
+//!   faults comes up;
+//! - a promotion needs room above the high watermark; where there is none it wakes reclaim, which
+//!   makes room up to the *promotion* watermark. Reclaim also wakes below the low one. These three
+//!   are one, two and three times `watermark_scale_factor` (0.1 %) above the minimum. (HybridTier's
+//!   authors run it with 2 % and 3400 MB/s.)
 //!
 //! Choices: one minimum of free memory, none; two lists, not the multi-generation LRU.
 
@@ -244,7 +249,8 @@ pub struct Tiering {
     /// µs, of which there are an hour's before they begin again.
     armed_us: Vec<u32>,
     threshold_ns: u64,
-    /// Hot base pages so far; those before this second began, and before this period of adaptation.
+    /// Hot base pages so far; those before this second began, and before this period of
+    /// adaptation.
     hot: u64,
     hot_before_second: u64,
     second_from_ns: u64,
@@ -483,7 +489,8 @@ mod tests {
             );
             assert_eq!(decide(&mut tiering, 99), []);
             arm(&mut tiering, SECOND);
-            // The high watermark is one. Up to the promotion watermark, or one more than the high one, room is made.
+            // The high watermark is one. Up to the promotion watermark, or one more than the high
+            // one, room is made.
             assert!(!tiering.hinted(100, false));
             assert_eq!(decide(&mut tiering, 99), made);
             assert_eq!(decide(&mut tiering, 98), []);
@@ -529,7 +536,8 @@ mod tests {
             tiering.threshold_ns
         };
         let eighth = SECOND / 8;
-        // At the first fault of each minute what was hot in the one before counts: none, then three, then one, then one.
+        // At the first fault of each minute what was hot in the one before counts: none, then
+        // three, then one, then one.
         assert_eq!(minute(1, 3), SECOND + eighth);
         assert_eq!(minute(2, 1), SECOND);
         assert_eq!(minute(3, 1), SECOND);

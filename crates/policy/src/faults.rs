@@ -1,8 +1,9 @@
 //! Victims by faults and probes alone: the first policy, for where nothing samples accesses.
 //!
-//! A region is cold while little of what left it comes back. Regions are taken coldest first; one of which nothing is known
-//! is probed before it is emptied; one that faults back more than others is left alone for an exponentially growing time. Within a region,
-//! pages have their own history (see [`crate::victims::returned`]), because in scattered workloads hot and cold pages share
+//! A region is cold while little of what left it comes back. Regions are taken coldest first; one
+//! of which nothing is known is probed before it is emptied; one that faults back more than others
+//! is left alone for an exponentially growing time. Within a region, pages have their own history
+//! (see [`crate::victims::returned`]), because in scattered workloads hot and cold pages share
 //! every region.
 
 use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView, VictimPolicy};
@@ -10,11 +11,12 @@ use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView
 /// Parameters, with the reasons for their defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A region with more than this share of its evicted pages coming back between two looks is hot (0–1). Default
-    /// 1/8: a page restored costs about two evictions (`facts/end-to-end.md` §2), so below it eviction still pays.
+    /// A region with more than this share of its evicted pages coming back between two looks is
+    /// hot (0–1). Default 1/8: a page restored costs about two evictions
+    /// (`facts/end-to-end.md` §2), so below it eviction still pays.
     pub hot_share: f32,
-    /// Nor is a region hot below this multiple of what comes back on average: where all are alike, which pages to take is not the regions'
-    /// to say. Default 2.
+    /// Nor is a region hot below this multiple of what comes back on average: where all are alike,
+    /// which pages to take is not the regions' to say. Default 2.
     pub hot_beyond_mean: f32,
     /// First rest of a hot region, ms; doubles each time. Default 1,000.
     pub rest_base_ms: u64,
@@ -89,13 +91,15 @@ impl Faults {
         record
     }
 
-    /// How much of what left the region came back, when it was last looked at (0.06 where nothing is known or expected).
+    /// How much of what left the region came back, when it was last looked at (0.06 where nothing
+    /// is known or expected).
     pub fn heat_of(&self, region: RegionId) -> f32 {
         Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
     }
 
-    /// Returns per exit, as if of 8 pages that left before half a page had come back (so that thin evidence counts for little), or as many as the program's
-    /// expectation means: most, or hardly any.
+    /// Returns per exit, as if of 8 pages that left before half a page had come back (so that thin
+    /// evidence counts for little), or as many as the program's expectation means: most, or
+    /// hardly any.
     fn heat(record: &Record) -> f32 {
         let returns = match record.expected {
             None => 0.5,
@@ -166,7 +170,8 @@ impl VictimPolicy for Faults {
             all.exits += record.exits;
             let rest_left_ms =
                 i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
-            // Pressure halves rests by cutting off their ends: a region rests while more than the relieved part is left.
+            // Pressure halves rests by cutting off their ends: a region rests while more than the
+            // relieved part is left.
             let relieved_ms =
                 if pressure == 0 { 0 } else { rest_longest_ms - (rest_longest_ms >> pressure) };
             if rest_left_ms > relieved_ms as i64 {

@@ -1,19 +1,25 @@
-//! The policy `terrace` over two tiers of memory: our model of hotness, and a gate that lets through those moves which pay.
+//! The policy `terrace` over two tiers of memory: our model of hotness, and a gate that lets
+//! through those moves which pay.
 //!
 //! A unit of the slow tier takes the place of one in the fast tier (or free room there) if
 //!
-//! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the moves take. Samples are time spent waiting, so
-//!   both are counted in samples: a unit that is met n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in
+//! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the
+//!   moves take. Samples are time spent waiting, so both are counted in samples: a unit that is met
+//!   n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in
 //!   the slow one;
-//! - **it is no chance**: if another has to go, the two differ by more than [1.4](Config::sigmas) standard deviations of what is known of them.
+//! - **it is no chance**: if another has to go, the two differ by more than [1.4](Config::sigmas)
+//!   standard deviations of what is known of them.
 //!
-//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order without a gate thrashes on noise, with 25 times the
-//! moves). How the numbers here and in [`terrace`](crate::terrace) were chosen, and what they came to on workloads that were kept aside: `docs/benchmarks.md`.
+//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order
+//! without a gate thrashes on noise, with 25 times the moves). How the numbers here and in
+//! [`terrace`](crate::terrace) were chosen, and what they came to on workloads that were kept
+//! aside: `docs/benchmarks.md`.
 //!
 //! Units are ranked once an epoch of the model, and decisions go down that list.
 //!
-//! Where sizes differ, units are ranked by heat for their size, and one or several go where one or several come: as many of the coldest as the hottest one needs for room, and
-//! then, if that is more than it needs, those that follow it. All together must pay.
+//! Where sizes differ, units are ranked by heat for their size, and one or several go where one or
+//! several come: as many of the coldest as the hottest one needs for room, and then, if that is
+//! more than it needs, those that follow it. All together must pay.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::regions::Model;
@@ -24,18 +30,21 @@ use std::cmp::Ordering;
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// A move must pay back before each unit has been met so often, on average: a time only together with the rate of samples.
+    /// A move must pay back before each unit has been met so often, on average: a time only
+    /// together with the rate of samples.
     pub horizon: f64,
     /// What a move takes, in the time that a sample stands for in the fast tier.
     pub move_samples: f64,
-    /// Standard deviations by which two units must differ. It is the hottest of many and the coldest of many that are compared, which differ by chance alone; but
-    /// what is known of a unit is drawn towards the average already.
+    /// Standard deviations by which two units must differ. It is the hottest of many and the
+    /// coldest of many that are compared, which differ by chance alone; but what is known of a
+    /// unit is drawn towards the average already.
     pub sigmas: f64,
     /// How many times as long an access takes in the slow tier, at least 1.
     pub slowness: f64,
 }
 
-/// In a live program, but for the slowness: a move of 2 MiB takes a sample of 1 ms, as it is copied at 2 GB/s and more.
+/// In a live program, but for the slowness: a move of 2 MiB takes a sample of 1 ms, as it is copied
+/// at 2 GB/s and more.
 pub const CONFIG: Config = Config { horizon: 32.0, move_samples: 1.0, sigmas: 1.4, slowness: 1.0 };
 
 /// What is seen is expected to last for this multiple of the time in which units were watched.
@@ -80,14 +89,16 @@ struct Together {
     /// Base units.
     size: f64,
     heat: f64,
-    /// A sum too, not its root: they were chosen because they look hot, or cold, and so err the same way.
+    /// A sum too, not its root: they were chosen because they look hot, or cold, and so err the
+    /// same way.
     deviation: f64,
 }
 
 /// Units with their heat, the next to move last.
 type Ranking = Vec<(f32, UnitId)>;
 
-/// Units taken from the rankings: those that would come up, and those that would go for them. In the order in which they were taken.
+/// Units taken from the rankings: those that would come up, and those that would go for them. In
+/// the order in which they were taken.
 #[derive(Debug, Default)]
 struct Exchange {
     up: Ranking,
@@ -142,8 +153,8 @@ impl Gated {
         }
     }
 
-    /// What is gained before the horizon if those units come up and these go, as a multiple of what the moves cost; `None` if they may well be
-    /// equal.
+    /// What is gained before the horizon if those units come up and these go, as a multiple of what
+    /// the moves cost; `None` if they may well be equal.
     fn pays(&self, up: &[(f32, UnitId)], down: &[(f32, UnitId)]) -> Option<f64> {
         let (up, down) = (self.together(up), self.together(down));
         let more = up.heat - down.heat;
@@ -180,8 +191,9 @@ impl Gated {
         &mut self.places[index]
     }
 
-    /// Takes the hottest unit of the slow tier from its ranking, as many of the coldest as it needs for room, and those that pay in the rest of that room. False if there is
-    /// none, or no room, or more would move than may.
+    /// Takes the hottest unit of the slow tier from its ranking, as many of the coldest as it needs
+    /// for room, and those that pay in the rest of that room. False if there is none, or no
+    /// room, or more would move than may.
     fn propose(&mut self, room: Room, exchange: &mut Exchange) -> bool {
         exchange.clear();
         let free = room.capacity.saturating_sub(room.used);
@@ -222,7 +234,8 @@ impl Gated {
             return false;
         }
         let size = self.size(exchange.up[0].1);
-        // A huge page need not go for a small one, if a small one can; and small ones may pay where a huge one does not.
+        // A huge page need not go for a small one, if a small one can; and small ones may pay where
+        // a huge one does not.
         let too_large = exchange.down.iter().any(|(_, unit)| self.size(*unit) > size);
         let (up, down) = if too_large { (0, size) } else { (1, u32::MAX) };
         self.slow.extend(exchange.up.drain(up..).rev());
@@ -432,7 +445,8 @@ mod tests {
     fn where_all_are_alike_moves_take_next_to_no_time() {
         let mut load = Load::new(2.0);
         load.run(200 * UNITS, 0..UNITS);
-        // A move takes a sample's time. An exact order without a gate would use all sixteen moves of each decision: 16 %.
+        // A move takes a sample's time. An exact order without a gate would use all sixteen moves
+        // of each decision: 16 %.
         assert!(load.moves < 200 * UNITS / 50, "{}", load.moves);
     }
 
@@ -458,7 +472,8 @@ mod tests {
         assert!(out.iter().all(|unit| *unit >= 40), "{out:?}");
     }
 
-    /// Of 200 pages of one base unit and six huge ones of 64, half of all fits. Eight of ten samples meet 40 pages and two huge ones, none of which is there at first.
+    /// Of 200 pages of one base unit and six huge ones of 64, half of all fits. Eight of ten
+    /// samples meet 40 pages and two huge ones, none of which is there at first.
     #[test]
     fn huge_ones_and_small_ones_take_each_others_places() {
         let size = |unit: u32| if unit < 200 { 1 } else { 64 };
@@ -510,7 +525,8 @@ mod tests {
             .map(size)
             .sum::<u32>();
         assert!(there >= 160, "{there} of 168");
-        // Once what is hot is there, others come and go, which are alike: a move of a base unit takes as long as a sample.
+        // Once what is hot is there, others come and go, which are alike: a move of a base unit
+        // takes as long as a sample.
         assert!(load.moves < 150_000 / 50, "{}", load.moves);
     }
 

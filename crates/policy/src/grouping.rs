@@ -1,8 +1,10 @@
 //! Which allocation sites' objects share a zone: those of like temperature.
 //!
-//! Jenga (§4.2) leaves that to a hash of the calling context; with thousands of contexts and 32 zones, hot ones and cold ones meet. Here sites go by their
-//! hotness, samples per byte, in steps of four. No finer: objects that are used together are often allocated together, by several callers in turn, and
-//! parting them costs more pages than it saves (`docs/benchmarks.md`, "Objects by context"). Only objects to come are concerned: existing ones stay where they are.
+//! Jenga (§4.2) leaves that to a hash of the calling context; with thousands of contexts and 32
+//! zones, hot ones and cold ones meet. Here sites go by their hotness, samples per byte, in steps
+//! of four. No finer: objects that are used together are often allocated together, by several
+//! callers in turn, and parting them costs more pages than it saves (`docs/benchmarks.md`, "Objects
+//! by context"). Only objects to come are concerned: existing ones stay where they are.
 
 /// What is known of a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,16 +19,20 @@ pub struct Site {
 
 /// Fewer samples than this in all say nothing.
 const SAMPLES_MIN: f32 = 100.0;
-/// A site's own samples weigh as much as the mean of all after so many of them: thin evidence is drawn to the mean.
+/// A site's own samples weigh as much as the mean of all after so many of them: thin evidence is
+/// drawn to the mean.
 const PRIOR_SAMPLES: f32 = 3.0;
 
-/// Steps of hotness: the mean's in the middle. What is hotter or colder than the outermost counts as those.
+/// Steps of hotness: the mean's in the middle. What is hotter or colder than the outermost counts
+/// as those.
 const STEPS: i32 = 9;
 /// A step is so many times as hot as the next.
 const STEP: f32 = 4.0;
 
-/// The zone that each site's next objects go to, of `zones`: the hotter, the lower its number. A site stays where it is if that is next to it, as samples
-/// change a little all the time; but not where there are so few zones that another step's may be as near. Sites without live objects stay, too.
+/// The zone that each site's next objects go to, of `zones`: the hotter, the lower its number. A
+/// site stays where it is if that is next to it, as samples change a little all the time; but not
+/// where there are so few zones that another step's may be as near. Sites without live objects
+/// stay, too.
 pub fn zones(sites: &[Site], zones: u32) -> Vec<u32> {
     let bytes: u64 = sites.iter().map(|site| site.bytes).sum();
     let samples: f32 = sites.iter().map(|site| site.samples).sum();

@@ -1,20 +1,27 @@
-//! HeMem (Raybuck et al., SOSP 2021): pages are hot by fixed numbers of samples, and all cool when one of them is met very often.
+//! HeMem (Raybuck et al., SOSP 2021): pages are hot by fixed numbers of samples, and all cool when
+//! one of them is met very often.
 //!
-//! Each tier has a list of hot pages and one of cold ones, in the order in which they became so. A page is hot from 8 sampled reads or 4 sampled
-//! writes on. When the count of any page passes 18, a *cooling clock* ticks, and each page's counts are halved once for each tick that it missed,
-//! when it is next looked at. Then the lists of hot pages are gone through for those that are hot no more. Hot pages of the slow tier come into free
-//! room, and where there is none into the place of the page that has been cold longest; where no page is cold, nothing moves.
+//! Each tier has a list of hot pages and one of cold ones, in the order in which they became so. A
+//! page is hot from 8 sampled reads or 4 sampled writes on. When the count of any page passes 18, a
+//! *cooling clock* ticks, and each page's counts are halved once for each tick that it missed, when
+//! it is next looked at. Then the lists of hot pages are gone through for those that are hot no
+//! more. Hot pages of the slow tier come into free room, and where there is none into the place of
+//! the page that has been cold longest; where no page is cold, nothing moves.
 //!
-//! From the published code: these rules, the thresholds 8, 4 and 18, 8192 pages cooled at a time, 10 GB/s of moves at most. Its versions disagree:
-//! reads 8, 4 or 2, cooling at 18, 10 or 22, with one sample of 5003, 10007 or 19997 accesses (`facts/hotness-policies.md` §1). Jenga's paper says
-//! that cooling comes at 1024 accesses (§2.2.2), which is the policy `hemem-1024`. Earlier versions judge a page by counts that missed ticks of the
-//! clock have not been taken off yet: [`Config::late_shift`].
+//! From the published code: these rules, the thresholds 8, 4 and 18, 8192 pages cooled at a time,
+//! 10 GB/s of moves at most. Its versions disagree: reads 8, 4 or 2, cooling at 18, 10 or 22, with
+//! one sample of 5003, 10007 or 19997 accesses (`facts/hotness-policies.md` §1). Jenga's paper says
+//! that cooling comes at 1024 accesses (§2.2.2), which is the policy `hemem-1024`. Earlier versions
+//! judge a page by counts that missed ticks of the clock have not been taken off yet:
+//! [`Config::late_shift`].
 //!
-//! It has pages of one size. Where units differ, counts are of samples of a page whatever its size, as there; a page comes into as much free room as it
-//! needs, or into the places of as many cold pages.
+//! It has pages of one size. Where units differ, counts are of samples of a page whatever its size,
+//! as there; a page comes into as much free room as it needs, or into the places of as many cold
+//! pages.
 //!
-//! Choices: it decides when it is asked to, not every 10 ms; pages change lists at once, not through rings between two threads; reads from either
-//! tier are one count; cooling goes on while no page moves (an early version skips it then).
+//! Choices: it decides when it is asked to, not every 10 ms; pages change lists at once, not
+//! through rings between two threads; reads from either tier are one count; cooling goes on while
+//! no page moves (an early version skips it then).
 
 use crate::lists::Lists;
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
@@ -38,7 +45,8 @@ pub struct Config {
     pub bytes_per_s: f64,
     /// Bytes that a base unit stands for.
     pub unit_bytes: f64,
-    /// A page that is met is judged by its counts before they are halved for the ticks that it missed.
+    /// A page that is met is judged by its counts before they are halved for the ticks that it
+    /// missed.
     pub late_shift: bool,
 }
 
@@ -134,12 +142,14 @@ pub struct HeMem {
     sizes: Sizes,
     lists: Lists<4>,
     clock: u32,
-    /// For the fast tier and the slow one: whether hot pages are to be gone through, and where that goes on.
+    /// For the fast tier and the slow one: whether hot pages are to be gone through, and where
+    /// that goes on.
     cools: [bool; 2],
     cursor: [Option<UnitId>; 2],
     now_ns: u64,
     decided_ns: u64,
-    /// Base units that may come up now. The last one that does may be larger, which then is made up for.
+    /// Base units that may come up now. The last one that does may be larger, which then is made
+    /// up for.
     allowance: f64,
 }
 
@@ -420,7 +430,8 @@ mod tests {
         read(&mut hemem, 0, 10);
         read(&mut hemem, 0, 10);
         assert_eq!((hemem.clock, hemem.heat(3)), (3, 2.0));
-        // 3 was hot in the fast tier, and is found to be no more; then there is a cold one to swap with.
+        // 3 was hot in the fast tier, and is found to be no more; then there is a cold one to swap
+        // with.
         read(&mut hemem, 4, 8);
         assert_eq!(decide(&mut hemem, 2, 10), []);
         assert_eq!(decide(&mut hemem, 2, 10), [(3, Place::Slow), (4, Place::Fast)]);

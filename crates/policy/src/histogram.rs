@@ -1,21 +1,27 @@
-//! Hotness by a histogram of counters: what Memtis (Lee et al., SOSP 2023) and Jenga have in common (Jenga §2.2.2, §2.3).
+//! Hotness by a histogram of counters: what Memtis (Lee et al., SOSP 2023) and Jenga have in common
+//! (Jenga §2.2.2, §2.3).
 //!
-//! Each unit has a counter that decays by half in every *cooling period* (a number of samples). Sixteen bins hold how many units have a counter
-//! between 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and
-//! the one below is *warm*, which stays where it is; without a warm bin if the hot ones fill three quarters of the fast tier. Hot units in the slow
-//! tier wait in one queue, cold ones in the fast tier in another, and are looked at again when it is their turn.
+//! Each unit has a counter that decays by half in every *cooling period* (a number of samples).
+//! Sixteen bins hold how many units have a counter between 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time
+//! the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and
+//! the one below is *warm*, which stays where it is; without a warm bin if the hot ones fill three
+//! quarters of the fast tier. Hot units in the slow tier wait in one queue, cold ones in the fast
+//! tier in another, and are looked at again when it is their turn.
 //!
-//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units are looked at when a period ends and when thresholds
-//! are adapted (a pass over 12 bytes a unit, once in 100,000 samples), where the module clears its histogram and sorts a page in when it is next met
-//! or its list is gone through.
+//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units
+//! are looked at when a period ends and when thresholds are adapted (a pass over 12 bytes a unit,
+//! once in 100,000 samples), where the module clears its histogram and sorts a page in when it is
+//! next met or its list is gone through.
 //!
-//! What else the module does is a part of [`Config`], and off in a live program: it moves pages twice a second, halves counters when memory grows
-//! too, counts base pages 512-fold, spares new pages their first halving, and has least and greatest sizes of what is kept free (one of them by
+//! What else the module does is a part of [`Config`], and off in a live program: it moves pages
+//! twice a second, halves counters when memory grows too, counts base pages 512-fold, spares new
+//! pages their first halving, and has least and greatest sizes of what is kept free (one of them by
 //! mistake). Pages are never split here.
 //!
-//! Where units differ in size, bins hold base units, as the module's histogram holds base pages, and a sample of a unit counts the less the larger it
-//! is, so that a counter is heat for each byte: 512 of a base page where it is 1 of a huge one. What waits first comes first, whatever its size, and
-//! room is made for it.
+//! Where units differ in size, bins hold base units, as the module's histogram holds base pages,
+//! and a sample of a unit counts the less the larger it is, so that a counter is heat for each
+//! byte: 512 of a base page where it is 1 of a huge one. What waits first comes first, whatever its
+//! size, and room is made for it.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 use crate::settings::{Kind, Knob, Setting};
@@ -33,7 +39,8 @@ const CAPACITY_SHARE: u32 = 20;
 pub enum Decay {
     /// By half at once, at the end of each period: the sawtooth (Jenga §5.1).
     Sawtooth,
-    /// A little at every access, so that it is the same at the end of each period: see [`crate::jenga`].
+    /// A little at every access, so that it is the same at the end of each period: see
+    /// [`crate::jenga`].
     Smooth,
 }
 
@@ -48,27 +55,33 @@ pub struct Config {
     pub cooling_samples: u64,
     /// Samples between adaptations of the thresholds, at least 1.
     pub adapt_samples: u64,
-    /// No bin is warm if hot units fill this share of the fast tier. 0.75 in Memtis (Jenga §2.2.2, footnote 1).
+    /// No bin is warm if hot units fill this share of the fast tier. 0.75 in Memtis (Jenga §2.2.2,
+    /// footnote 1).
     pub no_warm_from: f64,
-    /// Promotions leave this share of the fast tier free, and room is made for it while any wait. 0.03 in Memtis.
+    /// Promotions leave this share of the fast tier free, and room is made for it while any wait.
+    /// 0.03 in Memtis.
     pub promote_free: f64,
     /// While none waits, that room is made only when less than this share is free. 0.02 in Memtis.
     pub demote_free: f64,
-    /// The first adaptation after a cooling may only lower the hot threshold, and by one bin; others may only raise it. So does Memtis's module, by
-    /// what looks like a mistake.
+    /// The first adaptation after a cooling may only lower the hot threshold, and by one bin;
+    /// others may only raise it. So does Memtis's module, by what looks like a mistake.
     pub one_way_adaptation: bool,
     /// A new unit begins one bin above the hot threshold, as in Memtis, and otherwise at 0.
     pub begins_hot: bool,
     /// And does not decay at the end of the period in which it came (`htmm_skip_cooling`).
     pub spared_once: bool,
-    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page. Of a larger unit than one base unit it is so many times less, at least 1.
+    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page. Of a larger unit than
+    /// one base unit it is so many times less, at least 1.
     pub sample_counts: u32,
-    /// Moves are asked for no more often than this, ns. Memtis's papers say 50 ms, its module has 500 ms; 0 for whenever it is asked.
+    /// Moves are asked for no more often than this, ns. Memtis's papers say 50 ms, its module has
+    /// 500 ms; 0 for whenever it is asked.
     pub period_ns: u64,
-    /// A period ends too when memory has grown by so many bytes since the last time: 10 GB in Memtis. 0 for never.
+    /// A period ends too when memory has grown by so many bytes since the last time: 10 GB in
+    /// Memtis. 0 for never.
     pub cooling_bytes: f64,
-    /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB: but where that is less or more, the module takes
-    /// the former for both, by mistake, and so does this.
+    /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB:
+    /// but where that is less or more, the module takes the former for both, by mistake, and
+    /// so does this.
     pub limits: bool,
     /// Bytes that a base unit stands for, for those two.
     pub unit_bytes: f64,
@@ -407,7 +420,8 @@ impl Hotness {
         (promote, demote.clamp(least, most))
     }
 
-    /// Sets the thresholds by what is in the bins: after so many samples, or because the room has changed.
+    /// Sets the thresholds by what is in the bins: after so many samples, or because the room has
+    /// changed.
     fn adapt(&mut self, room_changed: bool) {
         // Bins first: since the last look counters have decayed.
         for unit in 0..self.records.len() as UnitId {
@@ -571,7 +585,8 @@ impl PlacementPolicy for Hotness {
         if self.now_ns < self.due_ns {
             return;
         }
-        // By a grid, so that whoever asks every period is never told to come again for being early by a little.
+        // By a grid, so that whoever asks every period is never told to come again for being early
+        // by a little.
         self.due_ns = self
             .now_ns
             .checked_div(self.config.period_ns)
@@ -810,11 +825,13 @@ mod tests {
 
     #[test]
     fn where_cooling_and_adaptation_fall_due_together_there_is_no_adaptation() {
-        // The thresholds of nothing are 1 and 1. With 9 samples cooling has come at the sixth, adaptation at the third and the ninth.
+        // The thresholds of nothing are 1 and 1. With 9 samples cooling has come at the sixth,
+        // adaptation at the third and the ninth.
         let mut hotness = sampled(bare(6, 3), 2);
         hotness.capacity = 1;
         hotness.sampled(1, 1);
-        // One fits: unit 0 with 2 of 3, in bin 1 as unit 1, so that neither bin fits, and all that is hot is above.
+        // One fits: unit 0 with 2 of 3, in bin 1 as unit 1, so that neither bin fits, and all that
+        // is hot is above.
         assert_eq!(hotness.thresholds().0, 2);
         hotness.capacity = 10;
         (3..7).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));

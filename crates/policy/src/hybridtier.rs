@@ -1,8 +1,9 @@
-//! HybridTier (Song et al., ASPLOS 2025): how often a page is met in the long run, its *frequency*, and of late, its *momentum*, each in a counting
-//! Bloom filter.
+//! HybridTier (Song et al., ASPLOS 2025): how often a page is met in the long run, its *frequency*,
+//! and of late, its *momentum*, each in a counting Bloom filter.
 //!
-//! Samples are gathered into batches of 100,000. With each batch counted, a page of the slow tier that was in it comes up if its frequency is not
-//! below a threshold or its momentum is not below a fixed one, as far as there is room. When no more than 1.25 % of the fast tier is free after a
+//! Samples are gathered into batches of 100,000. With each batch counted, a page of the slow tier
+//! that was in it comes up if its frequency is not below a threshold or its momentum is not below a
+//! fixed one, as far as there is room. When no more than 1.25 % of the fast tier is free after a
 //! batch, its pages are gone through, from where that ended last, until 5 % are free:
 //!
 //! | frequency | momentum | |
@@ -11,20 +12,26 @@
 //! | high | none | a second chance: demoted a minute later if it was not met until then |
 //! | any | some | stays |
 //!
-//! The published artifact has two programs, for base pages ([`BASE`]: counters up to 15) and for huge ones ([`HUGE`]: up to 65535, thresholds of
-//! hundreds). From there are all numbers, and these rules: the frequency's threshold, 5 or 1000, is lowered in steps, as far as 3 or 600, when
-//! promotions have all but ceased while pages above it fill less than 80 % of the fast tier; a page whose counter is full loses one count when it
-//! gets its second chance; demotion of more than 100 MB/s is followed by a second of sleep, in which samples are lost.
+//! The published artifact has two programs, for base pages ([`BASE`]: counters up to 15) and for
+//! huge ones ([`HUGE`]: up to 65535, thresholds of hundreds). From there are all numbers, and these
+//! rules: the frequency's threshold, 5 or 1000, is lowered in steps, as far as 3 or 600, when
+//! promotions have all but ceased while pages above it fill less than 80 % of the fast tier; a page
+//! whose counter is full loses one count when it gets its second chance; demotion of more than 100
+//! MB/s is followed by a second of sleep, in which samples are lost.
 //!
-//! Papers say otherwise. Jenga's: momentum is over 500,000 samples and frequency over 80 million (§2.2.2); the artifact has 1.1 million, and 160
-//! (base) or 64,000 (huge) samples for each page of the fast tier. HybridTier's: the threshold comes from the histogram of frequencies, as the
-//! highest at which hot pages are more than the fast tier holds, at least 2. The artifact has that rule too, without using it: `hot=0` here.
+//! Papers say otherwise. Jenga's: momentum is over 500,000 samples and frequency over 80 million
+//! (§2.2.2); the artifact has 1.1 million, and 160 (base) or 64,000 (huge) samples for each page of
+//! the fast tier. HybridTier's: the threshold comes from the histogram of frequencies, as the
+//! highest at which hot pages are more than the fast tier holds, at least 2. The artifact has that
+//! rule too, without using it: `hot=0` here.
 //!
-//! Neither program has pages of two sizes. Where units differ this is the one for base pages: a sample of a page counts the same whatever its size, and
-//! the histogram, the room and what is demoted are in base pages.
+//! Neither program has pages of two sizes. Where units differ this is the one for base pages: a
+//! sample of a page counts the same whatever its size, and the histogram, the room and what is
+//! demoted are in base pages.
 //!
-//! Left out: the artifact's *monitor mode*, which stops sampling while the share of accesses to the fast tier is steady, and its halving of the
-//! sampling rate of the fast tier. Choices: a batch's pages are counted and moved in order of units, and what finds no room in a batch has to be met
+//! Left out: the artifact's *monitor mode*, which stops sampling while the share of accesses to the
+//! fast tier is steady, and its halving of the sampling rate of the fast tier. Choices: a batch's
+//! pages are counted and moved in order of units, and what finds no room in a batch has to be met
 //! again.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
@@ -36,7 +43,8 @@ use std::collections::VecDeque;
 const FALSE_POSITIVES: f64 = 0.001;
 /// Bits of a block of counters: a cache line.
 const BLOCK_BITS: usize = 512;
-/// Demotion of more than so many bytes a second is followed by a sleep, and until it is less than the other.
+/// Demotion of more than so many bytes a second is followed by a sleep, and until it is less than
+/// the other.
 const THROTTLE_FROM: f64 = 100.0 * 1048576.0;
 const THROTTLE_UNTIL: f64 = 10.0 * 1048576.0;
 /// The threshold is lowered while pages above it fill less of the fast tier.
@@ -67,7 +75,8 @@ pub struct Config {
     pub hot_step: u32,
     /// See there.
     pub hot_least: u32,
-    /// They have ceased when no more than so many bytes came up in so many batches, but not before there were that many.
+    /// They have ceased when no more than so many bytes came up in so many batches, but not before
+    /// there were that many.
     pub ceased_bytes: f64,
     /// See there.
     pub ceased_batches: u64,
@@ -85,7 +94,8 @@ pub struct Config {
     pub second_ns: u64,
     /// Pages that have one at most, bytes.
     pub second_bytes: f64,
-    /// Demotion begins when no more than this share of the fast tier is free, and ends when the other is.
+    /// Demotion begins when no more than this share of the fast tier is free, and ends when the
+    /// other is.
     pub allocation: f64,
     /// See there.
     pub demotion: f64,
@@ -141,8 +151,8 @@ pub const HUGE: Config = Config {
     ..BASE
 };
 
-/// Where a base unit stands for so many bytes: as the program for the pages that are nearer to that. Where some units are larger, base units are base
-/// pages whatever they stand for.
+/// Where a base unit stands for so many bytes: as the program for the pages that are nearer to
+/// that. Where some units are larger, base units are base pages whatever they stand for.
 pub fn of_pages(unit_bytes: f64, largest: u32) -> Config {
     let base = largest > 1 || unit_bytes < (BASE.unit_bytes * HUGE.unit_bytes).sqrt();
     Config { unit_bytes, ..if base { BASE } else { HUGE } }
@@ -635,7 +645,8 @@ impl PlacementPolicy for HybridTier {
 mod tests {
     use super::*;
 
-    /// 20 units in a fast tier of 20 and 20 in the slow one; batches of 10 samples. One free of 20 is 5 %, and none is less than 1.25 %.
+    /// 20 units in a fast tier of 20 and 20 in the slow one; batches of 10 samples. One free of 20
+    /// is 5 %, and none is less than 1.25 %.
     fn hybridtier(config: Config) -> HybridTier {
         let mut policy = HybridTier::new(Config { batch: 10, sleep_ns: 0, ..config });
         (0..40).for_each(|unit| {
@@ -680,7 +691,8 @@ mod tests {
         let config = Config { hot: 4, momentum_window: 10, ..BASE };
         let mut policy = hybridtier(config);
         decide(&mut policy);
-        // Units 0 and 1 become frequent; momenta are halved with each batch, so that 1's is gone after some.
+        // Units 0 and 1 become frequent; momenta are halved with each batch, so that 1's is gone
+        // after some.
         sample(&mut policy, 0, 5);
         sample(&mut policy, 1, 5);
         for _ in 0..4 {
@@ -690,7 +702,8 @@ mod tests {
         // 0 has momentum, 1 gets its chance, 2 goes.
         assert_eq!(decide(&mut policy), [(2, Place::Slow)]);
         assert_eq!(policy.second_chances, [(1, 5)]);
-        // After less than a minute it is not looked at. 21 comes up with its momentum and fills the tier.
+        // After less than a minute it is not looked at. 21 comes up with its momentum and fills the
+        // tier.
         policy.at(59_000_000_000);
         sample(&mut policy, 21, 10);
         assert_eq!(decide(&mut policy), [(21, Place::Fast)]);
@@ -726,7 +739,8 @@ mod tests {
     fn the_threshold_is_where_hot_pages_are_more_than_fit() {
         let mut filters = Filters::new(&BASE, 1000);
         assert_eq!(filters.threshold(20), 2);
-        // 100 pages met 15 times, 50 met 14 times and 30 met 13 times, where 120 fit (the artifact's own example).
+        // 100 pages met 15 times, 50 met 14 times and 30 met 13 times, where 120 fit (the
+        // artifact's own example).
         filters.pages[15] = 100;
         filters.pages[14] = 50;
         filters.pages[13] = 30;
@@ -753,7 +767,8 @@ mod tests {
             sample(&mut policy, 0, 10);
             policy.threshold
         };
-        // It is looked at after 2, 5, 8 and 11 batches, and not lowered before there were more than 4; not below 3.
+        // It is looked at after 2, 5, 8 and 11 batches, and not lowered before there were more than
+        // 4; not below 3.
         assert_eq!(
             (0..12).map(|_| after_batch()).collect::<Vec<_>>(),
             [6, 6, 6, 6, 4, 4, 4, 3, 3, 3, 3, 3]

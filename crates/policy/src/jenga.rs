@@ -1,20 +1,23 @@
-//! Jenga (paper §5): smooth cooling. Counters decay a little at every access, so that pages in a steady working set stay in their bins.
+//! Jenga (paper §5): smooth cooling. Counters decay a little at every access, so that pages in a
+//! steady working set stay in their bins.
 //!
-//! With AC the counter when the cooling period began, cpaccesses what was counted since, and x the share of the period that is over,
+//! With AC the counter when the cooling period began, cpaccesses what was counted since, and x the
+//! share of the period that is over,
 //!
 //! > AS = (1 − x/2) · AC + ½ · cpaccesses, and at the period's end AC ← (AC + cpaccesses) / 2.
 //!
-//! The paper prints (½ · x) · AC + ½ · cpaccesses (§5.2), which is 0 when a period begins. Of the forms with its ½ of cpaccesses this is the only one that has the properties
-//! that the paper asks for: it equals AC at the end of each period, is continuous, and stays the same under a steady rate
-//! (`facts/hotness-policies.md` §1).
+//! The paper prints (½ · x) · AC + ½ · cpaccesses (§5.2), which is 0 when a period begins. Of the
+//! forms with its ½ of cpaccesses this is the only one that has the properties that the paper asks
+//! for: it equals AC at the end of each period, is continuous, and stays the same under a steady
+//! rate (`facts/hotness-policies.md` §1).
 
 use crate::histogram::{Config, Decay};
 
 /// Jenga's cooling period: 120,000 samples (§7.4, Figure 11).
 pub const COOLING_SAMPLES: u64 = 120_000;
 
-/// The policy named `jenga`: what the paper says, and where it is silent Memtis's values (adaptation each 100,000 samples, the warm bin, the watermarks,
-/// where a new unit begins).
+/// The policy named `jenga`: what the paper says, and where it is silent Memtis's values
+/// (adaptation each 100,000 samples, the warm bin, the watermarks, where a new unit begins).
 pub const CONFIG: Config = Config {
     name: "jenga",
     decay: Decay::Smooth,
@@ -51,7 +54,8 @@ mod tests {
         at_each_end
     }
 
-    /// One unit that is met where `accesses` says so, another one otherwise; its counter before each sample.
+    /// One unit that is met where `accesses` says so, another one otherwise; its counter before
+    /// each sample.
     fn counters(accesses: &[bool]) -> Vec<f32> {
         let mut hotness = small();
         (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));

@@ -1,25 +1,32 @@
-//! What TPP, Nomad and the kernel's own tiering have in common: they learn of accesses to the slow tier by *hint faults* on what a *scan* armed, and
-//! make room in the fast one by *reclaim*.
+//! What TPP, Nomad and the kernel's own tiering have in common: they learn of accesses to the slow
+//! tier by *hint faults* on what a *scan* armed, and make room in the fast one by *reclaim*.
 //!
-//! - **Scan** (`task_numa_work` in `kernel/sched/fair.c`). Once a second the next 256 MB of the program are armed, in the order of addresses (here of
-//!   units, which come into being in about that order), and a second after the program began for the first time. A stretch in which nothing could be
-//!   armed does not count, but for no more than eight of them. At the end of memory it begins again with the next second. In the tiering modes the
-//!   fast tier is left out, and the second is never adapted, because faults on the slow tier do not enter the statistics that adapt it.
-//! - **Reclaim** (`mm/vmscan.c` since Linux 5.9). Pages of the fast tier are in an *inactive* and an *active* list, new ones in the first. The page
-//!   that has been inactive longest leaves if it was not touched since it was looked at last; one that was goes to the list's end, and becomes active
-//!   the second time. While there are fewer inactive pages than 1 in √(10 · GB) active ones, the one that has been active longest becomes inactive,
-//!   touched or not.
+//! - **Scan** (`task_numa_work` in `kernel/sched/fair.c`). Once a second the next 256 MB of the
+//!   program are armed, in the order of addresses (here of units, which come into being in about
+//!   that order), and a second after the program began for the first time. A stretch in which
+//!   nothing could be armed does not count, but for no more than eight of them. At the end of
+//!   memory it begins again with the next second. In the tiering modes the fast tier is left out,
+//!   and the second is never adapted, because faults on the slow tier do not enter the statistics
+//!   that adapt it.
+//! - **Reclaim** (`mm/vmscan.c` since Linux 5.9). Pages of the fast tier are in an *inactive* and
+//!   an *active* list, new ones in the first. The page that has been inactive longest leaves if it
+//!   was not touched since it was looked at last; one that was goes to the list's end, and becomes
+//!   active the second time. While there are fewer inactive pages than 1 in √(10 · GB) active ones,
+//!   the one that has been active longest becomes inactive, touched or not.
 //!
-//! Reclaim runs beside the program, and makes room while faults come. Here it does so when it is asked for moves, so that a promotion which finds no
-//! room waits for the next time, as if that room had come at once: [`Config::waits`]. Without it, such a page has to fault again, as one does in the
-//! kernel that comes faster than room is made.
+//! Reclaim runs beside the program, and makes room while faults come. Here it does so when it is
+//! asked for moves, so that a promotion which finds no room waits for the next time, as if that
+//! room had come at once: [`Config::waits`]. Without it, such a page has to fault again, as one
+//! does in the kernel that comes faster than room is made.
 //!
-//! Huge pages are units of 512 base units beside base pages of one: one fault for all of it, one look of reclaim; scans, lists and room count base pages, as
-//! the kernel's do, and a promotion needs as much room above the watermark as its page takes.
+//! Huge pages are units of 512 base units beside base pages of one: one fault for all of it, one
+//! look of reclaim; scans, lists and room count base pages, as the kernel's do, and a promotion
+//! needs as much room above the watermark as its page takes.
 //!
-//! Choices: reclaim looks at pages one at a time, where the kernel isolates 32; it goes round twice at most each time it is asked for room, where the
-//! kernel gives up by priorities; the slow tier has no reclaim, as there is room for all; the multi-generation LRU, which some distributions turn on,
-//! is not here.
+//! Choices: reclaim looks at pages one at a time, where the kernel isolates 32; it goes round twice
+//! at most each time it is asked for room, where the kernel gives up by priorities; the slow tier
+//! has no reclaim, as there is room for all; the multi-generation LRU, which some distributions
+//! turn on, is not here.
 
 use crate::lists::Lists;
 use crate::placement::{Move, Place, Reason, Room, UnitId};
@@ -71,7 +78,8 @@ const ACTIVE_LIST: usize = 1;
 /// To be demoted, and asked for in the last decision.
 const ASKED_LIST: usize = 2;
 
-/// Where units are, which of the fast tier were used of late, and which are armed: 10 bytes and a bit a unit.
+/// Where units are, which of the fast tier were used of late, and which are armed: 10 bytes and a
+/// bit a unit.
 #[derive(Debug)]
 pub struct Kernel {
     config: Config,
@@ -92,7 +100,8 @@ pub struct Kernel {
     waiting: VecDeque<UnitId>,
 }
 
-/// The high watermark of the kernel's defaults: promotions leave this share of the fast tier free, besides the minimum.
+/// The high watermark of the kernel's defaults: promotions leave this share of the fast tier free,
+/// besides the minimum.
 pub const HIGH: f64 = 0.002;
 
 /// So many base units of a tier, rounded up.
@@ -294,7 +303,8 @@ impl Kernel {
         }
     }
 
-    /// A unit of the slow tier is to come up, and leave so much free. True if it can; otherwise it may wait.
+    /// A unit of the slow tier is to come up, and leave so much free. True if it can; otherwise it
+    /// may wait.
     pub fn promotes(&mut self, unit: UnitId, high: u32) -> bool {
         let room = self.has_room(unit, high);
         if !room && self.config.waits && !self.is(unit, WAITS) {
@@ -345,7 +355,8 @@ impl Kernel {
         }
     }
 
-    /// Takes note of the room, and of moves that were asked for and not made. To be called first in each decision.
+    /// Takes note of the room, and of moves that were asked for and not made. To be called first in
+    /// each decision.
     pub fn decide(&mut self, room: Room) {
         self.capacity = room.capacity;
         while let Some(unit) = self.lists.last(ASKED_LIST) {
@@ -363,12 +374,14 @@ impl Kernel {
         f64::from(inactive) * ratio < f64::from(active)
     }
 
-    /// Base units that TPP keeps free: the share `demotion`, and twice what promotions leave free (`high`).
+    /// Base units that TPP keeps free: the share `demotion`, and twice what promotions leave free
+    /// (`high`).
     pub fn kept_free(&self, demotion: f64, high: f64) -> u32 {
         part(self.capacity, demotion).max(2 * part(self.capacity, high)).min(self.capacity)
     }
 
-    /// Those that wait and come up first, as many as have so many base units together at most: how many, and how large together.
+    /// Those that wait and come up first, as many as have so many base units together at most: how
+    /// many, and how large together.
     fn first_waiting(&self, at_most: u32) -> (usize, u32) {
         let (mut count, mut together) = (0, 0);
         for unit in &self.waiting {
@@ -382,7 +395,8 @@ impl Kernel {
         (count, together)
     }
 
-    /// Asks for demotions until so many base units are free, and for the promotion of those that wait, with room made for each.
+    /// Asks for demotions until so many base units are free, and for the promotion of those that
+    /// wait, with room made for each.
     pub fn make_room(&mut self, target: u32, room: Room, moves: &mut Vec<Move>) {
         let free = room.capacity.saturating_sub(room.used);
         let missing = (room.used + target).saturating_sub(room.capacity);
@@ -403,8 +417,8 @@ impl Kernel {
         }
     }
 
-    /// Asks for the demotion of so many base units, of `at_most` in all, as far as they are found. How many it asks for: the last unit may be larger than what
-    /// was wanted still.
+    /// Asks for the demotion of so many base units, of `at_most` in all, as far as they are found.
+    /// How many it asks for: the last unit may be larger than what was wanted still.
     fn reclaim(&mut self, wanted: u32, at_most: u32, moves: &mut Vec<Move>) -> u32 {
         let wanted = wanted.min(at_most);
         let mut asked = 0;
@@ -530,14 +544,17 @@ mod tests {
     #[test]
     fn what_is_inactive_longest_and_untouched_leaves_first() {
         let mut kernel = kernel(6, 6);
-        // All were touched when they came: once round, and then those that have not been touched again.
+        // All were touched when they came: once round, and then those that have not been touched
+        // again.
         assert_eq!(demoted(&mut kernel, 1), [0]);
-        // Now all others have been seen once. 1 is touched again and becomes active, 2 is not and leaves.
+        // Now all others have been seen once. 1 is touched again and becomes active, 2 is not and
+        // leaves.
         kernel.referenced(&[0b10]);
         assert_eq!(demoted(&mut kernel, 1), [2]);
         assert!(kernel.is_active(1) && !kernel.is_active(3));
         assert_eq!(demoted(&mut kernel, 2), [3, 4]);
-        // One active and one inactive: as many as there must be. Then none inactive: 1 becomes so, and its touch is forgotten.
+        // One active and one inactive: as many as there must be. Then none inactive: 1 becomes so,
+        // and its touch is forgotten.
         kernel.referenced(&[0b10]);
         assert_eq!(demoted(&mut kernel, 2), [5, 1]);
         assert_eq!(kernel.free(), 6);
@@ -573,8 +590,9 @@ mod tests {
         };
         // Once round all are marked, and then 0 is found untouched.
         assert_eq!(all_touched(), (Some(0), 31, 0));
-        // 0 has its mark no more, and is marked; 1 to 27 become active. 5 · 6 is not less than 27; 4 · 6 is less than 28, so that 28 being active 1
-        // becomes inactive again. Then 29 becomes active and 2 inactive, and so on, until the untouched 0 comes.
+        // 0 has its mark no more, and is marked; 1 to 27 become active. 5 · 6 is not less than 27;
+        // 4 · 6 is less than 28, so that 28 being active 1 becomes inactive again. Then 29
+        // becomes active and 2 inactive, and so on, until the untouched 0 comes.
         let (first, inactive, active) = all_touched();
         assert_eq!((inactive + active, first), (31, Some(0)));
         assert!(inactive * 6 + 6 >= active && active > 20, "{inactive} and {active}");
@@ -619,7 +637,8 @@ mod tests {
         assert!(kernel.has_room(3, 0) && !kernel.has_room(3, 1));
         // 4 of unit 0, then 1, 1 and 3 of the next three, of which the last is in the slow tier.
         assert_eq!(armed(&mut kernel, SECOND), [3]);
-        // With 1 free in the end unit 3 needs 4, and the one that has been inactive longest makes as much. Unit 4 would need more moves.
+        // With 1 free in the end unit 3 needs 4, and the one that has been inactive longest makes
+        // as much. Unit 4 would need more moves.
         assert!(!kernel.promotes(3, 1) && !kernel.promotes(4, 1));
         let mut moves = Vec::new();
         kernel.make_room(1, Room { capacity: 9, used: 6, moves_max: 9 }, &mut moves);

@@ -1,16 +1,18 @@
 //! Decides which pages go where.
 //!
-//! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code runs in a live program
-//! and, later, in the simulator.
+//! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code
+//! runs in a live program and, later, in the simulator.
 //!
-//! - [`victims`]: which pages leave DRAM, by faults and written bits; [`faults`] ranks the regions for it, [`regions`] with samples: by our own
-//!   model, [`mod@terrace`], or by a published one.
-//! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and [`memtis`] by the mechanism that they share,
-//!   [`histogram`]; ours by its model and what moves cost, [`gate`]. Those that the papers compare, for the simulator: [`hemem`], [`hybridtier`],
-//!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the [`oracle`]. [`sizes`]: of units that are not all alike.
+//! - [`victims`]: which pages leave DRAM, by faults and written bits; [`faults`] ranks the regions
+//!   for it, [`regions`] with samples: by our own model, [`mod@terrace`], or by a published one.
+//! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and
+//!   [`memtis`] by the mechanism that they share, [`histogram`]; ours by its model and what moves
+//!   cost, [`gate`]. Those that the papers compare, for the simulator: [`hemem`], [`hybridtier`],
+//!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the
+//!   [`oracle`]. [`sizes`]: of units that are not all alike.
 //! - [`grouping`]: which allocation sites' objects share a zone.
-//! - [`live`]: by their names, those that run in a live program; [`published`]: those of a simulation, with their papers' parameters, of which
-//!   [`settings`] can be set.
+//! - [`live`]: by their names, those that run in a live program; [`published`]: those of a
+//!   simulation, with their papers' parameters, of which [`settings`] can be set.
 #![forbid(unsafe_code)]
 
 pub mod autonuma;

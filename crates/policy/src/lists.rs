@@ -1,4 +1,5 @@
-//! Lists of units in the order in which they came, from which any may be taken: what HeMem and the kernel's reclaim keep their pages in.
+//! Lists of units in the order in which they came, from which any may be taken: what HeMem and the
+//! kernel's reclaim keep their pages in.
 //!
 //! A unit is in one list at most, so all lists share one pair of links a unit: 9 bytes.
 

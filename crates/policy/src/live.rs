@@ -1,4 +1,5 @@
-//! The policies as `terrace run --policy` names them, with the parameters that they have in a live program.
+//! The policies as `terrace run --policy` names them, with the parameters that they have in a live
+//! program.
 
 use crate::faults::Faults;
 use crate::gate::Gated;
@@ -12,7 +13,8 @@ use crate::{jenga, memtis};
 /// Names of all policies, the default first.
 pub const NAMES: [&str; 5] = ["terrace", "faults", "jenga", "memtis", "memtis-qc"];
 
-/// What the policy of that name moves out of DRAM into compressed tiers, from where pages come back by faults.
+/// What the policy of that name moves out of DRAM into compressed tiers, from where pages come back
+/// by faults.
 pub fn victims(name: &str) -> Option<Box<dyn VictimPolicy>> {
     Some(match name {
         "terrace" => Box::new(Regions::new(Terrace::default())),
@@ -30,7 +32,8 @@ pub fn placement(name: &str, slowness: f64) -> Option<Box<dyn PlacementPolicy>> 
     })
 }
 
-/// Periods of the papers are in samples, some 20,000 a second there; a clock at 1,000 a second gives them the same time in a twentieth.
+/// Periods of the papers are in samples, some 20,000 a second there; a clock at 1,000 a second
+/// gives them the same time in a twentieth.
 const LIVE_SCALE: u64 = 20;
 
 fn published(name: &str) -> Option<Config> {

@@ -1,9 +1,11 @@
-//! Memtis (Lee et al., SOSP 2023): counters that are halved at the end of each period, as Jenga's paper compares itself with (§7).
+//! Memtis (Lee et al., SOSP 2023): counters that are halved at the end of each period, as Jenga's
+//! paper compares itself with (§7).
 
 use crate::histogram::{Config, Decay};
 
-/// The policy named `memtis`: cooling each 2,000,000 samples, adaptation each 100,000 (Jenga §2.2.2; the module's defaults). The thresholds' one-way
-/// adaptation is the module's too, and [can be left out](Config::one_way_adaptation).
+/// The policy named `memtis`: cooling each 2,000,000 samples, adaptation each 100,000 (Jenga
+/// §2.2.2; the module's defaults). The thresholds' one-way adaptation is the module's too, and [can
+/// be left out](Config::one_way_adaptation).
 pub const CONFIG: Config = Config {
     name: "memtis",
     decay: Decay::Sawtooth,
@@ -22,9 +24,11 @@ pub const CONFIG: Config = Config {
     unit_bytes: 0.0,
 };
 
-/// A policy with Memtis's mechanism as its module runs, where a base unit stands for so many bytes and the largest unit is so many base units: what a
-/// live program leaves out of it. Moves are made every 50 ms, as the papers say; smooth counters have no first halving to be spared. A sample counts 1
-/// of the largest unit where units differ, and so many times more of smaller ones: 512 of a base page.
+/// A policy with Memtis's mechanism as its module runs, where a base unit stands for so many bytes
+/// and the largest unit is so many base units: what a live program leaves out of it. Moves are made
+/// every 50 ms, as the papers say; smooth counters have no first halving to be spared. A sample
+/// counts 1 of the largest unit where units differ, and so many times more of smaller ones: 512 of
+/// a base page.
 pub fn as_published(config: Config, unit_bytes: f64, largest: u32) -> Config {
     Config {
         spared_once: config.decay == Decay::Sawtooth,
@@ -39,7 +43,8 @@ pub fn as_published(config: Config, unit_bytes: f64, largest: u32) -> Config {
 
 const BASE_PAGE: f64 = 4096.0;
 
-/// The policy named `memtis-qc`, quick cooling: Memtis with Jenga's period (Jenga §7). The paper names no interval of adaptation for it.
+/// The policy named `memtis-qc`, quick cooling: Memtis with Jenga's period (Jenga §7). The paper
+/// names no interval of adaptation for it.
 pub const QUICK_COOLING: Config =
     Config { name: "memtis-qc", cooling_samples: crate::jenga::COOLING_SAMPLES, ..CONFIG };
 
@@ -107,11 +112,13 @@ mod tests {
         }
     }
 
-    /// A huge page and two base pages, by hand: a sample counts 1 of the former and 512 of the latter, and bins hold base pages.
+    /// A huge page and two base pages, by hand: a sample counts 1 of the former and 512 of the
+    /// latter, and bins hold base pages.
     #[test]
     fn heat_is_for_each_byte() {
-        // The base page that was met twice is hotter than the huge one that was met 997 times, which is as hot as the one that was met once: 1025, 998 and
-        // 513 have the logarithms 10, 9 and 9.
+        // The base page that was met twice is hotter than the huge one that was met 997 times,
+        // which is as hot as the one that was met once: 1025, 998 and 513 have the
+        // logarithms 10, 9 and 9.
         for (capacity, hot, comes) in [
             (513, 10, vec![(1, Place::Fast)]),
             (514, 1, vec![(0, Place::Fast), (1, Place::Fast), (2, Place::Fast)]),
@@ -138,7 +145,8 @@ mod tests {
     #[test]
     fn a_huge_page_gets_the_room_that_it_needs() {
         let mut memtis = Hotness::new(mixed());
-        // A cold huge page and 88 base pages are in the fast tier; a hot huge page is to come, for which there is no room beside it.
+        // A cold huge page and 88 base pages are in the fast tier; a hot huge page is to come, for
+        // which there is no room beside it.
         memtis.arrived(0, Place::Fast, 512);
         memtis.arrived(1, Place::Slow, 512);
         (2..90).for_each(|unit| memtis.arrived(unit, Place::Fast, 1));

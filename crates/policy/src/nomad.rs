@@ -1,20 +1,26 @@
-//! Nomad (Xiang et al., OSDI 2024): TPP's demotion, promotions that do not stop the program, and a copy of what was promoted that stays in the slow
-//! tier.
+//! Nomad (Xiang et al., OSDI 2024): TPP's demotion, promotions that do not stop the program, and a
+//! copy of what was promoted that stays in the slow tier.
 //!
-//! [`kernel`] has the scan and the reclaim; 2 % of the fast tier are kept free as in [`tpp`](crate::tpp).
+//! [`kernel`] has the scan and the reclaim; 2 % of the fast tier are kept free as in
+//! [`tpp`](crate::tpp).
 //!
-//! - **Who comes up** (`decide_queue_page`). A hint fault puts its page into a list of candidates, after looking through those that are there
-//!   already: one that is active goes into the queue of promotions, others are marked accessed, which makes them active the second time, and those
-//!   that were there for more than 20 faults are dropped. So a page needs one fault of its own, and three of others after it.
-//! - **How.** The queue, of 512 at most, is worked off in the background. The page stays mapped while it is copied; one that was written meanwhile is
-//!   given up and comes later. What finds no room is dropped.
-//! - **Shadows.** The page's old copy is kept, and the page is write-protected. As long as nothing writes to it, its demotion only maps the old copy
-//!   again.
+//! - **Who comes up** (`decide_queue_page`). A hint fault puts its page into a list of candidates,
+//!   after looking through those that are there already: one that is active goes into the queue of
+//!   promotions, others are marked accessed, which makes them active the second time, and those
+//!   that were there for more than 20 faults are dropped. So a page needs one fault of its own, and
+//!   three of others after it.
+//! - **How.** The queue, of 512 at most, is worked off in the background. The page stays mapped
+//!   while it is copied; one that was written meanwhile is given up and comes later. What finds no
+//!   room is dropped.
+//! - **Shadows.** The page's old copy is kept, and the page is write-protected. As long as nothing
+//!   writes to it, its demotion only maps the old copy again.
 //!
-//! From the published code: the above, but for the tests of accessed bits of candidates, which are always set by the access that faulted, and the
-//! giving back of shadows, as there is room for all. Choices: what moves take, as multiples of what they take others ([`Config`],
-//! `facts/hotness-policies.md` §1: "Promotion cost × 0.5, demotion × 0.1", a model); a unit that is written is never given up, because whether it is
-//! written in the moment of the copy is not known ([`Config::abort_if_written`] is the other extreme).
+//! From the published code: the above, but for the tests of accessed bits of candidates, which are
+//! always set by the access that faulted, and the giving back of shadows, as there is room for all.
+//! Choices: what moves take, as multiples of what they take others ([`Config`],
+//! `facts/hotness-policies.md` §1: "Promotion cost × 0.5, demotion × 0.1", a model); a unit that is
+//! written is never given up, because whether it is written in the moment of the copy is not known
+//! ([`Config::abort_if_written`] is the other extreme).
 
 use crate::kernel::{self, Kernel};
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, Senses, UnitId};
@@ -326,7 +332,8 @@ mod tests {
     #[test]
     fn candidates_are_dropped_after_so_many_faults() {
         let mut nomad = nomad(Config { look_back: 0, ..CONFIG });
-        // Marked by the next fault, active by the one after, and dropped then: it is the second in the list.
+        // Marked by the next fault, active by the one after, and dropped then: it is the second in
+        // the list.
         (100..110).for_each(|unit| {
             nomad.hinted(unit, false);
         });

@@ -1,13 +1,16 @@
-//! The oracle: it is told how often each unit will be accessed until the next decision, and has the most accessed ones in the fast tier. No system
-//! can do that: it is what others are measured by.
+//! The oracle: it is told how often each unit will be accessed until the next decision, and has the
+//! most accessed ones in the fast tier. No system can do that: it is what others are measured by.
 //!
-//! Where units differ in size, those with the most accesses a base unit come first, and what does not fit any more is passed over. The best choice of all
-//! may be another, as in every knapsack, but has no more accesses than this one and the first unit that did not fit (what fits in part is a bound for any
-//! choice: Dantzig 1957).
+//! Where units differ in size, those with the most accesses a base unit come first, and what does
+//! not fit any more is passed over. The best choice of all may be another, as in every knapsack,
+//! but has no more accesses than this one and the first unit that did not fit (what fits in part is
+//! a bound for any choice: Dantzig 1957).
 //!
-//! It keeps to the moves that others may make, and asks for none that changes nothing; but it does not ask whether a move pays, so that it is a bound
-//! for the share of accesses that meet the fast tier, not for how quick the program is. With `free=on` its moves cost nothing and are as many as it
-//! takes: that bounds both. With `memory` above 0 it does not chase every window by itself: each window before the last counts that much less.
+//! It keeps to the moves that others may make, and asks for none that changes nothing; but it does
+//! not ask whether a move pays, so that it is a bound for the share of accesses that meet the fast
+//! tier, not for how quick the program is. With `free=on` its moves cost nothing and are as many as
+//! it takes: that bounds both. With `memory` above 0 it does not chase every window by itself: each
+//! window before the last counts that much less.
 
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, Senses, UnitId};
 use crate::settings::{Kind, Knob, Setting};
@@ -17,7 +20,8 @@ use std::cmp::Ordering;
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// What a window counts when the next one is told, of what it counted before: 0 where only the last counts, less than 1.
+    /// What a window counts when the next one is told, of what it counted before: 0 where only the
+    /// last counts, less than 1.
     pub memory: f64,
     /// Moves cost nothing.
     pub free_moves: bool,
@@ -277,7 +281,8 @@ mod tests {
             oracle.decide(Room { capacity: 6, used: 4, moves_max }, &mut moves);
             moves.into_iter().map(|step| (step.unit, step.to)).collect::<Vec<_>>()
         };
-        // 1, 3 and 4 have 3 accesses a base unit and fill the tier; 2, with 2.5, and 0, with 1, do not fit beside them.
+        // 1, 3 and 4 have 3 accesses a base unit and fill the tier; 2, with 2.5, and 0, with 1, do
+        // not fit beside them.
         assert_eq!(decide(10), [(3, Place::Fast), (0, Place::Slow), (4, Place::Fast)]);
         // After unit 3 four base units may move; unit 4 and what makes room for it are five.
         assert_eq!(decide(5), [(3, Place::Fast)]);

@@ -1,12 +1,16 @@
-//! What a tiering policy is told and what it answers: units of memory, sampled accesses to them, and moves between a fast tier and a slow one.
+//! What a tiering policy is told and what it answers: units of memory, sampled accesses to them,
+//! and moves between a fast tier and a slow one.
 //!
-//! The same trait serves a live program, where a unit is a region of 2 MiB and samples come from hardware or the clock, and the simulator. Time is an
-//! argument everywhere, and a policy does nothing between calls: the same calls give the same answers.
+//! The same trait serves a live program, where a unit is a region of 2 MiB and samples come from
+//! hardware or the clock, and the simulator. Time is an argument everywhere, and a policy does
+//! nothing between calls: the same calls give the same answers.
 //!
-//! Units may be of several sizes, as pages of 4 KiB beside huge ones: a size is a number of *base units*, told when the unit arrives, and so is what
-//! [`Room`] says. Where units are all alike each is one base unit.
+//! Units may be of several sizes, as pages of 4 KiB beside huge ones: a size is a number of *base
+//! units*, told when the unit arrives, and so is what [`Room`] says. Where units are all alike each
+//! is one base unit.
 
-/// A unit of memory that is placed as a whole. Dense from 0, so that a policy can keep its state in a vector; may be used again once it is gone.
+/// A unit of memory that is placed as a whole. Dense from 0, so that a policy can keep its state in
+/// a vector; may be used again once it is gone.
 pub type UnitId = u32;
 
 /// Where a unit is.
@@ -132,21 +136,25 @@ pub struct Room {
     pub capacity: u32,
     /// What is in it.
     pub used: u32,
-    /// What will be moved at most, up and down together. Where units differ it is enough for three of the largest, so that one can come up and what makes
-    /// room for it go.
+    /// What will be moved at most, up and down together. Where units differ it is enough for three
+    /// of the largest, so that one can come up and what makes room for it go.
     pub moves_max: u32,
 }
 
-/// What a policy learns accesses from, besides samples. Each costs whoever provides it: a policy asks for what it uses.
+/// What a policy learns accesses from, besides samples. Each costs whoever provides it: a policy
+/// asks for what it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Senses {
-    /// The first access to a unit that it armed, at once, by a fault ([`PlacementPolicy::arm`], [`PlacementPolicy::hinted`]).
+    /// The first access to a unit that it armed, at once, by a fault ([`PlacementPolicy::arm`],
+    /// [`PlacementPolicy::hinted`]).
     pub hints: bool,
-    /// Which units were touched at all between two looks, by accessed bits ([`PlacementPolicy::referenced`]).
+    /// Which units were touched at all between two looks, by accessed bits
+    /// ([`PlacementPolicy::referenced`]).
     pub referenced: bool,
     /// Which units were written between two looks ([`PlacementPolicy::written`]).
     pub written: bool,
-    /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): what nobody can provide but a simulation.
+    /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): what nobody
+    /// can provide but a simulation.
     pub foretold: bool,
 }
 
@@ -154,12 +162,14 @@ pub struct Senses {
 pub trait PlacementPolicy: Send {
     /// The name that `--policy`, simulations and reports use.
     fn name(&self) -> &'static str;
-    /// A unit came into being in a place, so many base units large, at least 1: always 1 where units are all alike, as in a live program. It keeps
-    /// that size until it is [`gone`](PlacementPolicy::gone).
+    /// A unit came into being in a place, so many base units large, at least 1: always 1 where
+    /// units are all alike, as in a live program. It keeps that size until it is
+    /// [`gone`](PlacementPolicy::gone).
     fn arrived(&mut self, unit: UnitId, place: Place, size: u32);
     /// It is no more.
     fn gone(&mut self, unit: UnitId);
-    /// It was met by a sample that stands for `weight` (1 of a source whose samples all count alike).
+    /// It was met by a sample that stands for `weight` (1 of a source whose samples all count
+    /// alike).
     fn sampled(&mut self, unit: UnitId, weight: u32);
     /// As [`sampled`](PlacementPolicy::sampled), and the access was a write.
     fn sampled_write(&mut self, unit: UnitId, weight: u32) {
@@ -169,34 +179,41 @@ pub trait PlacementPolicy: Send {
     fn senses(&self) -> Senses {
         Senses::default()
     }
-    /// It is so late, ns since the beginning; never less than before. What is told next happens then.
+    /// It is so late, ns since the beginning; never less than before. What is told next happens
+    /// then.
     fn at(&mut self, _now_ns: u64) {}
-    /// Clears `units` and fills it with those whose next access is to be told by [`hinted`](PlacementPolicy::hinted). A unit that moves
-    /// is armed no more, as what is mapped anew is mapped plainly.
+    /// Clears `units` and fills it with those whose next access is to be told by
+    /// [`hinted`](PlacementPolicy::hinted). A unit that moves is armed no more, as what is
+    /// mapped anew is mapped plainly.
     fn arm(&mut self, units: &mut Vec<UnitId>) {
         units.clear();
     }
-    /// The first access to a unit that was armed. True if it is to be promoted before the access goes on, which is done if there is room.
+    /// The first access to a unit that was armed. True if it is to be promoted before the access
+    /// goes on, which is done if there is room.
     fn hinted(&mut self, _unit: UnitId, _write: bool) -> bool {
         false
     }
-    /// Bit `unit % 64` of word `unit / 64` says whether the unit was touched since this was told last.
+    /// Bit `unit % 64` of word `unit / 64` says whether the unit was touched since this was told
+    /// last.
     fn referenced(&mut self, _touched: &[u64]) {}
     /// As [`referenced`](PlacementPolicy::referenced), of writes.
     fn written(&mut self, _written: &[u64]) {}
-    /// Entry `unit` says how often that unit will be accessed between the next decision and the one after it; units beyond the end will not be.
+    /// Entry `unit` says how often that unit will be accessed between the next decision and the one
+    /// after it; units beyond the end will not be.
     fn foretold(&mut self, _accesses: &[u32]) {}
-    /// Clears `moves` and fills it with what should move now, in this order. Those that fit are made at once, and told by
-    /// [`moved`](PlacementPolicy::moved); others are forgotten.
+    /// Clears `moves` and fills it with what should move now, in this order. Those that fit are
+    /// made at once, and told by [`moved`](PlacementPolicy::moved); others are forgotten.
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>);
-    /// What a move that it asks for takes, as a multiple of what one does that stops the program for as long as it copies. It is asked just before
-    /// the move is made. What takes nothing does not count for [`Room::moves_max`].
+    /// What a move that it asks for takes, as a multiple of what one does that stops the program
+    /// for as long as it copies. It is asked just before the move is made. What takes nothing
+    /// does not count for [`Room::moves_max`].
     fn move_cost(&self, _unit: UnitId, _to: Place) -> f32 {
         1.0
     }
     /// A unit moved, for whatever reason.
     fn moved(&mut self, unit: UnitId, to: Place);
-    /// How hot a unit is, for who must choose among units whatever the policy thinks of moving them: any scale, colder ones less.
+    /// How hot a unit is, for who must choose among units whatever the policy thinks of moving
+    /// them: any scale, colder ones less.
     fn heat(&self, unit: UnitId) -> f32;
 }
 
@@ -206,7 +223,8 @@ pub struct FirstTouch {
 }
 
 impl FirstTouch {
-    /// In a live program, where there are no samples: named after `faults`, which learns nothing of memory that does not fault.
+    /// In a live program, where there are no samples: named after `faults`, which learns nothing of
+    /// memory that does not fault.
     pub fn live() -> FirstTouch {
         FirstTouch { name: "faults" }
     }

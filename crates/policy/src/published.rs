@@ -1,13 +1,18 @@
-//! The policies as a simulation names them, with the parameters that their papers and programs have, and what of those can be set.
+//! The policies as a simulation names them, with the parameters that their papers and programs
+//! have, and what of those can be set.
 //!
-//! A simulation is smaller than what the papers ran, and often shorter. [`Parameters::samples`] and [`Parameters::time`] scale what policies count in
-//! samples and in time: where N units play 20 GiB of 10,240 × 2 MiB, N / 10,240 makes all of them as sure of a unit as they were there
-//! (`facts/hotness-policies.md`, "Replay: scale model"), which is what [`Parameters::of_units`] has. What is counted for each unit, as HeMem's
-//! thresholds, stays; what is in bytes follows [`Parameters::unit_bytes`].
+//! A simulation is smaller than what the papers ran, and often shorter. [`Parameters::samples`] and
+//! [`Parameters::time`] scale what policies count in samples and in time: where N units play 20 GiB
+//! of 10,240 × 2 MiB, N / 10,240 makes all of them as sure of a unit as they were there
+//! (`facts/hotness-policies.md`, "Replay: scale model"), which is what [`Parameters::of_units`]
+//! has. What is counted for each unit, as HeMem's thresholds, stays; what is in bytes follows
+//! [`Parameters::unit_bytes`].
 //!
-//! How often samples are taken is the simulation's: each paper has its own. Memtis takes one load of 199 and one store of 100,007, or fewer where
-//! that costs more than 3 % of a core; HeMem one access of 5003 to 19,997, HybridTier up to 100,001 a second and CPU. Policies with numbers for each
-//! unit (HeMem, HybridTier) or with a horizon in samples (`terrace`) are others at another rate.
+//! How often samples are taken is the simulation's: each paper has its own. Memtis takes one load
+//! of 199 and one store of 100,007, or fewer where that costs more than 3 % of a core; HeMem one
+//! access of 5003 to 19,997, HybridTier up to 100,001 a second and CPU. Policies with numbers for
+//! each unit (HeMem, HybridTier) or with a horizon in samples (`terrace`) are others at another
+//! rate.
 
 use crate::gate::{self, Gated};
 use crate::hemem::{self, HeMem};
@@ -44,9 +49,11 @@ const UNITS: f64 = 10_240.0;
 /// What a simulation is like, and what was set.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// Bytes that a unit stands for, whatever it is in the trace; a base unit, where units differ in size.
+    /// Bytes that a unit stands for, whatever it is in the trace; a base unit, where units differ
+    /// in size.
     pub unit_bytes: f64,
-    /// Base units of the largest unit, at least 1. Where that is more, base units play base pages and the largest units huge ones.
+    /// Base units of the largest unit, at least 1. Where that is more, base units play base pages
+    /// and the largest units huge ones.
     pub largest: u32,
     /// Multiplies all numbers of samples.
     pub samples: f64,
@@ -54,8 +61,8 @@ pub struct Parameters {
     pub time: f64,
     /// How many times as long an access takes in the slow tier, at least 1. For `terrace`.
     pub slowness: f64,
-    /// What a move takes, in the time that a sample stands for in the fast tier: the accesses from one sample to the next, at its speed. For
-    /// `terrace`, unless it is set.
+    /// What a move takes, in the time that a sample stands for in the fast tier: the accesses from
+    /// one sample to the next, at its speed. For `terrace`, unless it is set.
     pub move_samples: f64,
     /// What was set ([`Parameters::set`]).
     pub assigned: Vec<Assignment>,
@@ -83,7 +90,8 @@ impl Parameters {
         Parameters { unit_bytes: HUGE_PAGE / scale, samples: scale, ..Parameters::default() }
     }
 
-    /// Sets a parameter: `policy.name=value`, in the unit that its paper has, before anything is scaled. The last one counts.
+    /// Sets a parameter: `policy.name=value`, in the unit that its paper has, before anything is
+    /// scaled. The last one counts.
     pub fn set(&mut self, text: &str) -> Result<(), Invalid> {
         let assigned = assignment(text, &NAMES, |policy| knobs(policy).unwrap_or_default())?;
         self.assigned.push(assigned);
@@ -261,7 +269,8 @@ mod tests {
         assert_eq!(of("memtis-qc").cooling_samples, 100_000);
     }
 
-    /// A program of some units whose accesses, faults and bits a policy is told as a simulation does, and what it asks for is checked.
+    /// A program of some units whose accesses, faults and bits a policy is told as a simulation
+    /// does, and what it asks for is checked.
     struct Simulation {
         policy: Box<dyn PlacementPolicy>,
         places: Vec<Option<Place>>,

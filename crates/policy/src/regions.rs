@@ -1,11 +1,13 @@
 //! Victims by samples: any hotness model over regions, beside what faults tell.
 //!
-//! Samples know regions, faults know pages (`facts/sampling.md`: no sampler ranks pages of 4 KiB). So a model says which regions are hot, and they are left alone
-//! while others have something to give; among the others the coldest come first; and which of a region's pages leave is the hand's to say
-//! ([`crate::victims::passed`]). Where all regions are alike, as with popular objects scattered over a heap, no model calls any of them hot, and the
-//! order is that of [`Faults`].
+//! Samples know regions, faults know pages (`facts/sampling.md`: no sampler ranks pages of 4 KiB).
+//! So a model says which regions are hot, and they are left alone while others have something to
+//! give; among the others the coldest come first; and which of a region's pages leave is the hand's
+//! to say ([`crate::victims::passed`]). Where all regions are alike, as with popular objects
+//! scattered over a heap, no model calls any of them hot, and the order is that of [`Faults`].
 //!
-//! Promotion has no part here: from a compressed tier a page comes back by its fault, which is as good a sample as there is.
+//! Promotion has no part here: from a compressed tier a page comes back by its fault, which is as
+//! good a sample as there is.
 
 use crate::faults::Faults;
 use crate::histogram::{Config, Hotness};
@@ -105,12 +107,14 @@ impl Model for Counters {
 
     fn is_hot(&self, region: RegionId) -> bool {
         let (hot, _) = self.hotness.thresholds();
-        // Bins by what the counter is now. (In the papers a warm region stays as well as a hot one; there, noise costs no fault.)
+        // Bins by what the counter is now. (In the papers a warm region stays as well as a hot one;
+        // there, noise costs no fault.)
         self.mean > 0.0 && self.hotness.counter(region) + 1.0 >= (1u32 << hot) as f32
     }
 }
 
-/// Of what is resident, hot regions are left alone up to this share: the rest must have something to give.
+/// Of what is resident, hot regions are left alone up to this share: the rest must have something
+/// to give.
 const KEPT_SHARE: f64 = 0.6;
 /// And up to this pressure.
 pub const KEPT_PRESSURE: Pressure = 2;
@@ -157,7 +161,8 @@ impl Returns {
     }
 }
 
-/// With samples that change nothing, so many are enough to see when that ends; and after a change of so much of what is met, so many more are worth while.
+/// With samples that change nothing, so many are enough to see when that ends; and after a change
+/// of so much of what is met, so many more are worth while.
 const FEW: f32 = 0.1;
 const MANY: f32 = 3.0;
 const CHANGE: f32 = 0.1;
@@ -170,7 +175,8 @@ pub struct Regions<M> {
     seen: Vec<u32>,
     rankings: u32,
     returns: Returns,
-    /// The most that was found changed since somebody asked, and whether samples make a difference.
+    /// The most that was found changed since somebody asked, and whether samples make a
+    /// difference.
     changed: f32,
     helped: bool,
     /// Scratch: what is kept, and sort keys.

@@ -1,7 +1,8 @@
 //! The parameters of a policy as names and numbers, for whoever sweeps them: `hemem.cooling=1024`.
 //!
-//! Each policy that takes any has a table of [`Setting`]s beside its `Config`. What is counted in samples, in time or in bytes a second is scaled
-//! with the simulation that the policy runs in ([`Scale`]), whether it was set or not: everybody gives numbers as the papers do.
+//! Each policy that takes any has a table of [`Setting`]s beside its `Config`. What is counted in
+//! samples, in time or in bytes a second is scaled with the simulation that the policy runs in
+//! ([`Scale`]), whether it was set or not: everybody gives numbers as the papers do.
 
 use thiserror::Error;
 

@@ -1,20 +1,30 @@
-//! The hotness model named `terrace`, ours and the default: how often a unit is met, by averages at four speeds, each of which counts for as much as it foretold.
+//! The hotness model named `terrace`, ours and the default: how often a unit is met, by averages at
+//! four speeds, each of which counts for as much as it foretold.
 //!
-//! Jenga's and Memtis's counters forget at one speed: slow ones follow a change late, quick ones take noise for change (`facts/hotness-policies.md` §2). Here each unit
-//! has [four](HALF_LIVES), and what they say is weighed by how well each foretold what came:
+//! Jenga's and Memtis's counters forget at one speed: slow ones follow a change late, quick ones
+//! take noise for change (`facts/hotness-policies.md` §2). Here each unit has [four](HALF_LIVES),
+//! and what they say is weighed by how well each foretold what came:
 //!
-//! - **Time is samples a unit**, in [epochs](EPOCH): a slow sampler over much memory is as sure of itself as a quick one over little; it only takes longer. A
-//!   unit's *heat* is how often it is met in the time in which the average unit is met once; where sizes differ, how often it is for its size: a huge page is met
-//!   often because it is huge, and all the sooner is its heat known.
-//! - **Weights follow success.** Each average foretells how often the unit is met in the next epoch; its weight is multiplied by the chance that it gave to what then
-//!   came (Poisson), and all weights are drawn a little towards one another, so that none is lost (*fixed share*: Herbster and Warmuth, Tracking the
-//!   best expert, 1998). Where nothing changes the slowest gains the most; after a change of this unit the quickest do, within a few samples.
-//! - **A scan is no change**: a pass over memory meets each unit some times in a row and never again. No average foretold that, so none gains by it; and
-//!   those that follow it are wrong in the next epochs. Of more than [`BURST`] samples in an epoch beyond the usual the rest does not count.
-//! - **Thin evidence counts for little**: the slowest average is drawn towards that of all units, and each quicker one towards the next slower.
-//! - **First touch is no heat**: what fills a unit is not what uses it. A unit's past begins with the epoch after the one in which it came.
-//! - **Faults are quicker than samples**: when much more comes back than before, all that is older than the second quickest average is forgotten, and no unit is called hot
-//!   until there are a few samples a unit.
+//! - **Time is samples a unit**, in [epochs](EPOCH): a slow sampler over much memory is as sure of
+//!   itself as a quick one over little; it only takes longer. A unit's *heat* is how often it is
+//!   met in the time in which the average unit is met once; where sizes differ, how often it is for
+//!   its size: a huge page is met often because it is huge, and all the sooner is its heat known.
+//! - **Weights follow success.** Each average foretells how often the unit is met in the next
+//!   epoch; its weight is multiplied by the chance that it gave to what then came (Poisson), and
+//!   all weights are drawn a little towards one another, so that none is lost (*fixed share*:
+//!   Herbster and Warmuth, Tracking the best expert, 1998). Where nothing changes the slowest gains
+//!   the most; after a change of this unit the quickest do, within a few samples.
+//! - **A scan is no change**: a pass over memory meets each unit some times in a row and never
+//!   again. No average foretold that, so none gains by it; and those that follow it are wrong in
+//!   the next epochs. Of more than [`BURST`] samples in an epoch beyond the usual the rest does not
+//!   count.
+//! - **Thin evidence counts for little**: the slowest average is drawn towards that of all units,
+//!   and each quicker one towards the next slower.
+//! - **First touch is no heat**: what fills a unit is not what uses it. A unit's past begins with
+//!   the epoch after the one in which it came.
+//! - **Faults are quicker than samples**: when much more comes back than before, all that is older
+//!   than the second quickest average is forgotten, and no unit is called hot until there are a few
+//!   samples a unit.
 
 use crate::placement::UnitId;
 use crate::regions::Model;
@@ -31,10 +41,12 @@ pub const HALF_LIVES: [f32; SPEEDS] = [4.0, 20.0, 120.0, 800.0];
 const KEEP: [f32; SPEEDS] = [0.840_896_4, 0.965_936_3, 0.994_240_4, 0.999_133_9];
 /// So much of all weights is shared out evenly after each epoch.
 const SHARED: f32 = 0.01;
-/// The average of all units counts like so many samples a unit, in the slowest average of a unit; and each average so many in the next quicker one.
+/// The average of all units counts like so many samples a unit, in the slowest average of a unit;
+/// and each average so many in the next quicker one.
 const PRIOR: f32 = 2.0;
 const PRIOR_QUICKER: f32 = 0.3;
-/// Samples of a unit in an epoch that count, beyond the double of those expected: of a larger unit than the average in proportion.
+/// Samples of a unit in an epoch that count, beyond the double of those expected: of a larger unit
+/// than the average in proportion.
 pub const BURST: f32 = 2.0;
 /// However few units there are, samples.
 const LEAST_UNITS: f32 = 64.0;
@@ -42,7 +54,8 @@ const LEAST_UNITS: f32 = 64.0;
 const ENOUGH_SAMPLES: f32 = 3.0;
 /// So many, and hot units are told from others.
 const SURE_SAMPLES: f32 = 64.0;
-/// A unit is hot above this multiple of the average, if that is no chance by so many standard deviations.
+/// A unit is hot above this multiple of the average, if that is no chance by so many standard
+/// deviations.
 const HOT_BEYOND: f32 = 1.5;
 const HOT_SIGMAS: f32 = 3.0;
 
@@ -51,7 +64,8 @@ const HOT_SIGMAS: f32 = 3.0;
 pub struct Evidence {
     /// Its heat: times that it is met while the average unit is met once, for its size.
     pub heat: f32,
-    /// The square of the standard deviation of that: what chance and the averages' disagreement make.
+    /// The square of the standard deviation of that: what chance and the averages' disagreement
+    /// make.
     pub variance: f32,
 }
 
@@ -70,7 +84,8 @@ struct Record {
 
 const ABSENT: u32 = u32::MAX;
 
-/// What counts hold of an average unit, samples, if its past is so many epochs long. The last one is kept: many units came together.
+/// What counts hold of an average unit, samples, if its past is so many epochs long. The last one
+/// is kept: many units came together.
 struct Exposures {
     age: u32,
     of: [f32; SPEEDS],
@@ -119,7 +134,8 @@ impl Record {
 
     /// The end of an epoch for a unit of that size whose averages were these.
     fn turn(&mut self, rates: &[f32; SPEEDS], size: f32) {
-        // Logarithms of the chances, but for what is the same in all: large numbers are expected of large units.
+        // Logarithms of the chances, but for what is the same in all: large numbers are expected of
+        // large units.
         let came = |rate: f32| if self.seen > 0.0 { self.seen * rate.ln() } else { 0.0 };
         let chances = rates.map(|rate| came(rate) - rate * size * EPOCH);
         let best = chances.into_iter().fold(f32::MIN, f32::max);
@@ -453,7 +469,8 @@ mod tests {
             load.run(3, 0);
             assert!(!load.model.is_hot(unit), "{unit}");
         }
-        // All keep their order; and most are still called hot, though they have only three of five samples that count meanwhile.
+        // All keep their order; and most are still called hot, though they have only three of five
+        // samples that count meanwhile.
         assert!(
             load.hot().len() * 4 >= before * 3 && load.found(0) > 0.95,
             "{} of {before}",
@@ -461,7 +478,8 @@ mod tests {
         );
     }
 
-    /// A quarter of memory is pages of one base unit, the rest is huge ones of 64; a tenth of each is met nine times as often for its size as the rest.
+    /// A quarter of memory is pages of one base unit, the rest is huge ones of 64; a tenth of each
+    /// is met nine times as often for its size as the rest.
     #[test]
     fn heat_is_by_size() {
         let (small, huge) = (320u32, 15u32);

@@ -1,15 +1,18 @@
-//! TPP (Maruf et al., ASPLOS 2023): a page of the slow tier comes up when a hint fault finds it active, and room is kept free for it ahead of time.
+//! TPP (Maruf et al., ASPLOS 2023): a page of the slow tier comes up when a hint fault finds it
+//! active, and room is kept free for it ahead of time.
 //!
-//! [`kernel`] has the scan and the reclaim. A hint fault on a page that is not active makes it so, and the next one promotes it, if
-//! more is free than the *high* watermark. Whenever less than 2 % of the fast tier is free (`demote_scale_factor` 200, and at least twice the high
-//! watermark), pages are demoted until as much is; what is demoted faults at its next access.
+//! [`kernel`] has the scan and the reclaim. A hint fault on a page that is not active makes it so,
+//! and the next one promotes it, if more is free than the *high* watermark. Whenever less than 2 %
+//! of the fast tier is free (`demote_scale_factor` 200, and at least twice the high watermark),
+//! pages are demoted until as much is; what is demoted faults at its next access.
 //!
-//! From the published patch (as the authors of Nomad keep it, for Linux 5.13): all of that, and the high watermark of the kernel, 0.2 % above the
-//! minimum. In the patch a first fault only marks a page *referenced* unless it was already, so that up to three are needed:
+//! From the published patch (as the authors of Nomad keep it, for Linux 5.13): all of that, and the
+//! high watermark of the kernel, 0.2 % above the minimum. In the patch a first fault only marks a
+//! page *referenced* unless it was already, so that up to three are needed:
 //! [`Config::referenced_first`]; the paper, and others who compare with it (Jenga §2.2.1), say two.
 //!
-//! Choices: the scan keeps its second, which that kernel adapts between 60 s and, for 20 GB, a tenth; new pages go where the simulation puts them (in
-//! TPP as long as the minimum is free).
+//! Choices: the scan keeps its second, which that kernel adapts between 60 s and, for 20 GB, a
+//! tenth; new pages go where the simulation puts them (in TPP as long as the minimum is free).
 
 use crate::kernel::{self, Kernel, part};
 use crate::placement::{Move, Place, PlacementPolicy, Room, Senses, UnitId};

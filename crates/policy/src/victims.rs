@@ -1,9 +1,11 @@
 //! What the mover asks when it needs room, and what it tells about the outcome.
 
-/// A region, by the number its pager gave it. Dense from 0, so that a policy can keep its state in a vector.
+/// A region, by the number its pager gave it. Dense from 0, so that a policy can keep its state in
+/// a vector.
 pub type RegionId = u32;
 
-/// What the program expects of memory (`mnalloc`, `terrace_advise`). Where faults or samples say otherwise, they are right.
+/// What the program expects of memory (`mnalloc`, `terrace_advise`). Where faults or samples say
+/// otherwise, they are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
     /// It will be used often.
@@ -30,8 +32,8 @@ pub struct RegionView {
 pub enum Action {
     /// Move its cold pages out.
     Evict,
-    /// Take a few pages out of the page table without compressing them, and see which are touched: a look at coldness
-    /// that costs a few microseconds a page.
+    /// Take a few pages out of the page table without compressing them, and see which are touched:
+    /// a look at coldness that costs a few microseconds a page.
     Probe,
 }
 
@@ -89,8 +91,9 @@ impl Reason {
     }
 }
 
-/// How urgently room is needed: 0 (keeping the headroom) to [`PRESSURE_MAX`] (over budget, and a look at everything
-/// did not help). Each step halves the rests of regions and takes pages with one more return.
+/// How urgently room is needed: 0 (keeping the headroom) to [`PRESSURE_MAX`] (over budget, and a
+/// look at everything did not help). Each step halves the rests of regions and takes pages with one
+/// more return.
 pub type Pressure = u32;
 
 /// See [`Pressure`].
@@ -100,13 +103,16 @@ pub const PRESSURE_MAX: Pressure = 12;
 pub trait VictimPolicy: Send {
     /// The name that `--policy` and reports use.
     fn name(&self) -> &'static str;
-    /// Samples that count as `weight` met the region (a part of one where any of several addresses may have been touched).
+    /// Samples that count as `weight` met the region (a part of one where any of several addresses
+    /// may have been touched).
     fn sampled(&mut self, region: RegionId, weight: f32);
-    /// How hot samples say that the region is, as a multiple of the average; `None` where there are too few of them, or none are taken.
+    /// How hot samples say that the region is, as a multiple of the average; `None` where there are
+    /// too few of them, or none are taken.
     fn heat(&self, _region: RegionId) -> Option<f32> {
         None
     }
-    /// How much sampling would be worth while, since this was last asked: 1 as much as is usual, less where samples change nothing, more after a change.
+    /// How much sampling would be worth while, since this was last asked: 1 as much as is usual,
+    /// less where samples change nothing, more after a change.
     fn samples_wanted(&mut self) -> f32;
     /// `pages` of the region came back by faults since the last call.
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64);
@@ -114,8 +120,9 @@ pub trait VictimPolicy: Send {
     fn evicted(&mut self, region: RegionId, pages: u32, now_ms: u64);
     /// A probe ended: of `staged` pages, `touched` were wanted back while it lasted.
     fn probed(&mut self, region: RegionId, staged: u32, touched: u32, now_ms: u64);
-    /// Clears `order` and fills it with the regions to take victims from, best victim first. Regions to be left alone for now
-    /// are not in it. Regions without resident pages never are.
+    /// Clears `order` and fills it with the regions to take victims from, best victim first.
+    /// Regions to be left alone for now are not in it. Regions without resident pages never
+    /// are.
     fn rank(
         &mut self,
         now_ms: u64,
@@ -125,21 +132,24 @@ pub trait VictimPolicy: Send {
     );
 }
 
-/// What was touched within this time is never evicted, ms: it would stop the program (`facts/traps.md`, Scale: livelock).
+/// What was touched within this time is never evicted, ms: it would stop the program
+/// (`facts/traps.md`, Scale: livelock).
 pub const FLOOR_MS: u64 = 20;
 
 /// Most returns of a page that are counted.
 pub const RETURNS_MAX: u32 = 7;
 
-/// How many pages may be on probation: 3 % of the resident ones, and 5 % of those that are out. Where few are out, what is kept of those on
-/// probation is a large part of what compression takes.
+/// How many pages may be on probation: 3 % of the resident ones, and 5 % of those that are out.
+/// Where few are out, what is kept of those on probation is a large part of what compression takes.
 pub fn probation_room(resident_pages: u64, pages_out: u64) -> usize {
     (resident_pages as f64 * 0.03).min(pages_out as f64 * 0.05) as usize
 }
 
-/// A page is back soon if no more pages left while it was out than these: 15 % of the resident ones, and 20 % of those that are out. Where few are out,
-/// whoever is there comes back before many others have left, and that tells nothing of him: by the resident pages alone (half of them, as it was once) next to none
-/// was on probation at 80 %, and there were more faults than the kernel's lists make.
+/// A page is back soon if no more pages left while it was out than these: 15 % of the resident
+/// ones, and 20 % of those that are out. Where few are out, whoever is there comes back before many
+/// others have left, and that tells nothing of him: by the resident pages alone (half of them, as
+/// it was once) next to none was on probation at 80 %, and there were more faults than the kernel's
+/// lists make.
 pub fn soon_pages(resident_pages: u64, pages_out: u64) -> f64 {
     (resident_pages as f64 * 0.15).min(pages_out as f64 * 0.2)
 }
@@ -155,10 +165,12 @@ pub struct Return {
 
 /// A page came back by a fault after `out_ms`.
 ///
-/// This is 2Q (Johnson and Shasha, VLDB 1994): one that is back soon was worth keeping, and joins the others for as many rounds of the
-/// [hand](passed) as it has returns, a round more each time (what it had left does not count: it leaves with all); any other goes through a
-/// short queue first, from which it leaves if it does not come back soon. Scattered Zipf accesses, nothing but faults known: 0.147 faults a GET with
-/// half of the pages resident, where random victims make 0.187 and the kernel's lists, which see accesses, 0.158; 0.237, 0.300 and 0.259 with 30 %
+/// This is 2Q (Johnson and Shasha, VLDB 1994): one that is back soon was worth keeping, and joins
+/// the others for as many rounds of the [hand](passed) as it has returns, a round more each time
+/// (what it had left does not count: it leaves with all); any other goes through a short queue
+/// first, from which it leaves if it does not come back soon. Scattered Zipf accesses, nothing but
+/// faults known: 0.147 faults a GET with half of the pages resident, where random victims make
+/// 0.187 and the kernel's lists, which see accesses, 0.158; 0.237, 0.300 and 0.259 with 30 %
 /// (`terrace-bench victims`).
 pub fn returned(returns: u32, out_ms: u64, soon_ms: u64) -> Return {
     if out_ms <= soon_ms {
@@ -194,13 +206,14 @@ pub enum Passed {
     Watch,
 }
 
-/// Rounds for which the hand leaves a page that was written while it was watched. Being watched costs its next writer a fault (1 µs), so
-/// hot pages should seldom be.
+/// Rounds for which the hand leaves a page that was written while it was watched. Being watched
+/// costs its next writer a fault (1 µs), so hot pages should seldom be.
 pub const WRITTEN_RETURNS: u32 = RETURNS_MAX;
 
-/// The hand comes by. A page whose returns are used up is watched for a round, and leaves if nobody wrote to it (servers write to what they
-/// read: counters, times, lists): 0.135 faults a GET instead of 0.147 with half of the pages resident, 0.220 instead of 0.237 with
-/// 30 %. The same look at pages on probation gains nothing there.
+/// The hand comes by. A page whose returns are used up is watched for a round, and leaves if nobody
+/// wrote to it (servers write to what they read: counters, times, lists): 0.135 faults a GET
+/// instead of 0.147 with half of the pages resident, 0.220 instead of 0.237 with 30 %. The same
+/// look at pages on probation gains nothing there.
 ///
 /// A page on probation is not the hand's, but for some pressure.
 pub fn passed(returns: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {

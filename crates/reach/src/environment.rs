@@ -128,8 +128,8 @@ fn large<R>(
 /// is written anew.
 ///
 /// # Safety
-/// As for [`without`]. `count` is the number of strings and one more, and behind so many words there
-/// is room for all variables LD_PRELOAD as they are, with their NULs.
+/// As for [`without`]. `count` is the number of strings and one more, and behind so many words
+/// there is room for all variables LD_PRELOAD as they are, with their NULs.
 unsafe fn fill(
     room: &mut [MaybeUninit<usize>],
     count: usize,

@@ -1,11 +1,13 @@
-//! What the recorder knows of each thread: its call stack (kept in `shim/calls.c`), and where it was last.
+//! What the recorder knows of each thread: its call stack (kept in `shim/calls.c`), and where it
+//! was last.
 
 use crate::settings::DEPTH_MAX;
 use std::cell::Cell;
 
 /// Reached without a lock, by the thread itself and by signal handlers on it.
 pub struct Thread {
-    /// The recorder is at work on this thread: what it does itself, and what a signal handler does meanwhile, is not recorded.
+    /// The recorder is at work on this thread: what it does itself, and what a signal handler does
+    /// meanwhile, is not recorded.
     pub inside: Cell<bool>,
     /// The line of the last access: the next one to it is met in the cache.
     pub line: Cell<u64>,
@@ -28,7 +30,8 @@ unsafe extern "C" {
     fn terrace_recorder_calls(to: *mut usize, most: usize) -> usize;
 }
 
-/// The calling thread's stack at a call that returns to this address: return addresses, the innermost first, and how many there are.
+/// The calling thread's stack at a call that returns to this address: return addresses, the
+/// innermost first, and how many there are.
 pub fn context_of(return_address: usize, depth: usize) -> ([usize; DEPTH_MAX], usize) {
     debug_assert!((1..=DEPTH_MAX).contains(&depth));
     let mut frames = [0; DEPTH_MAX];

@@ -17,7 +17,8 @@ static ALL: AtomicBool = AtomicBool::new(false);
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
-/// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no recording.
+/// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no
+/// recording.
 fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
     if !ON.load(Relaxed) || own.inside.replace(true) {
         return None;
@@ -117,13 +118,15 @@ extern "C" fn terrace_recorder_dies(object: usize) {
     thread(|own| with(own, |recorder| recorder.dies(object as u64)));
 }
 
-/// A realloc begins: another thread may be given the address before it ends. Its object's number and address are asked for again then.
+/// A realloc begins: another thread may be given the address before it ends. Its object's number
+/// and address are asked for again then.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
     thread(|own| with(own, |recorder| recorder.leaves(object as u64))).map_or(0, u64::from)
 }
 
-/// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is gone.
+/// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is
+/// gone.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_arrives(
     leaver: u64,
@@ -185,7 +188,8 @@ extern "C" fn terrace_recorder_begins() {
             Ok(begun) => ON.store(begun, Release),
             Err(why) => {
                 say(&why);
-                // SAFETY: ends the process. What would run without its recording would only look as if it had worked.
+                // SAFETY: ends the process. What would run without its recording would only look as
+                // if it had worked.
                 unsafe { libc::_exit(125) }
             }
         }
@@ -205,7 +209,8 @@ fn begin(settings: Settings) -> Result<(), String> {
     if let Ok(mut slot) = RECORDER.lock() {
         *slot = Some(recorder);
     }
-    // SAFETY: plain registrations; the handlers are functions. What is removed from the environment was read, and there is one thread.
+    // SAFETY: plain registrations; the handlers are functions. What is removed from the environment
+    // was read, and there is one thread.
     unsafe {
         // Programs that this one executes would write over its recording.
         libc::unsetenv(c"TERRACE_RECORD".as_ptr());
@@ -268,7 +273,8 @@ fn resident(address: u64) -> bool {
     unsafe { libc::mincore(address as *mut _, 4096, &raw mut there) == 0 && there & 1 == 1 }
 }
 
-/// What the loader knows of an address, as far as it matters here (glibc's `struct dl_find_object`).
+/// What the loader knows of an address, as far as it matters here (glibc's `struct
+/// dl_find_object`).
 #[repr(C)]
 struct Found {
     flags: u64,
@@ -293,7 +299,8 @@ unsafe extern "C" {
 
 /// `file+0x1234`, as addr2line takes it.
 fn name_of(address: usize) -> String {
-    // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as it is loaded, and it has just called.
+    // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as
+    // it is loaded, and it has just called.
     let (base, path) = unsafe {
         let mut found: Found = std::mem::zeroed();
         if _dl_find_object(address, &raw mut found) != 0 || found.link_map.is_null() {

@@ -1,6 +1,8 @@
-//! The program's objects: which one lies at an address, who made it, and how often each, and each page, was missed.
+//! The program's objects: which one lies at an address, who made it, and how often each, and each
+//! page, was missed.
 //!
-//! Addresses lead through two tables to a region (2 MiB), and there to the object at each eight bytes: three loads, for every miss.
+//! Addresses lead through two tables to a region (2 MiB), and there to the object at each eight
+//! bytes: three loads, for every miss.
 
 use crate::settings::DEPTH_MAX;
 use std::collections::HashMap;
@@ -13,7 +15,8 @@ const REGION: u64 = 1 << REGION_SHIFT;
 const GRANULE: u64 = 8;
 const GRANULES: usize = (REGION / GRANULE) as usize;
 const PAGES: usize = (REGION / PAGE) as usize;
-/// User space has so many address bits on x86-64 (without five-level tables), and one more on aarch64.
+/// User space has so many address bits on x86-64 (without five-level tables), and one more on
+/// aarch64.
 const ADDRESS_BITS: u32 = 48;
 /// Regions of one table.
 const TABLE_BITS: u32 = 13;
@@ -162,7 +165,8 @@ impl Heap {
         id
     }
 
-    /// The object that begins here, or 0, is nowhere from now on: it is about to be resized, or freed.
+    /// The object that begins here, or 0, is nowhere from now on: it is about to be resized, or
+    /// freed.
     pub fn lift(&mut self, address: u64) -> ObjectId {
         let id = self.find(address);
         if id == 0 || self.objects[id as usize].address != address {

@@ -1,4 +1,5 @@
-//! What the compiler calls (gcc and clang, `-fsanitize=thread`) before each access. What it calls at the beginning and end of each function is in `shim/calls.c`.
+//! What the compiler calls (gcc and clang, `-fsanitize=thread`) before each access. What it calls
+//! at the beginning and end of each function is in `shim/calls.c`.
 
 use crate::entry::access;
 

@@ -1,5 +1,6 @@
-//! The recorder's own memory: Doug Lea's malloc over a mapping made by a system call, so that neither the program's allocator nor a preloaded library that
-//! interposes `mmap` has to do with it. What C code allocates for us (zstd, the C library) comes from here too: `shim/malloc.c`.
+//! The recorder's own memory: Doug Lea's malloc over a mapping made by a system call, so that
+//! neither the program's allocator nor a preloaded library that interposes `mmap` has to do with
+//! it. What C code allocates for us (zstd, the C library) comes from here too: `shim/malloc.c`.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -98,7 +99,8 @@ extern "C" fn terrace_recorder_allocate(size: usize, align: usize) -> *mut u8 {
     if block.is_null() {
         return block;
     }
-    // SAFETY: the block has `gap` bytes before the payload, at least HEADER, and the payload is aligned to `gap`.
+    // SAFETY: the block has `gap` bytes before the payload, at least HEADER, and the payload is
+    // aligned to `gap`.
     unsafe {
         let payload = block.add(gap);
         payload.cast::<[usize; 2]>().sub(1).write([size, gap]);
@@ -109,7 +111,8 @@ extern "C" fn terrace_recorder_allocate(size: usize, align: usize) -> *mut u8 {
 /// How large one of those is.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_size(payload: *const u8) -> usize {
-    // SAFETY: it came from `terrace_recorder_allocate` (its address says so), which wrote the header.
+    // SAFETY: it came from `terrace_recorder_allocate` (its address says so), which wrote the
+    // header.
     unsafe { payload.cast::<[usize; 2]>().sub(1).read()[0] }
 }
 

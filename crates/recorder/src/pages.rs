@@ -1,5 +1,6 @@
-//! The summary of a recording of the kind `pages`: how many of the heap's pages hold so much of the misses, as the objects lie, and as if the most missed
-//! ones lay side by side. As in the benchmark of objects: all resident pages of the heap count, the most missed objects by misses per byte.
+//! The summary of a recording of the kind `pages`: how many of the heap's pages hold so much of the
+//! misses, as the objects lie, and as if the most missed ones lay side by side. As in the benchmark
+//! of objects: all resident pages of the heap count, the most missed objects by misses per byte.
 
 use crate::heap::{Heap, PAGE, Page};
 use serde_json::{Value, json};
@@ -80,8 +81,9 @@ struct Lump {
     parts: Vec<u32>,
 }
 
-/// Misses by page, if the most missed objects lay side by side. Objects of up to a page lie on one; larger ones begin where the one before ends. What is dead
-/// counts as one lump for each context, as large as what it had beyond what lives now: its memory is used again and again.
+/// Misses by page, if the most missed objects lay side by side. Objects of up to a page lie on one;
+/// larger ones begin where the one before ends. What is dead counts as one lump for each context,
+/// as large as what it had beyond what lives now: its memory is used again and again.
 fn packed(heap: &Heap) -> Vec<u64> {
     let live = heap.live().map(|object| Lump {
         bytes: object.bytes.max(1),
@@ -214,8 +216,10 @@ mod tests {
             (0..100).for_each(|_| assert_ne!(heap.missed(0x80_0000), Missed::Between));
             heap.dies(0x80_0000);
         }
-        // First the lump of 1000 bytes, then the large object behind it: its four parts are at 1000, 5096, 9192 and 13288. Of the first, 5 misses,
-        // 3096 of 4096 bytes are on the first page; of the third, 20 misses, 3096 are on the third page; the fourth is all on the fourth.
+        // First the lump of 1000 bytes, then the large object behind it: its four parts are at
+        // 1000, 5096, 9192 and 13288. Of the first, 5 misses, 3096 of 4096 bytes are on the
+        // first page; of the third, 20 misses, 3096 are on the third page; the fourth is all on the
+        // fourth.
         assert_eq!(packed(&heap), [1004, 1, 15, 6]);
     }
 }

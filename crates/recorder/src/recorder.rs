@@ -211,9 +211,11 @@ impl Recorder {
         }
     }
 
-    /// How many are passed over until the next: at random, so that no loop's own period is met; one of so many on average.
+    /// How many are passed over until the next: at random, so that no loop's own period is met; one
+    /// of so many on average.
     fn distance(&mut self) -> u64 {
-        // Of 0 to 2 (period - 1), all alike. The generator is Knuth's (The Art of Computer Programming 2, 3.3.4).
+        // Of 0 to 2 (period - 1), all alike. The generator is Knuth's (The Art of Computer
+        // Programming 2, 3.3.4).
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -34,13 +34,15 @@ pub struct Settings {
     pub mode: Mode,
     /// And after it.
     pub file: PathBuf,
-    /// `TERRACE_RECORD_CACHE`: bytes of the modelled cache; 0: there is none, every access is recorded.
+    /// `TERRACE_RECORD_CACHE`: bytes of the modelled cache; 0: there is none, every access is
+    /// recorded.
     pub cache_bytes: usize,
     /// `TERRACE_RECORD_START`.
     pub start: Start,
     /// `TERRACE_RECORD_DEPTH`: return addresses that make a context.
     pub depth: usize,
-    /// `TERRACE_RECORD_PERIOD`: one of so many misses is written, at random; 1: all. Summaries count all.
+    /// `TERRACE_RECORD_PERIOD`: one of so many misses is written, at random; 1: all. Summaries
+    /// count all.
     pub period: u64,
     /// `TERRACE_RECORD_LIMIT`: bytes that a trace may grow to.
     pub limit: u64,

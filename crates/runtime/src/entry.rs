@@ -1,8 +1,9 @@
 //! The exported malloc family.
 //!
-//! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own symbols, so each public name is one
-//! jump to the real function. Those that allocate pass on who calls, behind their own arguments: what the call returns to, the stack
-//! pointer before it, and the frame pointer register (the crate `context`).
+//! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own
+//! symbols, so each public name is one jump to the real function. Those that allocate pass on who
+//! calls, behind their own arguments: what the call returns to, the stack pointer before it, and
+//! the frame pointer register (the crate `context`).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -23,8 +24,10 @@ macro_rules! jumps {
 }
 pub(crate) use jumps;
 
-/// `malloc`: what is small, on a thread that groups nothing and has nothing else to do, is jemalloc's at once; else as those below.
-// SAFETY: reads the thread's state and a flag; a tail jump passes the argument on as it is, and three more after two that do not count.
+/// `malloc`: what is small, on a thread that groups nothing and has nothing else to do, is
+/// jemalloc's at once; else as those below.
+// SAFETY: reads the thread's state and a flag; a tail jump passes the argument on as it is, and
+// three more after two that do not count.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc() {
@@ -191,7 +194,8 @@ extern "C" fn mallinfo() -> MallocInfo<i32> {
         .map_or_else(|| malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32), |next| next())
 }
 
-/// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without them.
+/// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without
+/// them.
 #[unsafe(no_mangle)]
 extern "C" fn mallopt(parameter: i32, value: i32) -> i32 {
     // SAFETY: as above.

@@ -1,7 +1,9 @@
-//! Memory of the program that the kernel changes at moments when it does not wait for a page: it must be in place.
+//! Memory of the program that the kernel changes at moments when it does not wait for a page: it
+//! must be in place.
 //!
-//! The kernel takes a missing page of ours for a bad address in two cases. A thread that is exiting clears a word in its own stack, for which
-//! `pthread_join` waits, and marks the robust mutexes that it still holds; and some futex operations change the program's words.
+//! The kernel takes a missing page of ours for a bad address in two cases. A thread that is exiting
+//! clears a word in its own stack, for which `pthread_join` waits, and marks the robust mutexes
+//! that it still holds; and some futex operations change the program's words.
 
 use crate::pager;
 use crate::processes::Next;
@@ -17,7 +19,8 @@ pub fn keep(start: usize, len: usize) {
 
 fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> bool {
     let (mut protocol, mut robust) = (libc::PTHREAD_PRIO_NONE, libc::PTHREAD_MUTEX_STALLED);
-    // SAFETY: attributes that the program passes to pthread_mutex_init are initialised; null was excluded.
+    // SAFETY: attributes that the program passes to pthread_mutex_init are initialised; null was
+    // excluded.
     unsafe {
         libc::pthread_mutexattr_getprotocol(attributes, &mut protocol);
         libc::pthread_mutexattr_getrobust(attributes, &mut robust);
@@ -25,7 +28,8 @@ fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> boo
     protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST
 }
 
-/// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that the kernel changes.
+/// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that
+/// the kernel changes.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_mutex_init(
     mutex: *mut libc::pthread_mutex_t,
@@ -45,7 +49,8 @@ extern "C" fn pthread_mutex_init(
     real(mutex, attributes)
 }
 
-/// A futex call by number. "Bad address" comes before any effect; where the page was only out, the call is made again.
+/// A futex call by number. "Bad address" comes before any effect; where the page was only out, the
+/// call is made again.
 pub fn futex(args: [usize; 6]) -> Result<usize, Errno> {
     const TRIES: usize = 100;
     let pages = [args[0], args[4]].map(|address| untagged(address) / PAGE * PAGE);

@@ -1,9 +1,11 @@
 //! libterrace.so: one process's Terrace, preloaded into an unmodified program.
 //!
-//! Wires allocator and pager together, takes the settings from the environment, and interposes what a program does to its
-//! memory and processes: [`entry`] exports the malloc family, [`mappings`] interposes the `mmap` family, [`kept`] what the
-//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and what may not be missed,
-//! [`executed`] what the program executes, [`privileges`] the calls before which everything must be open. Nothing here aborts the program or prints more than a line.
+//! Wires allocator and pager together, takes the settings from the environment, and interposes what
+//! a program does to its memory and processes: [`entry`] exports the malloc family, [`mappings`]
+//! interposes the `mmap` family, [`kept`] what the kernel must find in place, [`linked`] exports
+//! what linked programs call, [`processes`] fork and what may not be missed, [`executed`] what the
+//! program executes, [`privileges`] the calls before which everything must be open. Nothing here
+//! aborts the program or prints more than a line.
 
 mod codecs;
 mod entry;
@@ -25,7 +27,8 @@ use terrace_pager::{Host, Mode, Pager, sys};
 #[global_allocator]
 static ALLOCATOR: unmanaged::Unmanaged = unmanaged::Unmanaged;
 
-/// The process that runs here. A vfork child shares our memory, not our process: it must start nothing.
+/// The process that runs here. A vfork child shares our memory, not our process: it must start
+/// nothing.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// The pager, once the library's constructor has run.
@@ -78,7 +81,8 @@ extern "C" fn end() {
     }
 }
 
-/// The C library calls this after the program's own destructors, unless it leaves by `_exit` or a signal.
+/// The C library calls this after the program's own destructors, unless it leaves by `_exit` or a
+/// signal.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
@@ -94,8 +98,9 @@ fn set_up() -> Result<(), String> {
     let settings =
         Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
-        // --no-children, and this program was executed by a child. The library stays preloaded, because the program itself may execute
-        // another in its place; here it is an allocator and nothing else.
+        // --no-children, and this program was executed by a child. The library stays preloaded,
+        // because the program itself may execute another in its place; here it is an
+        // allocator and nothing else.
         return Ok(());
     }
     let strict = settings.strict;
@@ -150,8 +155,9 @@ fn is_allocator_ours() -> bool {
     base(calloc) == base(is_allocator_ours as *const c_void)
 }
 
-/// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last fault on the page at `address` was read by its
-/// handler, and when each of its steps was over. False if that is not known.
+/// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last
+/// fault on the page at `address` was read by its handler, and when each of its steps was over.
+/// False if that is not known.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_fault_times(
     address: usize,

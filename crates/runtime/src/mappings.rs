@@ -1,9 +1,10 @@
 //! The interposed `mmap` family: private anonymous mappings of 256 KiB and more are managed like
 //! the heap.
 //!
-//! The exported names only forward to functions of this module: inside the library the names themselves mean the kernel's calls
-//! (`--wrap`). Each function does exactly what the kernel's does and keeps the pager's view in step. `__wrap_` names are what the library's own
-//! code calls instead (see build.rs): straight to the kernel.
+//! The exported names only forward to functions of this module: inside the library the names
+//! themselves mean the kernel's calls (`--wrap`). Each function does exactly what the kernel's does
+//! and keeps the pager's view in step. `__wrap_` names are what the library's own code calls
+//! instead (see build.rs): straight to the kernel.
 
 use std::ffi::c_void;
 use terrace_pager::Pager;
@@ -50,13 +51,15 @@ fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     unsafe { sys::forward(number, args) }
 }
 
-/// The pager, in the process whose memory it manages. A process that shares the memory (a child of `vfork`, of clone with
-/// CLONE_VM) may be killed at any time and would leave our locks taken: what it does, the kernel tells us.
+/// The pager, in the process whose memory it manages. A process that shares the memory (a child of
+/// `vfork`, of clone with CLONE_VM) may be killed at any time and would leave our locks taken: what
+/// it does, the kernel tells us.
 fn pager() -> Option<&'static Pager> {
     crate::pager().filter(|pager| pager.serves_this_process())
 }
 
-/// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing to say: the kernel refuses it.
+/// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing
+/// to say: the kernel refuses it.
 fn manager_of(start: usize, len: usize) -> Option<&'static Pager> {
     pager().filter(|pager| len > 0 && start.is_multiple_of(PAGE) && pager.manages(start, len))
 }
@@ -127,8 +130,8 @@ fn map(
     pointer(result)
 }
 
-/// The kernel mapped something where there was room. If that is managed, it was unmapped past us (by an
-/// instruction of the program's own), and what is there now is something else.
+/// The kernel mapped something where there was room. If that is managed, it was unmapped past us
+/// (by an instruction of the program's own), and what is there now is something else.
 fn forget(start: usize, len: usize) {
     if let Some(pager) = manager_of(start, len) {
         pager.forget(start, len);
@@ -165,7 +168,8 @@ fn segment_bytes(segment: i32) -> Option<usize> {
         [segment as usize, libc::IPC_STAT as usize, told.as_mut_ptr() as usize, 0, 0, 0],
     )
     .ok()?;
-    // SAFETY: all zeros are valid, and the kernel wrote no more than this structure, which is its own.
+    // SAFETY: all zeros are valid, and the kernel wrote no more than this structure, which is its
+    // own.
     Some(whole_pages(unsafe { told.assume_init() }.shm_segsz))
 }
 
@@ -238,7 +242,8 @@ extern "C" fn mremap(
     pointer(result)
 }
 
-/// What came of `pieces` of a mapping that is now at `moved` is managed as it was before, and no more; what it grew by is like its end.
+/// What came of `pieces` of a mapping that is now at `moved` is managed as it was before, and no
+/// more; what it grew by is like its end.
 fn manage_remapped(
     pager: &Pager,
     pieces: &[Range],
@@ -275,7 +280,8 @@ fn protect(address: *mut c_void, len: usize, prot: i32) -> i32 {
     })
 }
 
-/// `pkey_mprotect`: ranges with a protection key stay in DRAM; our threads may not have the key's rights.
+/// `pkey_mprotect`: ranges with a protection key stay in DRAM; our threads may not have the key's
+/// rights.
 #[unsafe(no_mangle)]
 extern "C" fn pkey_mprotect(address: *mut c_void, len: usize, prot: i32, key: i32) -> i32 {
     let start = untagged(address as usize);
@@ -318,8 +324,8 @@ fn advise_with(
         libc::MADV_DONTFORK | libc::MADV_DOFORK => {
             pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice))
         }
-        // What a child sees, or what the kernel does to pages one by one, would no longer be ours to
-        // know. (Nobody could tell a child whether its zeros are the kernel's.)
+        // What a child sees, or what the kernel does to pages one by one, would no longer be ours
+        // to know. (Nobody could tell a child whether its zeros are the kernel's.)
         libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
             act(given, len, advice)
@@ -361,7 +367,8 @@ fn free(
     if has_holes { Err(Errno::ENOMEM) } else { Ok(0) }
 }
 
-/// `process_madvise`. The kernel takes advice that destroys contents for the calling process only (Linux 6.13).
+/// `process_madvise`. The kernel takes advice that destroys contents for the calling process only
+/// (Linux 6.13).
 #[unsafe(no_mangle)]
 extern "C" fn process_madvise(
     pidfd: i32,
@@ -405,8 +412,9 @@ extern "C" fn process_madvise(
     done
 }
 
-/// `ioctl`: what a program gives to a userfaultfd of its own, or moves away with one, is its own to manage from then on. (One range has room for
-/// one userfaultfd, and what we had evicted would be missing to it.)
+/// `ioctl`: what a program gives to a userfaultfd of its own, or moves away with one, is its own to
+/// manage from then on. (One range has room for one userfaultfd, and what we had evicted would be
+/// missing to it.)
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     if let Some((start, len)) = sys::range_of_uffd_call(request, argument)

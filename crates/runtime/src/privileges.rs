@@ -1,7 +1,9 @@
-//! The calls by which a program gives up what Terrace needs to start: user ids, groups, capabilities, the root directory, namespaces.
+//! The calls by which a program gives up what Terrace needs to start: user ids, groups,
+//! capabilities, the root directory, namespaces.
 //!
-//! What the companion has opened it keeps, and so it goes on after such a call. So it is made before the first of them, however
-//! little memory the program has by then. A program that makes none pays nothing.
+//! What the companion has opened it keeps, and so it goes on after such a call. So it is made
+//! before the first of them, however little memory the program has by then. A program that makes
+//! none pays nothing.
 
 use crate::processes::{Next, result};
 use crate::{PROCESS, pager};

@@ -1,12 +1,15 @@
 //! fork in all its forms, and the calls after which our threads could no longer do their work.
 //!
-//! Our fork handlers must be the first ever registered: then they run last before the fork (when every other library, jemalloc included,
-//! holds its locks and no thread can be inside our hooks) and first after it in the child (before any other library touches memory that
-//! may be evicted). Hence the interposed `__register_atfork`.
+//! Our fork handlers must be the first ever registered: then they run last before the fork (when
+//! every other library, jemalloc included, holds its locks and no thread can be inside our hooks)
+//! and first after it in the child (before any other library touches memory that may be evicted).
+//! Hence the interposed `__register_atfork`.
 //!
-//! Before them, in the child, the C library touches memory of its own, which would read as zeros, and be zeros from then on, if it were
-//! evicted (glibc 2.36, `fork` and `reclaim_stacks`): the locks of open streams, which we touch before the fork; the list of fork handlers, tables
-//! of thread-specific values, and the descriptions of threads on stacks of the program, which we see to it are never evicted.
+//! Before them, in the child, the C library touches memory of its own, which would read as zeros,
+//! and be zeros from then on, if it were evicted (glibc 2.36, `fork` and `reclaim_stacks`): the
+//! locks of open streams, which we touch before the fork; the list of fork handlers, tables
+//! of thread-specific values, and the descriptions of threads on stacks of the program, which we
+//! see to it are never evicted.
 
 use crate::{PROCESS, executed, kept, mappings, pager, privileges};
 use std::arch::naked_asm;
@@ -18,7 +21,8 @@ use terrace_pager::{locking, sys};
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
 
-/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork the lookup may not be possible.
+/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork
+/// the lookup may not be possible.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -113,7 +117,8 @@ extern "C" fn __register_atfork(
     }
     // SAFETY: as above.
     let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
-    // The list of handlers is read in the child to find ours. Where it outgrows the C library's own room, it must not be evicted.
+    // The list of handlers is read in the child to find ours. Where it outgrows the C library's own
+    // room, it must not be evicted.
     let _unmanaged = Internal::enter();
     let error = real(prepare, parent, child, library);
     if prepare.is_some_and(|prepare| {
@@ -150,11 +155,13 @@ extern "C" fn reset_streams() {
     terrace_reset_streams();
 }
 
-/// Keys below this have their values in the thread's own description (PTHREAD_KEY_2NDLEVEL_SIZE of the C library); tables of further ones are allocated.
+/// Keys below this have their values in the thread's own description (PTHREAD_KEY_2NDLEVEL_SIZE of
+/// the C library); tables of further ones are allocated.
 const KEYS_WITHOUT_TABLE: u32 = 32;
 type SetSpecific = extern "C" fn(u32, *const c_void) -> i32;
 
-/// In a forked child the C library clears the tables of values of all other threads before any handler runs: they must not be evicted.
+/// In a forked child the C library clears the tables of values of all other threads before any
+/// handler runs: they must not be evicted.
 fn set_specific(real: &Next, key: u32, value: *const c_void) -> i32 {
     let real = real.get();
     if real.is_null() {
@@ -172,18 +179,21 @@ extern "C" fn pthread_setspecific(key: u32, value: *const c_void) -> i32 {
     set_specific(&PTHREAD_SETSPECIFIC, key, value)
 }
 
-/// `tss_set`, C11's name for it. An error is 2 there, and no key of the C library's fails otherwise.
+/// `tss_set`, C11's name for it. An error is 2 there, and no key of the C library's fails
+/// otherwise.
 #[unsafe(no_mangle)]
 extern "C" fn tss_set(key: u32, value: *const c_void) -> i32 {
     set_specific(&TSS_SET, key, value)
 }
 
-/// So much at the top of a thread's stack holds what the C library knows of the thread, and the thread-local variables that it and we use in a
-/// child before anything is registered: not counting the program's own, which lie between.
+/// So much at the top of a thread's stack holds what the C library knows of the thread, and the
+/// thread-local variables that it and we use in a child before anything is registered: not counting
+/// the program's own, which lie between.
 const DESCRIPTION_BYTES: usize = 64 << 10;
 
-/// `pthread_create`. Where the program brings the stack, and with it the place of the thread's description, that place must not be evicted:
-/// threads are in a list that the C library changes in a forked child before any handler runs; and see [`kept`].
+/// `pthread_create`. Where the program brings the stack, and with it the place of the thread's
+/// description, that place must not be evicted: threads are in a list that the C library changes in
+/// a forked child before any handler runs; and see [`kept`].
 #[unsafe(no_mangle)]
 extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -244,11 +254,13 @@ unsafe extern "C" {
     safe fn terrace_touch_streams();
 }
 
-/// What the forking thread had blocked; the lock of what is watched guards it, which every fork takes first and opens last.
+/// What the forking thread had blocked; the lock of what is watched guards it, which every fork
+/// takes first and opens last.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those of grouped and placed objects, the zones', the
-/// pager's, the unmanaged allocator's, which the pager itself uses.
+/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those
+/// of grouped and placed objects, the zones', the pager's, the unmanaged allocator's, which the
+/// pager itself uses.
 extern "C" fn before_fork() {
     lock_allocator();
     // Under the list's lock, which this thread has: see `lock_streams`.
@@ -268,7 +280,8 @@ fn before_any_fork() {
     lock_for_any_fork(|| ());
 }
 
-/// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for what its own thread has.
+/// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for
+/// what its own thread has.
 fn lock_watch() {
     let signals = sys::block_signals();
     grouped::lock_watch_for_fork();
@@ -350,8 +363,9 @@ fn in_child() {
     terrace_alloc::leave_internal();
 }
 
-/// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of grouped objects stay as they are, as jemalloc's do: a
-/// signal handler may be forking that interrupted their holder, and such a child may not allocate.
+/// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of
+/// grouped objects stay as they are, as jemalloc's do: a signal handler may be forking that
+/// interrupted their holder, and such a child may not allocate.
 fn forking(fork: impl FnOnce() -> i32) -> i32 {
     before_any_fork();
     let child = fork();
@@ -383,9 +397,11 @@ struct CloneStart {
     argument: *mut c_void,
 }
 
-/// Where a child made by `clone` without shared memory begins. Its stack is a copy of its parent's memory, `start` included.
+/// Where a child made by `clone` without shared memory begins. Its stack is a copy of its parent's
+/// memory, `start` included.
 extern "C" fn clone_begins(start: *mut c_void) -> i32 {
-    // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is a copy.
+    // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is
+    // a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
     in_child();
     grouped_in_child();
@@ -432,8 +448,9 @@ extern "C" fn clone(
     child
 }
 
-/// Where the kernel writes a child's number in the child, before anything is registered there: the page must be in place
-/// when the child is made. The gate is closed, so what a handler brings now, the child has.
+/// Where the kernel writes a child's number in the child, before anything is registered there: the
+/// page must be in place when the child is made. The gate is closed, so what a handler brings now,
+/// the child has.
 fn bring_for_child(flags: usize, child_tid: usize) {
     let writes = flags & (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as usize != 0;
     // Where nothing is out, a filter may forbid the look.
@@ -451,8 +468,8 @@ struct CloneArguments {
 }
 
 impl CloneArguments {
-    /// Those of SYS_clone3. `None` if the kernel will refuse the call. What cannot be read for another reason (a filter, say) seems
-    /// to be a fork with a stack.
+    /// Those of SYS_clone3. `None` if the kernel will refuse the call. What cannot be read for
+    /// another reason (a filter, say) seems to be a fork with a stack.
     fn of_clone3(structure: usize, size: usize) -> Option<CloneArguments> {
         /// CLONE_ARGS_SIZE_VER0: eight numbers.
         const LEAST: usize = 64;
@@ -475,8 +492,9 @@ impl CloneArguments {
     }
 }
 
-/// Where `syscall` goes on, for a clone by number whose child has a stack of its own: the child returns there, and not through a function
-/// of ours, whose frame it does not have. Null for all else. A child with memory of its own runs past us from its first instruction, so it
+/// Where `syscall` goes on, for a clone by number whose child has a stack of its own: the child
+/// returns there, and not through a function of ours, whose frame it does not have. Null for all
+/// else. A child with memory of its own runs past us from its first instruction, so it
 /// must need nothing: everything is restored first, and stays.
 extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut c_void {
     let arguments = match number {
@@ -496,7 +514,8 @@ extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut 
 }
 
 /// `syscall`. See [`goes_on_past_us`] and [`syscall_by_number`].
-// SAFETY: the arguments are kept over the one call, and a tail jump passes them on as they are; both targets have this signature.
+// SAFETY: the arguments are kept over the one call, and a tail jump passes them on as they are;
+// both targets have this signature.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall() {
@@ -602,8 +621,8 @@ unsafe extern "C" fn dlmopen() {
     );
 }
 
-/// The C library's `dlmopen`. What is loaded into a namespace of its own has a C library of its own there, which forks without
-/// our handlers: everything is restored first, and stays.
+/// The C library's `dlmopen`. What is loaded into a namespace of its own has a C library of its own
+/// there, which forks without our handlers: everything is restored first, and stays.
 extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
     /// LM_ID_BASE.
     const OF_THE_PROGRAM: libc::c_long = 0;
@@ -653,8 +672,8 @@ extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 
     result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
 }
 
-/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Who asks whether filters are possible, as
-/// libraries do, passes an address at which nothing is, and loads none.
+/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Who asks whether
+/// filters are possible, as libraries do, passes an address at which nothing is, and loads none.
 fn may_be_filter(address: usize) -> bool {
     sys::look_at(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)
 }
@@ -731,7 +750,8 @@ extern "C" fn syscall_by_number(
     }
 }
 
-/// A clone by number without a stack. With shared memory it shares our threads, too; without it is a fork.
+/// A clone by number without a stack. With shared memory it shares our threads, too; without it is
+/// a fork.
 fn cloning(arguments: CloneArguments, forward: impl FnOnce() -> libc::c_long) -> libc::c_long {
     if arguments.shares_memory() {
         return forward();
@@ -747,7 +767,8 @@ fn child_tid_of(fourth: usize, fifth: usize) -> usize {
     if cfg!(target_arch = "aarch64") { fifth } else { fourth }
 }
 
-/// What `syscall` means inside the library (see build.rs): the kernel's calls, past every interposer.
+/// What `syscall` means inside the library (see build.rs): the kernel's calls, past every
+/// interposer.
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_syscall(
     number: libc::c_long,

@@ -1,6 +1,8 @@
-//! Samples by the clock: each thread is interrupted for every so much that it ran, and what it waited for is computed from its code and registers.
+//! Samples by the clock: each thread is interrupted for every so much that it ran, and what it
+//! waited for is computed from its code and registers.
 //!
-//! What is sampled is *stalls*, not accesses: who waits longer is met more often, which is what placement should look at (`facts/sampling.md` §A).
+//! What is sampled is *stalls*, not accesses: who waits longer is met more often, which is what
+//! placement should look at (`facts/sampling.md` §A).
 
 use crate::decoder::{Decoder, Interrupt};
 use crate::events::{Events, OpenError, Request, Whose};
@@ -43,8 +45,8 @@ impl Clock {
         self.events.enable(on)
     }
 
-    /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted`; what is not in a process that is `ours` costs next to
-    /// nothing.
+    /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted`;
+    /// what is not in a process that is `ours` costs next to nothing.
     pub fn drain(
         &mut self,
         ours: impl Fn(u32) -> bool,

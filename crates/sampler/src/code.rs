@@ -1,7 +1,8 @@
 //! A process's code, read and swept block by block when something in it is interrupted.
 //!
-//! Nothing is asked about files, maps or compilers: each time the bytes around the interrupted instruction are compared with those that were swept, and
-//! where they differ (another library in that place, code that was just compiled) the block is swept again.
+//! Nothing is asked about files, maps or compilers: each time the bytes around the interrupted
+//! instruction are compared with those that were swept, and where they differ (another library in
+//! that place, code that was just compiled) the block is swept again.
 
 use crate::text::Text;
 use std::collections::HashMap;
@@ -12,7 +13,8 @@ const MARGIN: u64 = 16 << 10;
 const PAGE: u64 = 4096;
 /// Compared on either side of the interrupted instruction, at most.
 const AROUND: u64 = 32;
-/// Blocks kept of one process, 140 KiB each with all that belongs to them. Where more is executed, all are swept again.
+/// Blocks kept of one process, 140 KiB each with all that belongs to them. Where more is executed,
+/// all are swept again.
 const BLOCKS_MAX: usize = 128;
 
 /// Code of one process.

@@ -5,7 +5,8 @@ use crate::code::Code;
 use crate::operand::{Finder, Registers};
 use std::collections::HashMap;
 
-/// Processes whose code is kept: at most 18 MiB each. Where there are more, one of them is read again.
+/// Processes whose code is kept: at most 18 MiB each. Where there are more, one of them is read
+/// again.
 const PROCESSES_MAX: usize = 16;
 
 /// Where a thread was when it was interrupted.
@@ -31,7 +32,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Tells `each` of the accesses that the interrupted thread may have waited for, as far as their addresses are `wanted`. False if there was none.
+    /// Tells `each` of the accesses that the interrupted thread may have waited for, as far as
+    /// their addresses are `wanted`. False if there was none.
     pub fn decode(
         &mut self,
         at: &Interrupt,

@@ -1,7 +1,8 @@
 //! perf events of a process's threads: one a thread and CPU, one ring a CPU.
 //!
-//! An event with a ring must be bound to a CPU, or its threads' children are not counted with them (`inherit`); so there is one of each thread on
-//! each CPU, and those of one CPU write into one ring. Threads that are made later are in by themselves; whether processes and executed
+//! An event with a ring must be bound to a CPU, or its threads' children are not counted with them
+//! (`inherit`); so there is one of each thread on each CPU, and those of one CPU write into one
+//! ring. Threads that are made later are in by themselves; whether processes and executed
 //! programs are, says [`Whose`].
 
 use crate::Tally;
@@ -19,7 +20,8 @@ const DATA_LEN: usize = 64 << 10;
 pub enum Whose<'a> {
     /// Of these threads and those that they will make, until they execute another program.
     Threads(&'a [i32]),
-    /// Of the programs that this thread's children will execute, and all that they make. Each switch between their threads costs the kernel half a microsecond more.
+    /// Of the programs that this thread's children will execute, and all that they make. Each
+    /// switch between their threads costs the kernel half a microsecond more.
     Children,
     /// Of all that runs on this machine: costs no switch anything, and needs a privilege.
     Everybody,
@@ -40,7 +42,8 @@ pub struct Request {
     pub user_only: bool,
     /// Counts between samples (for the clock: ns of a thread's running).
     pub period: u64,
-    /// How exact the address of the instruction must be: 0, or 1 to 3 for hardware that samples accesses.
+    /// How exact the address of the instruction must be: 0, or 1 to 3 for hardware that samples
+    /// accesses.
     pub precise_ip: u8,
     /// What a sample is made of.
     pub layout: Layout,
@@ -115,7 +118,8 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the event's mapping, which lives as long as the ring: they are kept together, and nobody else reads it.
+        // SAFETY: the event's mapping, which lives as long as the ring: they are kept together, and
+        // nobody else reads it.
         let ring = unsafe { Ring::new(start.cast(), page, DATA_LEN) };
         Ok((Mapping { start, len }, ring))
     }
@@ -189,7 +193,8 @@ impl Events {
         )
     }
 
-    /// The same of samples; what else came is in the tally. (Which of them can be located is the caller's to say.)
+    /// The same of samples; what else came is in the tally. (Which of them can be located is the
+    /// caller's to say.)
     pub fn samples(&mut self, mut each: impl FnMut(RawSample)) -> Tally {
         let mut tally = Tally::default();
         let drained = self.drain(|record| match record {
@@ -219,13 +224,15 @@ impl Events {
         })
     }
 
-    /// Counts between samples from now on. (Of single threads: in those that are yet to come, not in those that are there.)
+    /// Counts between samples from now on. (Of single threads: in those that are yet to come, not
+    /// in those that are there.)
     ///
     /// # Errors
     /// The kernel's.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
         self.events.iter().try_for_each(|event| {
-            // SAFETY: the kernel reads the number through its address (which the binding, by mistake, has as a number).
+            // SAFETY: the kernel reads the number through its address (which the binding, by
+            // mistake, has as a number).
             let done = unsafe { ioctls::PERIOD(event.as_raw_fd(), &raw const period as u64) };
             if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         })
@@ -269,7 +276,8 @@ fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Resul
         && threads
         && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL))
     {
-        // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left out by their process.
+        // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left
+        // out by their process.
         attributes.set_inherit_thread(0);
         attributes.set_remove_on_exec(0);
         // SAFETY: as above.

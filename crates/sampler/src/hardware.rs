@@ -1,8 +1,9 @@
 //! Hardware that samples accesses: Intel's PEBS and AMD's IBS. It says the address itself.
 //!
-//! Encodings are those of `facts/sampling.md` (PEBS / IBS), and so is the control of periods: [`Pace`]. Opening an event proves nothing in a virtual machine, nor does it on a
-//! processor that gives the number another meaning, so each of several ways is believed only after it has seen accesses that we made ourselves:
-//! [`Hardware::counts_here`].
+//! Encodings are those of `facts/sampling.md` (PEBS / IBS), and so is the control of periods:
+//! [`Pace`]. Opening an event proves nothing in a virtual machine, nor does it on a processor that
+//! gives the number another meaning, so each of several ways is believed only after it has seen
+//! accesses that we made ourselves: [`Hardware::counts_here`].
 
 use crate::events::{Events, OpenError, Request, Whose};
 use crate::ring::{Layout, RawSample, fields};
@@ -60,7 +61,8 @@ impl Kind {
         }
     }
 
-    /// What the kernel says of this processor, in the order in which it is to be tried; `devices` is `/sys/bus/event_source/devices`.
+    /// What the kernel says of this processor, in the order in which it is to be tried; `devices`
+    /// is `/sys/bus/event_source/devices`.
     pub fn of_machine(devices: &Path) -> Vec<Kind> {
         let number = |file: &str| {
             std::fs::read_to_string(devices.join(file)).ok()?.trim().parse::<u32>().ok()
@@ -169,8 +171,8 @@ fn config_of(listed: &str) -> Option<u64> {
     Some(field("event")? | field("umask")? << 8)
 }
 
-/// MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM and .REMOTE_DRAM (CXL among them), MEM_LOAD_RETIRED.LOCAL_PMM and .L3_MISS, MEM_INST_RETIRED.ALL_STORES: umask,
-/// event.
+/// MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM and .REMOTE_DRAM (CXL among them),
+/// MEM_LOAD_RETIRED.LOCAL_PMM and .L3_MISS, MEM_INST_RETIRED.ALL_STORES: umask, event.
 const L3_MISS_LOCAL: u64 = 0x1d3;
 const L3_MISS_REMOTE: u64 = 0x2d3;
 const LOCAL_PMM: u64 = 0x80d1;
@@ -186,7 +188,8 @@ const MISSES: u64 = 199;
 const STORES: u64 = 100_007;
 const IBS_OPS: u64 = 50_000;
 
-/// How much longer periods are than those that hardware begins with: by what samples cost (`facts/sampling.md`, period control).
+/// How much longer periods are than those that hardware begins with: by what samples cost
+/// (`facts/sampling.md`, period control).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     times: f64,
@@ -205,8 +208,9 @@ impl Pace {
     const LEAST: f64 = 0.1;
     const MOST: f64 = 1e6;
 
-    /// Sampling costs this share of a CPU, of which so much is `allowed`; `hurried` if samples were lost or the kernel stopped the source; `wanted`: more samples
-    /// would be worth while. True if periods change.
+    /// Sampling costs this share of a CPU, of which so much is `allowed`; `hurried` if samples were
+    /// lost or the kernel stopped the source; `wanted`: more samples would be worth while. True
+    /// if periods change.
     pub fn look(&mut self, cost: f64, allowed: f64, hurried: bool, wanted: bool) -> bool {
         let before = self.times;
         if hurried {
@@ -324,7 +328,8 @@ impl Hardware {
         Tally { located, ..tally }
     }
 
-    /// Whether the hardware sees accesses (loads; stores it may count though it knows no misses): of our own, to memory that few caches hold. Takes 0.1 s at most.
+    /// Whether the hardware sees accesses (loads; stores it may count though it knows no misses):
+    /// of our own, to memory that few caches hold. Takes 0.1 s at most.
     pub fn counts_here(kind: Kind) -> bool {
         const LEN: usize = 64 << 20;
         const LONGEST: Duration = Duration::from_millis(100);
@@ -356,8 +361,8 @@ impl Hardware {
     }
 }
 
-/// The access that a sample tells of: in user space, and answered by memory where the hardware samples others too. It weighs `weight` for each count of the
-/// period in force.
+/// The access that a sample tells of: in user space, and answered by memory where the hardware
+/// samples others too. It weighs `weight` for each count of the period in force.
 fn accessed(kind: Kind, raw: &RawSample, weight: f32, access: Access) -> Option<Sample> {
     const USER: u64 = 1 << 47;
     /// `PERF_MEM_OP_STORE`, in 5 bits from bit 0 on.
@@ -443,7 +448,8 @@ mod tests {
         assert_eq!(told(IBS, DRAM), [expected]);
         assert_eq!(told(SLOW, DRAM), [expected]);
         assert!(told(SLOW, L2).is_empty(), "a slow load that a cache answered");
-        // AMD's stores come with its loads, Intel's in a stream of their own, which says nothing of what answered.
+        // AMD's stores come with its loads, Intel's in a stream of their own, which says nothing of
+        // what answered.
         assert_eq!(told(IBS, 0x80 << 5 | 4)[0].kind, Access::Store);
         assert_eq!(
             accesses(SLOW, Access::Store, &record(0x40_1000, 0x7000, 200, 0))[0].kind,
@@ -566,7 +572,8 @@ mod tests {
     #[test]
     fn periods_follow_what_samples_cost() {
         let mut pace = Pace::default();
-        // Between half of what is allowed and all of it nothing changes; nor below, if no more is wanted.
+        // Between half of what is allowed and all of it nothing changes; nor below, if no more is
+        // wanted.
         assert!(!pace.look(0.008, 0.01, false, true) && !pace.look(0.001, 0.01, false, false));
         assert!(pace.look(0.011, 0.01, false, true) && pace.times == 1.5);
         assert!(
@@ -580,8 +587,9 @@ mod tests {
         assert_eq!(pace.times, Pace::MOST);
     }
 
-    /// A processor that makes `rate` misses a second, of which each sample costs 4 us: the cost ends under what is allowed, and the sum of weights is the
-    /// number of misses, whatever the periods were.
+    /// A processor that makes `rate` misses a second, of which each sample costs 4 us: the cost
+    /// ends under what is allowed, and the sum of weights is the number of misses, whatever the
+    /// periods were.
     #[test]
     fn cost_is_held_and_weights_are_counts() {
         for rate in [1e4, 1e6, 1e8, 1e10] {

@@ -1,14 +1,17 @@
 //! Where a program touches memory, by samples.
 //!
-//! A **sample** is one observed access. Hardware that samples accesses (PEBS, IBS) says the address itself. Where there is none, an interrupt by the
-//! clock says where a thread was, with its registers, and the address is what the instruction *before* that one touched
-//! ([`operand`]): the interrupt comes when the stalled instruction retires.
+//! A **sample** is one observed access. Hardware that samples accesses (PEBS, IBS) says the address
+//! itself. Where there is none, an interrupt by the clock says where a thread was, with its
+//! registers, and the address is what the instruction *before* that one touched ([`operand`]): the
+//! interrupt comes when the stalled instruction retires.
 //!
-//! - [`source`]: any of the sources: [`hardware`] that samples accesses, or the [`clock`], which needs none; or interrupts that come from elsewhere, for the
-//!   [`decoder`].
+//! - [`source`]: any of the sources: [`hardware`] that samples accesses, or the [`clock`], which
+//!   needs none; or interrupts that come from elsewhere, for the [`decoder`].
 //! - [`trial`]: whether a source counts here: it is tried before it is believed.
-//! - [`events`]: perf events of a process's threads, and [`ring`]: the records that the kernel writes for them.
-//! - [`code`]: the program's code as it is in memory, and [`text`]: its instruction boundaries and branches.
+//! - [`events`]: perf events of a process's threads, and [`ring`]: the records that the kernel
+//!   writes for them.
+//! - [`code`]: the program's code as it is in memory, and [`text`]: its instruction boundaries and
+//!   branches.
 //! - [`operand`]: from an interrupted instruction to the address that it waited for.
 
 pub mod clock;
@@ -29,7 +32,8 @@ use std::ops::AddAssign;
 pub struct Sample {
     /// What was touched.
     pub address: u64,
-    /// How many samples this is: 1, or a part of one where any of several addresses may have been touched.
+    /// How many samples this is: 1, or a part of one where any of several addresses may have been
+    /// touched.
     pub weight: f32,
     /// When, ns of CLOCK_MONOTONIC.
     pub time_ns: u64,

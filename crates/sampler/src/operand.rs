@@ -1,15 +1,19 @@
 //! From an interrupted instruction to the address that it waited for.
 //!
-//! An interrupt is taken between instructions, mostly when one that waited for memory has just retired: so the access is the one *before* the
-//! interrupted instruction (`facts/sampling.md` §A: found at or after it in 1 % of a hash table's samples, before it in 91 %). Its address is computed from the
-//! registers of now, and refused if one of those has been written since, as in `mov rax, [rax]`.
+//! An interrupt is taken between instructions, mostly when one that waited for memory has just
+//! retired: so the access is the one *before* the interrupted instruction (`facts/sampling.md` §A:
+//! found at or after it in 1 % of a hash table's samples, before it in 91 %). Its address is
+//! computed from the registers of now, and refused if one of those has been written since, as in
+//! `mov rax, [rax]`.
 //!
-//! What was executed before an instruction that is branched to is not known: it may be the one above, or any of the branches. Three things narrow it
-//! down: a conditional branch was taken or not as the *flags* of now say, if nothing has changed them since; the nearest access counts, since it
-//! is the one that just retired; and where several are left that are as near, each is given, so that no one of them is
-//! favoured.
+//! What was executed before an instruction that is branched to is not known: it may be the one
+//! above, or any of the branches. Three things narrow it down: a conditional branch was taken or
+//! not as the *flags* of now say, if nothing has changed them since; the nearest access counts,
+//! since it is the one that just retired; and where several are left that are as near, each is
+//! given, so that no one of them is favoured.
 //!
-//! Not seen: accesses through fs and gs (thread-local), gathers and scatters (many addresses at a time), the kernel's.
+//! Not seen: accesses through fs and gs (thread-local), gathers and scatters (many addresses at a
+//! time), the kernel's.
 
 use crate::Access;
 use crate::text::Text;
@@ -38,7 +42,8 @@ impl Registers {
     /// Registers in that.
     pub const PERF_COUNT: usize = Registers::PERF_MASK.count_ones() as usize;
 
-    /// From a sample's registers, in the kernel's order: ax, bx, cx, dx, si, di, bp, sp, ip, flags, r8 … r15. With them the ip.
+    /// From a sample's registers, in the kernel's order: ax, bx, cx, dx, si, di, bp, sp, ip, flags,
+    /// r8 … r15. With them the ip.
     pub fn from_perf(perf: &[u64; Registers::PERF_COUNT]) -> (u64, Registers) {
         let [ax, bx, cx, dx, si, di, bp, sp, ip, flags, extended @ ..] = perf;
         let mut general = [*ax, *cx, *dx, *bx, *sp, *bp, *si, *di, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -46,7 +51,8 @@ impl Registers {
         (*ip, Registers { general, flags: *flags })
     }
 
-    /// From a signal's context, in the order of `ucontext_t`: r8 … r15, di, si, bp, bx, dx, ax, cx, sp; and flags.
+    /// From a signal's context, in the order of `ucontext_t`: r8 … r15, di, si, bp, bx, dx, ax, cx,
+    /// sp; and flags.
     pub fn from_context(context: &[u64; 16], flags: u64) -> Registers {
         let [extended @ .., di, si, bp, bx, dx, ax, cx, sp] = context;
         let mut general = [*ax, *cx, *dx, *bx, *sp, *bp, *si, *di, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -131,8 +137,9 @@ impl Default for Finder {
 }
 
 impl Finder {
-    /// The accesses that a thread interrupted before the instruction at `ip` can have waited for, of those whose addresses are `wanted`: none if it is not
-    /// known, several if any of them may be it.
+    /// The accesses that a thread interrupted before the instruction at `ip` can have waited for,
+    /// of those whose addresses are `wanted`: none if it is not known, several if any of them
+    /// may be it.
     pub fn accesses(
         &mut self,
         text: &Text,
@@ -234,7 +241,8 @@ impl Finder {
             .fold(0, |all, n| all | 1 << n)
     }
 
-    /// Adds the wanted addresses that an instruction touched; its registers are those of now but for `written` ones and, if it is `done`, its own.
+    /// Adds the wanted addresses that an instruction touched; its registers are those of now but
+    /// for `written` ones and, if it is `done`, its own.
     fn touched(
         &mut self,
         instruction: &Instruction,
@@ -545,7 +553,8 @@ mod tests {
         assert_eq!(found(diamond, 3), [RDX]);
     }
 
-    /// A loop whose top is reached from above and from below: `top: add rax, [rdx]; …; mov rcx, [rsi]; cmp; jne top`.
+    /// A loop whose top is reached from above and from below: `top: add rax, [rdx]; …; mov rcx,
+    /// [rsi]; cmp; jne top`.
     fn two_ways(a: &mut CodeAssembler) {
         let mut top = a.create_label();
         a.mov(rcx, qword_ptr(rdi)).unwrap();

@@ -1,8 +1,10 @@
-//! A perf ring buffer: the records that the kernel writes, one reader's way through them, and what they say.
+//! A perf ring buffer: the records that the kernel writes, one reader's way through them, and what
+//! they say.
 //!
-//! `perf_event_open(2)` describes it. A record is a header (type, flags, size) and a body; of samples the body has the fields that
-//! [`Layout::sample_type`] asks for, in the order of the manual page. Records wrap around at the end of the ring. What cannot be understood
-//! is skipped and counted, and never believed: see [`Drained::damaged`].
+//! `perf_event_open(2)` describes it. A record is a header (type, flags, size) and a body; of
+//! samples the body has the fields that [`Layout::sample_type`] asks for, in the order of the
+//! manual page. Records wrap around at the end of the ring. What cannot be understood is skipped
+//! and counted, and never believed: see [`Drained::damaged`].
 
 use crate::operand::Registers;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +62,8 @@ pub struct RawSample {
     pub data_src: u64,
     /// The physical address; 0 without the privilege.
     pub physical_address: u64,
-    /// Instruction pointer and registers of user space; `None` in a kernel thread or a 32-bit program.
+    /// Instruction pointer and registers of user space; `None` in a kernel thread or a 32-bit
+    /// program.
     pub user: Option<(u64, Registers)>,
 }
 
@@ -212,7 +215,8 @@ impl Layout {
     }
 }
 
-/// Offsets of the kernel's and the reader's position in the first page (`struct perf_event_mmap_page`).
+/// Offsets of the kernel's and the reader's position in the first page (`struct
+/// perf_event_mmap_page`).
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
@@ -233,7 +237,8 @@ impl Ring {
     /// Over a mapping of one page and `data_len` bytes behind it, a power of two.
     ///
     /// # Safety
-    /// `mapping` is that of a perf event, page-aligned, readable and writable for as long as this lives, and has no other reader.
+    /// `mapping` is that of a perf event, page-aligned, readable and writable for as long as this
+    /// lives, and has no other reader.
     pub unsafe fn new(mapping: *mut u8, page_len: usize, data_len: usize) -> Ring {
         assert!(
             data_len.is_power_of_two() && page_len > DATA_TAIL,
@@ -245,7 +250,8 @@ impl Ring {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: in the mapping's first page, aligned as that is, and changed by atomic stores only on either side.
+        // SAFETY: in the mapping's first page, aligned as that is, and changed by atomic stores
+        // only on either side.
         unsafe { &*self.control.add(offset).cast::<AtomicU64>() }
     }
 
@@ -263,7 +269,8 @@ impl Ring {
         let first = len.min(self.data_len - start);
         self.copy.clear();
         self.copy.reserve(len);
-        // SAFETY: both pieces are inside the ring, between tail and head, where the kernel writes nothing until the tail moves; the copy has room.
+        // SAFETY: both pieces are inside the ring, between tail and head, where the kernel writes
+        // nothing until the tail moves; the copy has room.
         unsafe {
             std::ptr::copy_nonoverlapping(self.data.add(start), self.copy.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(

@@ -17,7 +17,8 @@ impl Source {
     /// The processor, where it samples accesses: in the first of these ways that counts.
     ///
     /// # Errors
-    /// [`OpenError::Unsupported`] also where events can be opened and count nothing; see [`OpenError`] for the others.
+    /// [`OpenError::Unsupported`] also where events can be opened and count nothing; see
+    /// [`OpenError`] for the others.
     pub fn hardware(kinds: &[Kind], whose: Whose) -> Result<Source, OpenError> {
         let Some(kind) = kinds.iter().copied().find(|kind| trial::hardware(*kind)) else {
             let name = kinds
@@ -58,7 +59,8 @@ impl Source {
         }
     }
 
-    /// Makes samples rarer or more frequent by what they cost, where the source has periods that can be changed: see [`Hardware::pace`].
+    /// Makes samples rarer or more frequent by what they cost, where the source has periods that
+    /// can be changed: see [`Hardware::pace`].
     ///
     /// # Errors
     /// The kernel's.
@@ -75,8 +77,8 @@ impl Source {
         }
     }
 
-    /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted` of a process
-    /// that is `ours`.
+    /// Takes out what was sampled, and tells `each` of the accesses at addresses that are `wanted`
+    /// of a process that is `ours`.
     pub fn drain(
         &mut self,
         ours: impl Fn(u32) -> bool,

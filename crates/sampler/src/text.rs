@@ -1,7 +1,8 @@
-//! Instruction boundaries and direct branches of a stretch of code, which is what walking backwards needs: x86 instructions have no end mark.
+//! Instruction boundaries and direct branches of a stretch of code, which is what walking backwards
+//! needs: x86 instructions have no end mark.
 //!
-//! A linear sweep finds them. Compilers put no data between instructions of ELF text; where something else does, a sweep is in step again
-//! after a few instructions.
+//! A linear sweep finds them. Compilers put no data between instructions of ELF text; where
+//! something else does, a sweep is in step again after a few instructions.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 

@@ -1,5 +1,6 @@
-//! Whether a source counts: before it is believed, it is tried on accesses that are known. An event that can be opened proves nothing: virtual machines count no
-//! accesses, containers forbid to read other processes' code, and a seccomp filter may end whoever asks. So that happens in a child.
+//! Whether a source counts: before it is believed, it is tried on accesses that are known. An event
+//! that can be opened proves nothing: virtual machines count no accesses, containers forbid to read
+//! other processes' code, and a seccomp filter may end whoever asks. So that happens in a child.
 
 use crate::clock::Clock;
 use crate::code::Code;
@@ -8,7 +9,8 @@ use crate::hardware::{Hardware, Kind};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What a child says by its exit status, beside an error's number: that a source counts, and that it counts nothing.
+/// What a child says by its exit status, beside an error's number: that a source counts, and that
+/// it counts nothing.
 const COUNTS: u8 = 0;
 const COUNTS_NOTHING: u8 = 255;
 /// How often the known program is sampled, and so many samples of the right place are enough.
@@ -30,7 +32,8 @@ pub fn clock() -> Result<(), OpenError> {
     verdict(in_child(judge_clock), why)
 }
 
-/// Whether other processes' code can be read, which interrupts by timers need. Takes less than a millisecond.
+/// Whether other processes' code can be read, which interrupts by timers need. Takes less than a
+/// millisecond.
 ///
 /// # Errors
 /// [`OpenError::Blind`] if not.
@@ -93,7 +96,8 @@ impl Child {
     /// One that does this, and ends with its status; at the latest with us.
     fn of(act: impl FnOnce() -> u8) -> io::Result<Child> {
         let parent = std::process::id();
-        // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit, so nothing of this frame is used twice.
+        // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit,
+        // so nothing of this frame is used twice.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -138,8 +142,9 @@ impl Drop for Child {
     }
 }
 
-/// Reads a page, for ever: in more instructions in a row than emulators run between two looks at interrupts (QEMU: 512), as what is interrupted before the first one of
-/// a loop has several that may have come before.
+/// Reads a page, for ever: in more instructions in a row than emulators run between two looks at
+/// interrupts (QEMU: 512), as what is interrupted before the first one of a loop has several that
+/// may have come before.
 fn read_all(page: &[u64]) -> u8 {
     loop {
         #[cfg(target_arch = "x86_64")]
@@ -200,7 +205,8 @@ fn number(error: &OpenError) -> u8 {
 mod tests {
     use super::*;
 
-    /// Makes a system call fail with this error, or end who makes it (0), in the calling process from now on.
+    /// Makes a system call fail with this error, or end who makes it (0), in the calling process
+    /// from now on.
     fn refuse(call: libc::c_long, error: u16) {
         let step = |code: u32, jump_false: u8, value: u32| libc::sock_filter {
             code: code as u16,
@@ -275,7 +281,8 @@ mod tests {
                 without(read, error, || matches!(reading(), Err(OpenError::Blind(_)))),
                 "{error}"
             );
-            // Events can be opened, and their interrupts come; but nobody can say of what. (Or there are no events.)
+            // Events can be opened, and their interrupts come; but nobody can say of what. (Or
+            // there are no events.)
             assert!(without(read, error, || clock().is_err()), "{error}");
         }
         assert!(without(read, 0, || reading().is_err() && clock().is_err()));

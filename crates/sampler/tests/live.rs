@@ -32,7 +32,8 @@ fn own() -> i32 {
     std::process::id() as i32
 }
 
-/// `None`, with a word, where perf events are not to be had; a failure where nothing may be skipped.
+/// `None`, with a word, where perf events are not to be had; a failure where nothing may be
+/// skipped.
 fn opened<T>(result: Result<T, OpenError>) -> Option<T> {
     match result {
         Ok(opened) => Some(opened),

@@ -1,4 +1,5 @@
-//! A stream whose next blocks are made by a thread of their own while one is simulated: for a recording, which is decompressed, where a CPU is idle.
+//! A stream whose next blocks are made by a thread of their own while one is simulated: for a
+//! recording, which is decompressed, where a CPU is idle.
 
 use crate::source::{Access, Source, SourceError};
 use std::sync::Arc;

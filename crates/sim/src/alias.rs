@@ -1,6 +1,8 @@
-//! Draws numbers by given weights, in a time that does not depend on how many there are (Walker 1977, in Vose's form of 1991).
+//! Draws numbers by given weights, in a time that does not depend on how many there are (Walker
+//! 1977, in Vose's form of 1991).
 
-/// Each number has a column of the same width: up to a height it is the column's own, above it another's.
+/// Each number has a column of the same width: up to a height it is the column's own, above it
+/// another's.
 #[derive(Clone, Debug)]
 pub struct Alias {
     /// Of 2³², and whose the rest is.

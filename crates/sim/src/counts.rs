@@ -8,7 +8,8 @@ use serde::Serialize;
 pub struct Counts {
     /// Each is a hit or a miss.
     pub accesses: u64,
-    /// To units that were in the fast tier, or came there before the access went on because a hint asked for it.
+    /// To units that were in the fast tier, or came there before the access went on because a hint
+    /// asked for it.
     pub hits: u64,
     /// Of all accesses, so many changed something.
     pub writes: u64,
@@ -16,7 +17,8 @@ pub struct Counts {
     pub promoted: u64,
     /// Units moved to the slow tier: asked for, and for faults that found no room.
     pub demoted: u64,
-    /// Moves that were asked for and not made: beyond the budget, without room, of units that were there already.
+    /// Moves that were asked for and not made: beyond the budget, without room, of units that were
+    /// there already.
     pub refused: u64,
     /// Accesses that found their unit compressed.
     pub faults: u64,
@@ -72,12 +74,14 @@ impl Counts {
         }
     }
 
-    /// Average memory access time, ns: latencies, and faults, which are those of one in `stands_for` real accesses. Not what moves take.
+    /// Average memory access time, ns: latencies, and faults, which are those of one in
+    /// `stands_for` real accesses. Not what moves take.
     pub fn amat_ns(&self, stands_for: f64) -> f64 {
         (self.latency_ns + self.fault_ns / stands_for) / (self.accesses as f64).max(1.0)
     }
 
-    /// Cost of the memory that held the units, over that of DRAM for all of them; an average over time.
+    /// Cost of the memory that held the units, over that of DRAM for all of them; an average over
+    /// time.
     pub fn cost(&self, machine: &Machine) -> f64 {
         let slow = match machine.slow {
             Slow::Memory(memory) => memory.cost,

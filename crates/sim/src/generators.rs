@@ -1,7 +1,8 @@
 //! Streams of accesses by name: what a policy is tried on before it meets a program.
 //!
-//! Written as `NAME` or `NAME:key=value,…`, for example `jump:units=10240,changes=3`. Most are the [`patterns`](crate::patterns) of `terrace load memory`
-//! over elements, of which a unit holds some.
+//! Written as `NAME` or `NAME:key=value,…`, for example `jump:units=10240,changes=3`. Most are the
+//! [`patterns`](crate::patterns) of `terrace load memory` over elements, of which a unit holds
+//! some.
 
 use crate::alias::Alias;
 use crate::mixed::{self, Mixed};
@@ -41,7 +42,8 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
         .chain(OTHERS.map(|(name, _, about)| (name, about)))
 }
 
-/// Leaves of an inner node: one of 1 KiB with up to 63 children as `terrace load memory btree` has them, filled by ln 2 as random inserts do.
+/// Leaves of an inner node: one of 1 KiB with up to 63 children as `terrace load memory btree` has
+/// them, filled by ln 2 as random inserts do.
 const FAN_OUT: u64 = 44;
 
 /// A stream that can be generated, as often as one likes.
@@ -55,7 +57,8 @@ pub struct Generator {
     elements: u32,
     shift: f64,
     writes: f64,
-    /// Of the memory, so much is in huge pages and the rest in base pages; where it is not given, all units are alike.
+    /// Of the memory, so much is in huge pages and the rest in base pages; where it is not given,
+    /// all units are alike.
     huge: Option<f64>,
 }
 
@@ -89,7 +92,8 @@ impl Generator {
             accesses,
             theta: 0.9,
             changes: match name {
-                // The middle of the run, as Jenga's; four times all of the hot set; 20 flips (`facts/hotness-policies.md` §2).
+                // The middle of the run, as Jenga's; four times all of the hot set; 20 flips
+                // (`facts/hotness-policies.md` §2).
                 Name::Pattern(Kind::Jump) => 1.0,
                 Name::Pattern(Kind::Drift) => 4.0,
                 Name::Pattern(Kind::Phases | Kind::Stencil) => 20.0,
@@ -155,7 +159,8 @@ impl Generator {
         }
     }
 
-    /// Draws units, which is quicker than elements and as good where nothing changes: by what their elements have together.
+    /// Draws units, which is quicker than elements and as good where nothing changes: by what their
+    /// elements have together.
     fn weigh(&self, kind: Kind, elements: u64, seed: u64) -> Alias {
         let scattered = Scattered::new(elements, seed);
         let mut weights = vec![0.0; self.units as usize];

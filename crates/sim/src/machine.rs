@@ -1,7 +1,8 @@
 //! The machine that is modelled: a fast tier, a slow one, what accesses and moves cost.
 //!
-//! A closed loop: so many requests are on their way at any time, each waits for its tier's latency. Where a tier's bandwidth runs out they wait for one
-//! another too ([`Machine::loaded`]). Sources of the presets' numbers: `docs/simulator.md`.
+//! A closed loop: so many requests are on their way at any time, each waits for its tier's latency.
+//! Where a tier's bandwidth runs out they wait for one another too ([`Machine::loaded`]). Sources
+//! of the presets' numbers: `docs/simulator.md`.
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -23,11 +24,12 @@ pub struct Memory {
     pub cost: f64,
 }
 
-/// Pages that are compressed in DRAM. An access is a fault, which brings the unit back: it pays for a fault once, not for each access
-/// (`facts/compression-and-placement.md` §1.8).
+/// Pages that are compressed in DRAM. An access is a fault, which brings the unit back: it pays for
+/// a fault once, not for each access (`facts/compression-and-placement.md` §1.8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compressed {
-    /// What a fault on a page takes until the program goes on, ns. Whole units come back: one of several pages pays several times.
+    /// What a fault on a page takes until the program goes on, ns. Whole units come back: one of
+    /// several pages pays several times.
     pub fault_ns: f64,
     /// Bytes of pages over bytes that they take.
     pub ratio: f64,
@@ -42,7 +44,8 @@ pub enum Slow {
     Compressed(Compressed),
 }
 
-/// What a move costs the program: everything waits for so long. An assumption: how much of a move a program feels was not measured.
+/// What a move costs the program: everything waits for so long. An assumption: how much of a move a
+/// program feels was not measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoveCost {
     /// However large the unit is, ns.
@@ -86,7 +89,8 @@ pub struct Machine {
     pub hint_ns: f64,
 }
 
-/// What went on in a stretch of time. Moves are no part of it: while they are made nothing else goes on.
+/// What went on in a stretch of time. Moves are no part of it: while they are made nothing else
+/// goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Reads and writes of the fast tier.
@@ -96,12 +100,14 @@ pub struct Traffic {
 }
 
 impl Machine {
-    /// How long an access to the fast and to the slow tier takes under this traffic, ns; of a compressed slow tier the latter is that of the fast one, which
-    /// follows the fault.
+    /// How long an access to the fast and to the slow tier takes under this traffic, ns; of a
+    /// compressed slow tier the latter is that of the fast one, which follows the fault.
     ///
-    /// By exact mean value analysis (Reiser and Lavenberg 1980): requests go round in a closed network; in each tier they first wait for a line's service,
-    /// 64 bytes over the bandwidth, behind those that came before, and then for the rest of the latency, in which they hinder nobody. With bandwidth to
-    /// spare that is the latency; never more lines pass than the bandwidth lets through.
+    /// By exact mean value analysis (Reiser and Lavenberg 1980): requests go round in a closed
+    /// network; in each tier they first wait for a line's service, 64 bytes over the bandwidth,
+    /// behind those that came before, and then for the rest of the latency, in which they hinder
+    /// nobody. With bandwidth to spare that is the latency; never more lines pass than the
+    /// bandwidth lets through.
     pub fn loaded(&self, traffic: &Traffic) -> [f64; 2] {
         let slow = match &self.slow {
             Slow::Memory(slow) => slow,
@@ -159,7 +165,8 @@ const DRAM: Memory = Memory { latency_ns: 80.0, read_gbps: 100.0, write_gbps: 10
 const IN_FLIGHT: u32 = 16;
 /// A page fault that finds nothing to do.
 const HINT_NS: f64 = 1_500.0;
-/// Of a move, what does not grow with the unit: a system call, entries of the page table, other processors' TLBs.
+/// Of a move, what does not grow with the unit: a system call, entries of the page table, other
+/// processors' TLBs.
 const MOVE_UNIT_NS: f64 = 2_000.0;
 
 const fn memory(
@@ -184,12 +191,13 @@ const fn memory(
     }
 }
 
-/// Of a page fault through userfaultfd less decompression, and of an eviction less compression, ns: `bench/results/pages.json` and `fault-steps.json`,
-/// medians of 6.5 with 1.9, and 5.6 with 4.3.
+/// Of a page fault through userfaultfd less decompression, and of an eviction less compression, ns:
+/// `bench/results/pages.json` and `fault-steps.json`, medians of 6.5 with 1.9, and 5.6 with 4.3.
 const FAULT_PATH_NS: f64 = 4_600.0;
 const EVICT_PATH_NS: f64 = 1_300.0;
 
-/// Times of a page in µs and ratio: `facts/compression-and-placement.md` §2, medians over six sets of pages; the ratio is that of memcached's heap.
+/// Times of a page in µs and ratio: `facts/compression-and-placement.md` §2, medians over six sets
+/// of pages; the ratio is that of memcached's heap.
 const fn compressed(
     name: &'static str,
     about: &'static str,
@@ -265,8 +273,8 @@ mod tests {
         assert!((fast - 100.0).abs() < 1e-9, "{fast}");
     }
 
-    /// By hand: a line takes 64 ns of 100; two requests. Alone a round takes 100 ns, and 0.64 requests are in service. The second then waits 64 · 1.64 and
-    /// 36 ns more: 140.96.
+    /// By hand: a line takes 64 ns of 100; two requests. Alone a round takes 100 ns, and 0.64
+    /// requests are in service. The second then waits 64 · 1.64 and 36 ns more: 140.96.
     #[test]
     fn two_requests_by_hand() {
         let narrow = Memory { latency_ns: 100.0, read_gbps: 1.0, write_gbps: 0.5, cost: 1.0 };
@@ -291,15 +299,17 @@ mod tests {
         }
     }
 
-    /// By hand: of a tier with 10 GB/s a line takes 6.4 ns, so that of 320 ns latency 50 requests fill it. Far below that accesses are n / latency; far above, what
-    /// the bandwidth lets through, and each waits for all others: n · 6.4 ns.
+    /// By hand: of a tier with 10 GB/s a line takes 6.4 ns, so that of 320 ns latency 50 requests
+    /// fill it. Far below that accesses are n / latency; far above, what the bandwidth lets
+    /// through, and each waits for all others: n · 6.4 ns.
     #[test]
     fn throughput_goes_from_what_latency_allows_to_what_bandwidth_does() {
         let narrow = Memory { latency_ns: 320.0, read_gbps: 10.0, write_gbps: 10.0, cost: 1.0 };
         let latency = |in_flight| {
             two(EASY, narrow, in_flight).loaded(&Traffic { slow: [1, 0], ..Traffic::default() })[1]
         };
-        // A second request meets the first in service with a chance of 6.4 / 320, and then waits for 6.4 ns.
+        // A second request meets the first in service with a chance of 6.4 / 320, and then waits
+        // for 6.4 ns.
         assert!(
             (latency(1) - 320.0).abs() < 1e-9
                 && (latency(2) - (320.0 + 6.4 * 6.4 / 320.0)).abs() < 1e-9,
@@ -308,7 +318,8 @@ mod tests {
         );
         // A tenth of what fills it: within 1 % of the latency.
         assert!((320.0..323.2).contains(&latency(5)), "{}", latency(5));
-        // In the middle less passes than either would let through, by a tenth or so (the queue's chance).
+        // In the middle less passes than either would let through, by a tenth or so (the queue's
+        // chance).
         assert!((1.05..1.25).contains(&(latency(50) / 320.0)), "{}", latency(50));
         for in_flight in [200, 1000] {
             assert!(
@@ -317,7 +328,8 @@ mod tests {
                 latency(in_flight)
             );
         }
-        // Which tier runs out first depends on its share: of `optane`, reads alone, the slow one's 39 GB/s where half are misses, DRAM's 100 where a fifth are.
+        // Which tier runs out first depends on its share: of `optane`, reads alone, the slow one's
+        // 39 GB/s where half are misses, DRAM's 100 where a fifth are.
         let optane = Machine { in_flight: 1000, ..Machine::preset("optane").unwrap() };
         for (fast, slow, gbps) in [(1, 1, 2.0 * 39.0), (4, 1, 100.0 / 0.8)] {
             let [hit, miss] = optane.loaded(&Traffic { fast: [fast, 0], slow: [slow, 0] });

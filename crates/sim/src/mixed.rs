@@ -20,7 +20,8 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    /// Of a source of base pages. `huge` says of each, in their order, which huge page it is part of, if it is of any. Units are numbered in that order too.
+    /// Of a source of base pages. `huge` says of each, in their order, which huge page it is part
+    /// of, if it is of any. Units are numbered in that order too.
     pub fn new<K: Hash + Eq>(
         source: Box<dyn Source>,
         huge: impl Iterator<Item = Option<K>>,
@@ -41,8 +42,9 @@ impl Mixed {
         Mixed { source, unit_of, sizes: sizes.into() }
     }
 
-    /// Of a source of base pages at such addresses, each a space and a page's number there: an aligned range is huge if at least this share of its pages is
-    /// `touched` at all. So is a well-filled heap's with transparent huge pages, where a range becomes huge as a whole.
+    /// Of a source of base pages at such addresses, each a space and a page's number there: an
+    /// aligned range is huge if at least this share of its pages is `touched` at all. So is a
+    /// well-filled heap's with transparent huge pages, where a range becomes huge as a whole.
     pub fn by_address(
         source: Box<dyn Source>,
         addresses: &[(u32, u64)],
@@ -60,7 +62,8 @@ impl Mixed {
         Mixed::new(source, addresses.iter().map(|address| Some(range(*address)).filter(is_huge)))
     }
 
-    /// Of a source of base pages that lie in a row: this share of the ranges is huge, evenly over all of them.
+    /// Of a source of base pages that lie in a row: this share of the ranges is huge, evenly over
+    /// all of them.
     pub fn evenly(source: Box<dyn Source>, share: f64) -> Mixed {
         let units = source.units();
         // A share of 0.3 of ten is three, and not a little less.
@@ -105,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_range_is_huge_if_enough_of_it_is_touched() {
-        // Of the ranges 0, 1 and 7 of a process and the range 0 of another one: 2, 3, 1 and 2 pages, one of the last not touched.
+        // Of the ranges 0, 1 and 7 of a process and the range 0 of another one: 2, 3, 1 and 2
+        // pages, one of the last not touched.
         let addresses =
             [(1, 512), (1, 3), (1, 513), (2, 0), (1, 5), (1, 900), (1, 7 * 512), (2, 1)];
         let reads = || Box::new(Given::reads(8, 0..8));

@@ -1,9 +1,11 @@
-//! ObjecTier's simulation (paper §2): lookups by Zipf in an array of 256 GB, with objects scattered over pages or sorted by how popular they are; the fifth of the
-//! pages that is hottest is in the fast tier. Its Figures 2a, 2b and 3.
+//! ObjecTier's simulation (paper §2): lookups by Zipf in an array of 256 GB, with objects scattered
+//! over pages or sorted by how popular they are; the fifth of the pages that is hottest is in the
+//! fast tier. Its Figures 2a, 2b and 3.
 //!
-//! 2³¹ objects are not made one by one. Sorted, sums of r^−θ say all. Scattered, a page is as many ranks drawn by chance; of some thousand such pages it is known how
-//! hot one is by which the hottest fifth begins, and how likely an object of a given rank shares its page with enough others, or is popular enough, to be
-//! there.
+//! 2³¹ objects are not made one by one. Sorted, sums of r^−θ say all. Scattered, a page is as many
+//! ranks drawn by chance; of some thousand such pages it is known how hot one is by which the
+//! hottest fifth begins, and how likely an object of a given rank shares its page with enough
+//! others, or is popular enough, to be there.
 
 use crate::scattered::mixed;
 use rand::rngs::SmallRng;
@@ -20,7 +22,8 @@ pub fn zipf_sum(n: u64, theta: f64) -> f64 {
     if n > EXACT_TERMS { exact + zipf_tail(EXACT_TERMS, n, theta) } else { exact }
 }
 
-/// The same from `after` + 1 to `n`, where `after` is at least [`EXACT_TERMS`]: by Euler and Maclaurin, whose next term is below 10⁻¹² of it.
+/// The same from `after` + 1 to `n`, where `after` is at least [`EXACT_TERMS`]: by Euler and
+/// Maclaurin, whose next term is below 10⁻¹² of it.
 fn zipf_tail(after: u64, n: u64, theta: f64) -> f64 {
     let (from, to) = (after as f64, n as f64);
     let integral = if (theta - 1.0).abs() < 1e-9 {
@@ -50,7 +53,8 @@ pub struct Array {
     pub fast_share: f64,
     /// Latency there, ns (paper: 70).
     pub fast_ns: f64,
-    /// And of the slow tier: the paper does not say; 295 ns is what all four of its averages agree with (`facts/kv-and-objects.md` §6).
+    /// And of the slow tier: the paper does not say; 295 ns is what all four of its averages agree
+    /// with (`facts/kv-and-objects.md` §6).
     pub slow_ns: f64,
 }
 
@@ -147,8 +151,9 @@ impl Array {
         }
     }
 
-    /// An access to an object of weight w is a hit if its page is hot: if w and the other objects' weights are more than the hottest fifth begins with. Of
-    /// pages that have just as much, chance takes as many as complete the fifth: without skew those are all.
+    /// An access to an object of weight w is a hit if its page is hot: if w and the other objects'
+    /// weights are more than the hottest fifth begins with. Of pages that have just as much,
+    /// chance takes as many as complete the fifth: without skew those are all.
     fn scattered(&self, all: f64, random: &mut SmallRng) -> f64 {
         let mut others = self.drawn_pages(self.objects_a_page() - 1, random);
         let pages =
@@ -164,7 +169,8 @@ impl Array {
         self.steps().map(|(sum, weight)| sum / all * hot(weight)).sum()
     }
 
-    /// The same where pages are chosen by how often they were met. Of the accesses to an object's page one is the one that is looked at.
+    /// The same where pages are chosen by how often they were met. Of the accesses to an object's
+    /// page one is the one that is looked at.
     fn scattered_counted(&self, all: f64, random: &mut SmallRng) -> f64 {
         let others = self.drawn_pages(self.objects_a_page() - 1, random);
         let pages: Vec<f64> = others
@@ -185,7 +191,8 @@ impl Array {
         self.steps().map(|(sum, weight)| sum / all * met(weight)).sum()
     }
 
-    /// Sorted objects: those of a page are all as popular as each other, but at the top, which is hot anyway.
+    /// Sorted objects: those of a page are all as popular as each other, but at the top, which is
+    /// hot anyway.
     fn consolidated_counted(&self, all: f64, random: &mut SmallRng) -> f64 {
         let mean = |weight: f64| weight * self.objects_a_page() as f64 * self.accesses / all;
         let pages = (0..PAGES_DRAWN).map(|page| {
@@ -242,7 +249,8 @@ impl Array {
     /// So many of each band, and of a few of them each by itself.
     fn drawn_page(&self, objects: u64, bands: &[Band], random: &mut SmallRng) -> f64 {
         let (mut left, mut ranks_left, mut sum) = (objects, self.objects(), 0.0);
-        // The last ones first: most objects are of those, and the first bands are soon known to have none.
+        // The last ones first: most objects are of those, and the first bands are soon known to
+        // have none.
         for band in bands.iter().rev() {
             if left == 0 {
                 break;
@@ -268,7 +276,8 @@ impl Array {
         sum
     }
 
-    /// All ranks, in steps: the sum of their weights, and the weight of one. The first ranks are steps of their own.
+    /// All ranks, in steps: the sum of their weights, and the weight of one. The first ranks are
+    /// steps of their own.
     fn steps(&self) -> impl Iterator<Item = (f64, f64)> + use<> {
         let Array { theta, .. } = *self;
         let all = self.objects();
@@ -286,8 +295,9 @@ impl Array {
         single.chain(longer)
     }
 
-    /// Figure 2a: how much of a page is ever accessed, at each hundredth of the pages, the most used first; and in the hottest fifth of the scattered ones, by what
-    /// is expected of them and by how often they came.
+    /// Figure 2a: how much of a page is ever accessed, at each hundredth of the pages, the most
+    /// used first; and in the hottest fifth of the scattered ones, by what is expected of them
+    /// and by how often they came.
     pub fn utilisation(&self, seed: u64) -> Utilisation {
         const PAGES: usize = 500;
         const HUNDREDTHS: u64 = 100;
@@ -380,7 +390,8 @@ fn counted(mean: f64, random: &mut SmallRng) -> f64 {
     Poisson::new(mean.max(f64::MIN_POSITIVE)).expect("a mean above 0").sample(random)
 }
 
-/// The count, or heat, that the hottest pages begin with, and which part of those that have just that belongs to them.
+/// The count, or heat, that the hottest pages begin with, and which part of those that have just
+/// that belongs to them.
 struct Least {
     count: f64,
     part: f64,
@@ -452,7 +463,8 @@ mod tests {
         }
     }
 
-    /// The paper's four averages (§2, Figure 2b), with one slow latency that it does not name. 3 % is asked for.
+    /// The paper's four averages (§2, Figure 2b), with one slow latency that it does not name. 3 %
+    /// is asked for.
     #[test]
     fn figure_2b_is_the_papers() {
         for heat in [Heat::Expected, Heat::Counted] {
@@ -470,8 +482,9 @@ mod tests {
         }
     }
 
-    /// Without skew all pages are equal, and any fifth of them is hit by a fifth of the accesses, consolidated or not. Near that, sorting has little to gain: the
-    /// first fifth of the ranks has 0.2^(1 − θ) of the accesses, 0.2003 at θ = 0.001.
+    /// Without skew all pages are equal, and any fifth of them is hit by a fifth of the accesses,
+    /// consolidated or not. Near that, sorting has little to gain: the first fifth of the ranks
+    /// has 0.2^(1 − θ) of the accesses, 0.2003 at θ = 0.001.
     #[test]
     fn without_skew_there_is_nothing_to_gain() {
         for page_bytes in [2 << 20, 4 << 10, 128] {
@@ -490,7 +503,8 @@ mod tests {
         }
     }
 
-    /// Figure 3: 1.3 at θ = 0.5, says the text; nearly 2 at 0.99. Beyond that the gain falls, as a few objects have it all.
+    /// Figure 3: 1.3 at θ = 0.5, says the text; nearly 2 at 0.99. Beyond that the gain falls, as a
+    /// few objects have it all.
     #[test]
     fn figure_3_rises_and_falls() {
         let gains: Vec<f64> =
@@ -505,9 +519,11 @@ mod tests {
         );
     }
 
-    /// Of Figure 2a the paper says that about a half of each page in the fast tier is never accessed if objects are scattered, and 0 to 30 % if they are sorted. With its numbers that
-    /// is 69 %, and 0 to 55 %: its simulation must have differed from its text here. (By hand: of the object at the end of the fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) =
-    /// 0.59 accesses are to be expected, so that 1 − e^−0.59 = 45 % of such objects are met.)
+    /// Of Figure 2a the paper says that about a half of each page in the fast tier is never
+    /// accessed if objects are scattered, and 0 to 30 % if they are sorted. With its numbers that
+    /// is 69 %, and 0 to 55 %: its simulation must have differed from its text here. (By hand: of
+    /// the object at the end of the fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59 accesses
+    /// are to be expected, so that 1 − e^−0.59 = 45 % of such objects are met.)
     #[test]
     fn figure_2a_has_less_in_use_than_the_paper_says() {
         let used = Array::default().utilisation(1);

@@ -1,11 +1,14 @@
-//! One pass over a stream for several simulations: block by block, so that a block is made once and stays in the cache for all of them.
+//! One pass over a stream for several simulations: block by block, so that a block is made once and
+//! stays in the cache for all of them.
 
 use crate::simulation::Simulation;
 use crate::source::{Access, Source, SourceError};
 
-/// Runs all over the whole stream. `progress` is told the accesses of each block. Who asks for what is to come has blocks read ahead for it.
+/// Runs all over the whole stream. `progress` is told the accesses of each block. Who asks for what
+/// is to come has blocks read ahead for it.
 ///
-/// The stream's units must be below those of each simulation; a recorded stream that breaks its word is an error.
+/// The stream's units must be below those of each simulation; a recorded stream that breaks its
+/// word is an error.
 pub fn run(
     source: &mut dyn Source,
     simulations: &mut [Simulation],

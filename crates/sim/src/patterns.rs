@@ -1,7 +1,9 @@
-//! Which element of memory is touched next: loads that a tiering policy should follow, or should not fall for.
+//! Which element of memory is touched next: loads that a tiering policy should follow, or should
+//! not fall for.
 //!
-//! Elements lie in memory in the order of their numbers, so what a pattern says of numbers is true of pages. `terrace load memory` touches real memory by
-//! them, and the simulator's [generators](crate::generators) units of placement.
+//! Elements lie in memory in the order of their numbers, so what a pattern says of numbers is true
+//! of pages. `terrace load memory` touches real memory by them, and the simulator's
+//! [generators](crate::generators) units of placement.
 
 use crate::scattered::{Scattered, mixed};
 use rand::rngs::SmallRng;
@@ -15,17 +17,21 @@ pub enum Kind {
     Zipf,
     /// Zipf; popular elements are scattered over all memory.
     Scattered,
-    /// 90 % of accesses to a fifth of the elements, which is another fifth after each change (Jenga's FlexKVS pattern, §7).
+    /// 90 % of accesses to a fifth of the elements, which is another fifth after each change
+    /// (Jenga's FlexKVS pattern, §7).
     Jump,
     /// The same, but the fifth moves on all the time, by itself from one change to the next.
     Drift,
-    /// Half of the accesses Zipf over a fifth of the elements, the other half one element after the other through all of them.
+    /// Half of the accesses Zipf over a fifth of the elements, the other half one element after the
+    /// other through all of them.
     Scan,
     /// Uniform over one quarter of the elements, then over the next.
     Phases,
-    /// A chain of pointers through a fifth of the elements, each of which must be read to know the next; a tenth of the accesses anywhere.
+    /// A chain of pointers through a fifth of the elements, each of which must be read to know the
+    /// next; a tenth of the accesses anywhere.
     Chase,
-    /// Sweeps over one third of the elements, neighbours included; the next third after each change.
+    /// Sweeps over one third of the elements, neighbours included; the next third after each
+    /// change.
     Stencil,
 }
 
@@ -111,7 +117,9 @@ const HOT_OF_10: u32 = 9;
 const ROW: u64 = 512;
 
 impl Pattern {
-    /// Over so many elements, at least 16 (a stencil of less than [`ELEMENTS_LEAST`] meets its neighbours twice), with a Zipf exponent of `theta`, at least 0. Threads of the same load have the same seed and different numbers.
+    /// Over so many elements, at least 16 (a stencil of less than [`ELEMENTS_LEAST`] meets its
+    /// neighbours twice), with a Zipf exponent of `theta`, at least 0. Threads of the same load
+    /// have the same seed and different numbers.
     pub fn new(kind: Kind, elements: u64, theta: f64, seed: u64, thread: u64) -> Pattern {
         let zipf_over = if kind == Kind::Scan { elements / 5 } else { elements };
         Pattern {
@@ -128,7 +136,8 @@ impl Pattern {
         }
     }
 
-    /// Elements that are hot at a time; all of them where none is hotter than others at any time but by Zipf.
+    /// Elements that are hot at a time; all of them where none is hotter than others at any time
+    /// but by Zipf.
     pub fn hot(kind: Kind, elements: u64) -> u64 {
         match kind {
             Kind::Zipf | Kind::Scattered => elements,
@@ -138,8 +147,8 @@ impl Pattern {
         }
     }
 
-    /// There were so many changes since the load began, and part of the time to the next one is over. To be told now and then; true if something else is hot
-    /// now.
+    /// There were so many changes since the load began, and part of the time to the next one is
+    /// over. To be told now and then; true if something else is hot now.
     pub fn at(&mut self, changes: f64) -> bool {
         let hot = Self::hot(self.kind, self.elements);
         let from = match self.kind {

@@ -1,4 +1,5 @@
-//! Recordings as streams: accesses to pages, and objects (`terrace_trace::accesses`, `terrace_trace::objects`).
+//! Recordings as streams: accesses to pages, and objects (`terrace_trace::accesses`,
+//! `terrace_trace::objects`).
 //!
 //! One that is cut off or damaged is a stream up to there, and says so ([`EndsEarly`]).
 
@@ -40,7 +41,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// In units of so many bytes, a multiple of the recording's pages; numbered in the order in which they are touched first. At least one of them was touched.
+    /// In units of so many bytes, a multiple of the recording's pages; numbered in the order in
+    /// which they are touched first. At least one of them was touched.
     pub fn open(path: &Path, unit_bytes: u64) -> Result<Recorded, SourceError> {
         let reader = Reader::open(path).map_err(|error| of_file(path, error))?;
         let page_bytes = reader.header.page_bytes;
@@ -82,7 +84,8 @@ impl Recorded {
         })
     }
 
-    /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge if at least this share of its pages is touched at all.
+    /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge
+    /// if at least this share of its pages is touched at all.
     pub fn mixed(self, share: f64) -> Mixed {
         let addresses = self.addresses();
         // Others are not in it.
@@ -171,7 +174,8 @@ pub struct RecordedObjects {
 }
 
 impl RecordedObjects {
-    /// Opens a file. `ends_early` is told if that is cut off or damaged: by the end of the stream, as it is one for all who go through the same file.
+    /// Opens a file. `ends_early` is told if that is cut off or damaged: by the end of the stream,
+    /// as it is one for all who go through the same file.
     pub fn open(path: &Path, ends_early: EndsEarly) -> Result<RecordedObjects, SourceError> {
         let reader = objects::Reader::open(path).map_err(|error| of_file(path, error))?;
         reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
@@ -269,7 +273,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.acc");
         let mut writer = Writer::create(&path, &header(8), u64::MAX).unwrap();
-        // The second page is in the first one's region; the third has its number in another process; the fourth is in the next region.
+        // The second page is in the first one's region; the third has its number in another
+        // process; the fourth is in the next region.
         let pages = [(1, 512), (1, 513), (2, 512), (1, 1024), (1, 513)]
             .map(|(process, number)| Page { process, number });
         for (clock, page) in (0..).zip(pages) {

@@ -6,8 +6,10 @@ use rand_distr::{Distribution as _, Exp1};
 
 /// Accesses from one sample to the next.
 ///
-/// Each access is met with the same chance, whatever came before: gaps are geometric, so that a unit's samples are as noisy as counts of chance are (Poisson).
-/// Real samplers count to a fixed period; over many units and what else a program does between, which access of a unit they meet is chance too.
+/// Each access is met with the same chance, whatever came before: gaps are geometric, so that a
+/// unit's samples are as noisy as counts of chance are (Poisson). Real samplers count to a fixed
+/// period; over many units and what else a program does between, which access of a unit they meet
+/// is chance too.
 #[derive(Debug)]
 pub struct Gaps {
     random: SmallRng,

@@ -8,8 +8,9 @@ pub fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A permutation of the numbers below a limit: a Feistel network over the next even power of two, walked until it is below the limit
-/// again (Black and Rogaway 2002, "cycle walking"; four steps at most on average).
+/// A permutation of the numbers below a limit: a Feistel network over the next even power of two,
+/// walked until it is below the limit again (Black and Rogaway 2002, "cycle walking"; four steps at
+/// most on average).
 #[derive(Clone, Copy, Debug)]
 pub struct Scattered {
     items: u64,

@@ -1,13 +1,18 @@
-//! One policy over a stream of accesses: where each unit is, how late it is, and what the policy is told and asks for.
+//! One policy over a stream of accesses: where each unit is, how late it is, and what the policy is
+//! told and asks for.
 //!
-//! Time is what accesses, faults and moves take ([`machine`](crate::machine)), so a policy that does better has fewer ticks over the same accesses. Between
-//! ticks only samples, hints and faults reach the policy. At each tick, in this order: the time, which units were touched and written and what is to come (as far
-//! as it asks), what it decides, what of that was made, which units it arms.
+//! Time is what accesses, faults and moves take ([`machine`](crate::machine)), so a policy that
+//! does better has fewer ticks over the same accesses. Between ticks only samples, hints and faults
+//! reach the policy. At each tick, in this order: the time, which units were touched and written
+//! and what is to come (as far as it asks), what it decides, what of that was made, which units it
+//! arms.
 //!
-//! Units may be of several sizes ([`Simulation::sized`]): what the fast tier holds, what may be moved and what a move costs is counted in base units. Which
-//! size a unit has is looked at when it arrives and when it moves, and by no access.
+//! Units may be of several sizes ([`Simulation::sized`]): what the fast tier holds, what may be
+//! moved and what a move costs is counted in base units. Which size a unit has is looked at when it
+//! arrives and when it moves, and by no access.
 //!
-//! What holds at any time, and is asserted: every access is a hit or a miss; the fast tier never holds more than its capacity.
+//! What holds at any time, and is asserted: every access is a hit or a miss; the fast tier never
+//! holds more than its capacity.
 
 use crate::counts::Counts;
 use crate::machine::{Machine, Slow, Traffic};
@@ -29,10 +34,12 @@ pub struct Settings {
     pub units: u32,
     /// Bytes of a base unit, which is a unit where all are alike, for what moves and faults cost.
     pub unit_bytes: f64,
-    /// Base units that the fast tier has room for; of a machine with a compressed tier at least one unit's, the largest's.
+    /// Base units that the fast tier has room for; of a machine with a compressed tier at least
+    /// one unit's, the largest's.
     pub capacity: u32,
-    /// All units are there at first, those with low numbers in the fast tier; otherwise each arrives when it is touched first. Then it comes into the fast
-    /// tier if there is room, as with the kernel's.
+    /// All units are there at first, those with low numbers in the fast tier; otherwise each
+    /// arrives when it is touched first. Then it comes into the fast tier if there is room, as
+    /// with the kernel's.
     pub populated: bool,
     /// Time from the end of a tick to the next, ns. 50 ms in the papers.
     pub tick_ns: f64,
@@ -47,7 +54,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A machine and memory of so many units of 2 MiB as `facts/hotness-policies.md` §2 has them: the fast tier holds a fifth.
+    /// A machine and memory of so many units of 2 MiB as `facts/hotness-policies.md` §2 has them:
+    /// the fast tier holds a fifth.
     pub fn new(machine: Machine, units: u32) -> Settings {
         Settings {
             machine,
@@ -103,7 +111,8 @@ impl Settings {
 const SLOW: u8 = 1;
 const TOUCHED: u8 = 2;
 const WRITTEN: u8 = 4;
-/// From here on the next access is more than a look at where the unit is: the policy wants to know of it; it never was touched; it is compressed.
+/// From here on the next access is more than a look at where the unit is: the policy wants to know
+/// of it; it never was touched; it is compressed.
 const SPECIAL: u8 = 8;
 const ARMED: u8 = 8;
 const ABSENT: u8 = 16;
@@ -176,13 +185,15 @@ pub struct Outcome {
 }
 
 impl Simulation {
-    /// Of units that are all alike, before the first access. The settings must be possible ones (as their fields say).
+    /// Of units that are all alike, before the first access. The settings must be possible ones (as
+    /// their fields say).
     pub fn new(settings: Settings, policy: Box<dyn PlacementPolicy>) -> Simulation {
         Simulation::sized(settings, Arc::from([]), policy)
     }
 
-    /// The same of units with such sizes: of each how many base units it is, at least 1, and less than 2³¹ together; or nothing, where all are one. In a tick
-    /// three of the largest units may be moved, if they differ, even where that is more than the machine's bytes.
+    /// The same of units with such sizes: of each how many base units it is, at least 1, and less
+    /// than 2³¹ together; or nothing, where all are one. In a tick three of the largest units
+    /// may be moved, if they differ, even where that is more than the machine's bytes.
     pub fn sized(
         settings: Settings,
         sizes: Arc<[u32]>,
@@ -268,7 +279,8 @@ impl Simulation {
         self.now_ns
     }
 
-    /// Accesses that [`run`](Simulation::run) wants to look ahead at most: as many as there can be in a tick, of a policy that asks for what is to come.
+    /// Accesses that [`run`](Simulation::run) wants to look ahead at most: as many as there can be
+    /// in a tick, of a policy that asks for what is to come.
     pub fn looks_ahead(&self) -> u64 {
         if self.senses.foretold {
             (self.settings.tick_ns / self.access_ns(self.settings.machine.fast.latency_ns)).ceil()
@@ -281,7 +293,8 @@ impl Simulation {
     /// What comes next in the stream, and after that. Units are below `settings.units`.
     pub fn run(&mut self, mut accesses: &[Access], later: &[Vec<Access>]) {
         while !accesses.is_empty() {
-            // So many surely come before the tick is due; then the rest of it again, until it is due.
+            // So many surely come before the tick is due; then the rest of it again, until it is
+            // due.
             let until_tick = ((self.tick_at_ns - self.now_ns) / self.slowest_ns()) as u64;
             let until_window = self.settings.window - self.window.accesses;
             let (now, rest) = accesses
@@ -371,8 +384,9 @@ impl Simulation {
         self.window.slow_unit_ns += ns * f64::from(self.present - self.used);
     }
 
-    /// Looks at where each access's unit is. This is the inner loop: a byte of the unit, and three sums. Most stretches have nothing special in them, and that is seen
-    /// when they are over; others are gone through again.
+    /// Looks at where each access's unit is. This is the inner loop: a byte of the unit, and three
+    /// sums. Most stretches have nothing special in them, and that is seen when they are over;
+    /// others are gone through again.
     fn misses(&mut self, accesses: &[Access]) -> Misses {
         if self.marks {
             return self.misses_one_by_one(accesses);
@@ -491,7 +505,8 @@ impl Simulation {
         if self.index.is_empty() { 0 } else { FAULTS }
     }
 
-    /// A present unit is there now; it was in the other place. Nobody waits for its next access any more, as the kernel's migration makes its entry anew.
+    /// A present unit is there now; it was in the other place. Nobody waits for its next access any
+    /// more, as the kernel's migration makes its entry anew.
     fn put(&mut self, unit: UnitId, to: Place) {
         let at = unit as usize;
         self.places[at] &= !ARMED;
@@ -846,7 +861,8 @@ mod tests {
         );
         let heard: Vec<&str> =
             heard.iter().map(String::as_str).filter(|heard| !heard.starts_with("read")).collect();
-        // 3 · 100 + 3 · 300 ns until the tick, moves of 3000, the next tick 1000 later; all units being fast now: no room for 3, 2 and 1 are there.
+        // 3 · 100 + 3 · 300 ns until the tick, moves of 3000, the next tick 1000 later; all units
+        // being fast now: no room for 3, 2 and 1 are there.
         let moves_max = setup.moves_max();
         let decide = format!("decide 2 of 2, {moves_max} moves");
         assert_eq!(heard, ["at 1200", &decide, "moved 0 Slow", "moved 2 Fast", "at 5200", &decide]);
@@ -917,7 +933,8 @@ mod tests {
         let total = outcome.total;
         assert_eq!((total.promoted, total.demoted, total.refused), (1, 1, 3));
         assert!(near(total.move_ns, 2.0 * 100.0 + (4.0 + 3.0) * 2.0 * 10.0), "{total:?}");
-        // 5 of 10 at 1 and the others at half, until 0 has moved; then 1 until 3 has, which is added up when the move is done.
+        // 5 of 10 at 1 and the others at half, until 0 has moved; then 1 until 3 has, which is
+        // added up when the move is done.
         let fast_ns = 100.0 * 5.0 + 180.0 * 5.0 + 160.0;
         assert!(
             near(total.cost(&setup.machine), (fast_ns + (440.0 * 10.0 - fast_ns) / 2.0) / 4400.0),
@@ -1156,8 +1173,8 @@ mod tests {
         }
     }
 
-    /// Where both tiers are as fast as each other and moves take no time, ticks come at the same accesses for all, and nobody has more hits in any window
-    /// than who knows what comes.
+    /// Where both tiers are as fast as each other and moves take no time, ticks come at the same
+    /// accesses for all, and nobody has more hits in any window than who knows what comes.
     #[test]
     fn nobody_beats_who_knows_what_comes() {
         let units = 300;
@@ -1202,8 +1219,9 @@ mod tests {
         }
     }
 
-    /// The same with sizes: but the oracle's choice may be short of the best one by the accesses of one unit (`policy::oracle`), which are no more than those
-    /// of the window's most accessed one.
+    /// The same with sizes: but the oracle's choice may be short of the best one by the accesses of
+    /// one unit (`policy::oracle`), which are no more than those of the window's most accessed
+    /// one.
     #[test]
     fn with_several_sizes_nobody_beats_who_knows_what_comes_by_more_than_one_unit() {
         let sizes: Vec<u32> = (0..300).map(|unit| if unit % 10 == 0 { 16 } else { 1 }).collect();

@@ -34,7 +34,8 @@ impl fmt::Debug for Access {
     }
 }
 
-/// A stream of accesses to units that are numbered without gaps, block by block: what is generated, or recorded.
+/// A stream of accesses to units that are numbered without gaps, block by block: what is generated,
+/// or recorded.
 pub trait Source: Send {
     /// All units are below this.
     fn units(&self) -> u32;
@@ -44,7 +45,8 @@ pub trait Source: Send {
     }
     /// How many accesses there are in all, if that is known.
     fn accesses(&self) -> Option<u64>;
-    /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says what is wrong, and with what.
+    /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says
+    /// what is wrong, and with what.
     fn next_block(&mut self, block: &mut Vec<Access>) -> Result<(), SourceError>;
 }
 
@@ -53,8 +55,8 @@ pub trait Source: Send {
 #[error(transparent)]
 pub struct SourceError(#[from] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// Why a stream ends before what it is of does, as where a recording is damaged: known at the stream's end at the latest. Who opens it and who runs it have the
-/// same one.
+/// Why a stream ends before what it is of does, as where a recording is damaged: known at the
+/// stream's end at the latest. Who opens it and who runs it have the same one.
 #[derive(Clone, Debug, Default)]
 pub struct EndsEarly(Arc<OnceLock<String>>);
 
@@ -78,7 +80,8 @@ pub struct Given {
     next: usize,
 }
 
-/// Of a block, where the length is free: 64 KiB, so that a block and the places of ten thousand units stay in a core's cache.
+/// Of a block, where the length is free: 64 KiB, so that a block and the places of ten thousand
+/// units stay in a core's cache.
 pub const BLOCK: usize = 16 << 10;
 
 impl Given {

@@ -50,7 +50,8 @@ pub enum WorkloadError {
 pub enum Pages {
     /// So many bytes.
     Alike(u64),
-    /// An aligned range of 2 MiB of which at least this share of the pages of 4 KiB is touched at all; of others each page.
+    /// An aligned range of 2 MiB of which at least this share of the pages of 4 KiB is touched at
+    /// all; of others each page.
     Mixed(f64),
 }
 
@@ -62,12 +63,14 @@ pub struct Opened {
     pub period: Option<u64>,
     /// What one should know: that a recording's file had no room for all.
     pub note: Option<String>,
-    /// Whether it ends before what was recorded does, and why: a recording that is cut off or damaged is run up to there.
+    /// Whether it ends before what was recorded does, and why: a recording that is cut off or
+    /// damaged is run up to there.
     pub ends_early: EndsEarly,
 }
 
 impl Workload {
-    /// What is meant by `text`: the path of a recording, or a name with parameters. `units` and `accesses` are a generator's where it says nothing of them.
+    /// What is meant by `text`: the path of a recording, or a name with parameters. `units` and
+    /// `accesses` are a generator's where it says nothing of them.
     pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Workload, WorkloadError> {
         let path = Path::new(text);
         if path.is_file() || text.contains('/') {
@@ -99,8 +102,8 @@ impl Workload {
         }
     }
 
-    /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what `filter` keeps of their accesses counts, unless a recording was
-    /// filtered already.
+    /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what
+    /// `filter` keeps of their accesses counts, unless a recording was filtered already.
     pub fn open(
         &self,
         seed: u64,

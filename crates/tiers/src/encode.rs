@@ -1,4 +1,5 @@
-//! The form in which a tier keeps a page: a pattern, the page itself, or its codec's output, and the checksum of the page.
+//! The form in which a tier keeps a page: a pattern, the page itself, or its codec's output, and
+//! the checksum of the page.
 
 use crate::Page;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,26 +17,30 @@ pub enum Encoding {
     Coded,
 }
 
-/// What a tier stores for a page. It borrows from the page or from the scratch it was made with, or from the pool.
+/// What a tier stores for a page. It borrows from the page or from the scratch it was made with, or
+/// from the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<'s> {
     /// How `bytes` is to be read.
     pub encoding: Encoding,
     /// Of the page, not of `bytes`: see [`checksum`].
     pub checksum: Checksum,
-    /// 8 bytes for [`Encoding::Same`], 4096 for [`Encoding::Raw`], fewer than 4096 for [`Encoding::Coded`].
+    /// 8 bytes for [`Encoding::Same`], 4096 for [`Encoding::Raw`], fewer than 4096 for
+    /// [`Encoding::Coded`].
     pub bytes: &'s [u8],
 }
 
 /// Of a page: see [`checksum`].
 pub type Checksum = u128;
 
-/// What proves that a page is another's equal: that it came back as it left, or has not changed since it was stored. Of the page itself, so that a codec's
-/// mistakes show as well as damaged bytes.
+/// What proves that a page is another's equal: that it came back as it left, or has not changed
+/// since it was stored. Of the page itself, so that a codec's mistakes show as well as damaged
+/// bytes.
 ///
-/// XXH3 in 128 bits, with a key that each process draws: of all pages that are not the stored one, one in 2¹²⁸ passes, which is less than any memory is
-/// right. 0.09 µs a page (CRC-32, which may find damage but not prove that nothing changed: 0.08; comparing with what is stored, which was how that was proved before,
-/// takes a decompression: 3 µs with zstd).
+/// XXH3 in 128 bits, with a key that each process draws: of all pages that are not the stored one,
+/// one in 2¹²⁸ passes, which is less than any memory is right. 0.09 µs a page (CRC-32, which may
+/// find damage but not prove that nothing changed: 0.08; comparing with what is stored, which was
+/// how that was proved before, takes a decompression: 3 µs with zstd).
 pub fn checksum(page: &Page) -> Checksum {
     XxHash3_128::oneshot_with_seed(key(), page)
 }

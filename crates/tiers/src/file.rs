@@ -1,4 +1,5 @@
-//! The file medium: extents in unlinked files, written and read by direct I/O where the file system has it.
+//! The file medium: extents in unlinked files, written and read by direct I/O where the file system
+//! has it.
 //!
 //! ```text
 //! file    |slot 0, 512 KiB|slot 1, punched|slot 2|···   of mode 0600, without a name, one for each process that stores
@@ -7,13 +8,16 @@
 //! ```
 //!
 //! Invariants:
-//! * Between being taken and being punched, a slot's blocks are written once each: an extent is only appended to, and repacked by being
-//!   copied into another slot. So a slot reads right for whoever knows what is in it, a forked child too, until it is taken again.
-//! * A slot given up is punched and taken again when no child lives that was forked while it was in use (see [`DataFile::tidy`]).
-//!   A child never takes, writes or punches slots of the file it inherited: what it stores goes to a file of its own.
-//! * Descriptors are numbers in the table of the pager's threads: only those threads read, write, take slots, tidy and share. Giving a
-//!   slot up is for any thread.
-//! * A fork happens when none of the locks here is held: reading takes none, and whoever does anything else is kept away meanwhile.
+//! * Between being taken and being punched, a slot's blocks are written once each: an extent is
+//!   only appended to, and repacked by being copied into another slot. So a slot reads right for
+//!   whoever knows what is in it, a forked child too, until it is taken again.
+//! * A slot given up is punched and taken again when no child lives that was forked while it was in
+//!   use (see [`DataFile::tidy`]). A child never takes, writes or punches slots of the file it
+//!   inherited: what it stores goes to a file of its own.
+//! * Descriptors are numbers in the table of the pager's threads: only those threads read, write,
+//!   take slots, tidy and share. Giving a slot up is for any thread.
+//! * A fork happens when none of the locks here is held: reading takes none, and whoever does
+//!   anything else is kept away meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -105,7 +109,8 @@ impl FileMedium {
         }
     }
 
-    /// Whether files can be made, written, read and punched in `directory`: makes one and lets it go.
+    /// Whether files can be made, written, read and punched in `directory`: makes one and lets it
+    /// go.
     ///
     /// # Errors
     /// [`MediumError::File`], with what failed and a remedy.
@@ -130,18 +135,20 @@ impl FileMedium {
         &self.directory
     }
 
-    /// Whether what is written stays in DRAM: tmpfs, and file systems that do direct I/O through the page cache. Found out when the first
-    /// file is made; true until then.
+    /// Whether what is written stays in DRAM: tmpfs, and file systems that do direct I/O through
+    /// the page cache. Found out when the first file is made; true until then.
     pub fn is_in_dram(&self) -> bool {
         self.in_dram.load(Relaxed)
     }
 
-    /// Bytes written to slots that were given up and not yet punched: because a forked child may need them, or for a moment.
+    /// Bytes written to slots that were given up and not yet punched: because a forked child may
+    /// need them, or for a moment.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Relaxed)
     }
 
-    /// Whether it is worth asking for an extent; false from [`FileMedium::refuse`] on until [`FileMedium::try_again`].
+    /// Whether it is worth asking for an extent; false from [`FileMedium::refuse`] on until
+    /// [`FileMedium::try_again`].
     pub fn accepts(&self) -> bool {
         !self.refuses.load(Relaxed)
     }
@@ -157,8 +164,8 @@ impl FileMedium {
         self.refuses.store(false, Relaxed);
     }
 
-    /// Gives space back and closes inherited files that are needed no more: now and then, by one thread. True if there is more space than
-    /// before.
+    /// Gives space back and closes inherited files that are needed no more: now and then, by one
+    /// thread. True if there is more space than before.
     pub fn tidy(&self) -> bool {
         let files = self.files().clone();
         let mut gained = false;
@@ -169,8 +176,9 @@ impl FileMedium {
         gained
     }
 
-    /// Before a fork, when no slot is taken any more until it is over: from now on what is in use is a child's too, as long as that holds
-    /// the tokens it is given. Followed by [`FileMedium::end_sharing`] once it has been.
+    /// Before a fork, when no slot is taken any more until it is over: from now on what is in use
+    /// is a child's too, as long as that holds the tokens it is given. Followed by
+    /// [`FileMedium::end_sharing`] once it has been.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -178,7 +186,8 @@ impl FileMedium {
         self.files_in_use().iter().try_for_each(|file| file.begin_sharing())
     }
 
-    /// Ends [`FileMedium::begin_sharing`], also where it failed: only the child holds its tokens from now on.
+    /// Ends [`FileMedium::begin_sharing`], also where it failed: only the child holds its tokens
+    /// from now on.
     pub fn end_sharing(&self) {
         self.files().iter().for_each(|file| file.end_sharing());
     }
@@ -197,7 +206,8 @@ impl FileMedium {
             .collect()
     }
 
-    /// In a forked child, once the files it needs are [`DataFile::inherit`]ed: forgets the others, which are its parent's.
+    /// In a forked child, once the files it needs are [`DataFile::inherit`]ed: forgets the others,
+    /// which are its parent's.
     pub fn reset_after_fork(&self) {
         self.files().retain(|file| file.is_inherited());
         self.held_bytes.store(0, Relaxed);
@@ -244,7 +254,8 @@ pub struct DataFile {
     held_bytes: Arc<AtomicU64>,
     /// It is a parent's: for reading only.
     inherited: AtomicBool,
-    /// The end of a pipe that says to the file's owner that we live: ours if the file is inherited, and during a fork the child's.
+    /// The end of a pipe that says to the file's owner that we live: ours if the file is
+    /// inherited, and during a fork the child's.
     token: AtomicI32,
     token_identity: Mutex<Identity>,
     slots: Mutex<Slots>,
@@ -263,7 +274,8 @@ struct Slots {
     free: BinaryHeap<Reverse<u32>>,
     given_up: Vec<GivenUp>,
     forks: u32,
-    /// For each fork whose child, or a descendant of it, may live: its number, and the end of a pipe whose other end those hold.
+    /// For each fork whose child, or a descendant of it, may live: its number, and the end of a
+    /// pipe whose other end those hold.
     living: Vec<(u32, Fd)>,
 }
 
@@ -338,7 +350,8 @@ impl DataFile {
                 }
             }
         };
-        // Space is got now, so that few writes can fail. In DRAM that would take what is perhaps never written.
+        // Space is got now, so that few writes can fail. In DRAM that would take what is perhaps
+        // never written.
         if !self.in_dram {
             match allocate_space(self.fd.load(Relaxed), slot) {
                 Ok(()) | Err(Errno::EOPNOTSUPP) => {}
@@ -372,8 +385,8 @@ impl DataFile {
             || slots.living.iter().any(|(fork, _)| *fork > slots.born[slot as usize])
     }
 
-    /// Punches what was given up and no living child may read: those forked while the slot was in use. Closes an inherited file in which
-    /// nothing is left.
+    /// Punches what was given up and no living child may read: those forked while the slot was in
+    /// use. Closes an inherited file in which nothing is left.
     fn tidy(&self) -> bool {
         if self.is_inherited() {
             if self.live.load(Relaxed) == 0 {
@@ -436,7 +449,8 @@ impl DataFile {
         }
     }
 
-    /// What a child must be given, between `begin_sharing` and `end_sharing`: the file and the token, in our threads' table.
+    /// What a child must be given, between `begin_sharing` and `end_sharing`: the file and the
+    /// token, in our threads' table.
     pub fn descriptors(&self) -> [Fd; 2] {
         [self.fd.load(Relaxed), self.token.load(Relaxed)]
     }
@@ -449,7 +463,8 @@ impl DataFile {
         *self.slots() = Slots::default();
     }
 
-    /// Whether these are the file's descriptors, and not something that the program put in their place.
+    /// Whether these are the file's descriptors, and not something that the program put in their
+    /// place.
     pub fn are(&self, [file, token]: [Fd; 2]) -> bool {
         identity(file) == Ok(self.identity)
             && identity(token).as_ref() == Ok(&*self.token_identity())
@@ -460,7 +475,8 @@ impl DataFile {
     }
 }
 
-/// A slot in use: bytes appended one after the other. How many there are (`cursor`) is the pool's to know.
+/// A slot in use: bytes appended one after the other. How many there are (`cursor`) is the pool's
+/// to know.
 pub(crate) struct FileExtent {
     file: Arc<DataFile>,
     slot: u32,
@@ -471,7 +487,8 @@ pub(crate) struct FileExtent {
 }
 
 impl FileExtent {
-    /// Puts two parts behind the `cursor` bytes there are; they take `room`. Nothing has changed after an error.
+    /// Puts two parts behind the `cursor` bytes there are; they take `room`. Nothing has changed
+    /// after an error.
     pub fn append(
         &mut self,
         cursor: usize,
@@ -556,13 +573,15 @@ impl FileExtent {
         Ok(())
     }
 
-    /// Whether it may be appended to: not in a file of a parent, which appends there itself. (Children do not mind: they know nothing of
-    /// blocks that were not complete when they were forked.)
+    /// Whether it may be appended to: not in a file of a parent, which appends there itself.
+    /// (Children do not mind: they know nothing of blocks that were not complete when they were
+    /// forked.)
     pub fn takes_more(&self) -> bool {
         !self.file.is_inherited()
     }
 
-    /// Whether a living child may read it, or a parent owns it: repacking it would take space, not give it.
+    /// Whether a living child may read it, or a parent owns it: repacking it would take space, not
+    /// give it.
     pub fn is_frozen(&self) -> bool {
         self.file.is_frozen(self.slot)
     }
@@ -635,8 +654,9 @@ fn open(path: &CString, flags: i32) -> Result<Fd, Errno> {
     above.map(|fd| fd as Fd)
 }
 
-/// Writes to a new file, reads it and punches it. Says whether what was written stayed in memory: there is no better way to know, since
-/// tmpfs accepts O_DIRECT, and ext4, btrfs and others fall back to the page cache for some files without a word. On failure, what failed.
+/// Writes to a new file, reads it and punches it. Says whether what was written stayed in memory:
+/// there is no better way to know, since tmpfs accepts O_DIRECT, and ext4, btrfs and others fall
+/// back to the page cache for some files without a word. On failure, what failed.
 fn try_out(fd: Fd) -> Result<bool, (&'static str, Errno)> {
     let mut block = [Block::EMPTY];
     if let Err(errno) = write_block(fd, &mut block) {
@@ -735,8 +755,8 @@ fn close(fd: Fd) {
     }
 }
 
-/// Where the kernel has no memory for a read: a short sleep. By a bare call, because the caller holds a store's lock: `errno` may lie on an
-/// evicted page of that store.
+/// Where the kernel has no memory for a read: a short sleep. By a bare call, because the caller
+/// holds a store's lock: `errno` may lie on an evicted page of that store.
 fn wait_for_memory() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     // SAFETY: no descriptors; the timespec lives through the call.

@@ -1,8 +1,9 @@
-//! The memory under the pools, in extents of 512 KiB. (Files, which are read and written and not mapped, are in
-//! [`crate::file`].)
+//! The memory under the pools, in extents of 512 KiB. (Files, which are read and written and not
+//! mapped, are in [`crate::file`].)
 //!
-//! Invariants: an extent belongs to one owner from `allocate` to `release`; memory comes and goes by raw system calls
-//! (libc's `mmap` is interposed by the library this runs in); what is released goes back to the system at once.
+//! Invariants: an extent belongs to one owner from `allocate` to `release`; memory comes and goes
+//! by raw system calls (libc's `mmap` is interposed by the library this runs in); what is released
+//! goes back to the system at once.
 
 use std::io;
 use std::ptr::NonNull;
@@ -83,23 +84,26 @@ fn remedy(error: &io::Error) -> &'static str {
 /// Gives and takes extents of memory.
 ///
 /// # Safety
-/// From `allocate` until `release` of the same extent (or until the medium is dropped), [`EXTENT_BYTES`] at the
-/// returned address must be readable, writable, private to this process and given to nobody else, and must keep what is
-/// written, except for a range given to `release_part`. Pools read and write there without further checks.
+/// From `allocate` until `release` of the same extent (or until the medium is dropped),
+/// [`EXTENT_BYTES`] at the returned address must be readable, writable, private to this process and
+/// given to nobody else, and must keep what is written, except for a range given to `release_part`.
+/// Pools read and write there without further checks.
 pub unsafe trait Medium: Send + Sync {
-    /// An extent of [`EXTENT_BYTES`], aligned to 4096, that costs no memory until touched. It reads as zeros, unless
-    /// the system refused to take its memory back at an earlier `release`.
+    /// An extent of [`EXTENT_BYTES`], aligned to 4096, that costs no memory until touched. It reads
+    /// as zeros, unless the system refused to take its memory back at an earlier `release`.
     ///
     /// # Errors
     /// [`MediumError`] if there is no extent left or the kernel refuses; nothing has changed then.
     fn allocate(&self) -> Result<NonNull<u8>, MediumError>;
 
-    /// Takes a whole extent back: its memory goes to the system and the extent can be allocated again. The caller uses
-    /// it no more. An address that is no allocated extent is ignored: to leak is better than to free what is another's.
+    /// Takes a whole extent back: its memory goes to the system and the extent can be allocated
+    /// again. The caller uses it no more. An address that is no allocated extent is ignored: to
+    /// leak is better than to free what is another's.
     fn release(&self, extent: NonNull<u8>);
 
-    /// Gives the memory of bytes `from..to` of an allocated extent to the system; they read as zeros later and may be
-    /// written again. Both page-aligned and within the extent, `from <= to`; otherwise the call is ignored.
+    /// Gives the memory of bytes `from..to` of an allocated extent to the system; they read as
+    /// zeros later and may be written again. Both page-aligned and within the extent, `from <=
+    /// to`; otherwise the call is ignored.
     fn release_part(&self, extent: NonNull<u8>, from: usize, to: usize);
 }
 
@@ -117,8 +121,8 @@ pub struct DramMedium {
 /// Makes a part of a medium's range readable and writable, of which nothing was so far.
 pub type Open = Box<dyn Fn(usize, usize) -> Result<(), Errno> + Send + Sync>;
 
-/// Which extents are in use. Lowest first, so that the accessible ones stay together: the reservation costs two
-/// mappings.
+/// Which extents are in use. Lowest first, so that the accessible ones stay together: the
+/// reservation costs two mappings.
 struct Slots {
     /// One bit an extent, set while it is allocated.
     used: Vec<u64>,
@@ -139,14 +143,16 @@ impl DramMedium {
     /// Reserves address space, without memory, for `reserve_bytes` (rounded up to whole extents).
     ///
     /// # Errors
-    /// [`MediumError::Size`] for 0 or more than 2^47, [`MediumError::Reserve`] if the kernel refuses.
+    /// [`MediumError::Size`] for 0 or more than 2^47, [`MediumError::Reserve`] if the kernel
+    /// refuses.
     pub fn new(reserve_bytes: usize) -> Result<Self, MediumError> {
         if reserve_bytes == 0 || reserve_bytes > 1 << 47 {
             return Err(MediumError::Size { bytes: reserve_bytes });
         }
         let slots = reserve_bytes.div_ceil(EXTENT_BYTES);
         let bytes = slots * EXTENT_BYTES;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that
+        // exists.
         let address = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             syscall!(Sysno::mmap, 0, bytes, libc::PROT_NONE, flags, -1isize, 0)
@@ -255,9 +261,9 @@ impl Slots {
     }
 }
 
-// SAFETY: a slot is handed out while its bit is clear, under the lock, and its bit stays set until `release`; it is
-// made readable and writable before, in a private mapping that lives as long as the medium; memory is dropped only for
-// a slot whose bit is set, at its owner's request.
+// SAFETY: a slot is handed out while its bit is clear, under the lock, and its bit stays set until
+// `release`; it is made readable and writable before, in a private mapping that lives as long as
+// the medium; memory is dropped only for a slot whose bit is set, at its owner's request.
 unsafe impl Medium for DramMedium {
     fn allocate(&self) -> Result<NonNull<u8>, MediumError> {
         let mut state = self.lock();
@@ -316,7 +322,8 @@ impl Drop for DramMedium {
         if !self.owned {
             return;
         }
-        // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its contract).
+        // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its
+        // contract).
         let _ = unsafe { syscall!(Sysno::munmap, self.base.as_ptr(), self.reserved_bytes()) };
     }
 }
@@ -324,8 +331,8 @@ impl Drop for DramMedium {
 /// Since Linux 5.18; libc has no name for it on every target.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Gives memory to the system. A range locked by the program's `mlockall` refuses the plain request with EINVAL; where
-/// both are refused the memory stays, which costs memory and nothing else.
+/// Gives memory to the system. A range locked by the program's `mlockall` refuses the plain request
+/// with EINVAL; where both are refused the memory stays, which costs memory and nothing else.
 fn drop_memory(start: NonNull<u8>, bytes: usize) {
     if !advise(start, bytes, libc::MADV_DONTNEED) {
         advise(start, bytes, MADV_DONTNEED_LOCKED);
@@ -333,8 +340,8 @@ fn drop_memory(start: NonNull<u8>, bytes: usize) {
 }
 
 fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> bool {
-    // SAFETY: only called for page-aligned ranges of our own reservation whose content nobody needs (MADV_DONTNEED*),
-    // or with advice that does not change content.
+    // SAFETY: only called for page-aligned ranges of our own reservation whose content nobody needs
+    // (MADV_DONTNEED*), or with advice that does not change content.
     unsafe { syscall!(Sysno::madvise, start.as_ptr(), bytes, advice) }.is_ok()
 }
 

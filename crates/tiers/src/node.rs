@@ -1,7 +1,8 @@
-//! A NUMA node whose memory is farther away than DRAM: another socket's, CXL, persistent memory. What there is, how much of it is free, and how
-//! much slower it is, from sysfs.
+//! A NUMA node whose memory is farther away than DRAM: another socket's, CXL, persistent memory.
+//! What there is, how much of it is free, and how much slower it is, from sysfs.
 //!
-//! Nothing is stored through here: pages stay in the page table and are moved by `move_pages`. A [`Node`] is what a tier over one must know.
+//! Nothing is stored through here: pages stay in the page table and are moved by `move_pages`. A
+//! [`Node`] is what a tier over one must know.
 //!
 //! That is how Jenga and the systems that it is compared with use such memory (Jenga §2.1, §5).
 
@@ -14,7 +15,8 @@ use crate::swap::meminfo_bytes;
 
 /// One part of so many of a node stays free, for the kernel and for others.
 pub const KEEP_FREE: u64 = 64;
-/// And at least so much, or what the kernel's page allocator wants to have free in reserve, if that is more.
+/// And at least so much, or what the kernel's page allocator wants to have free in reserve, if that
+/// is more.
 pub const KEEP_FREE_BYTES: u64 = 8 << 20;
 /// How much slower far memory is where nothing says it.
 const SLOWNESS_ASSUMED: f64 = 2.0;
@@ -156,8 +158,8 @@ impl Nodes {
             .ok_or(NodeError::IsDram { node })
     }
 
-    /// The node in which pages start, seen from a far one: of the others that may be used, one with CPUs if any has some, and of those the one with
-    /// the most memory to be had.
+    /// The node in which pages start, seen from a far one: of the others that may be used, one with
+    /// CPUs if any has some, and of those the one with the most memory to be had.
     fn near(&self, far: u32) -> Option<&NodeView> {
         let others = self
             .all
@@ -166,7 +168,8 @@ impl Nodes {
         others.max_by_key(|node| (node.has_cpus, node.free_bytes, std::cmp::Reverse(node.number)))
     }
 
-    /// How many times as long a read of `far` takes as one of `near`, by what the firmware says: of latencies, or else of distances. At least 1.
+    /// How many times as long a read of `far` takes as one of `near`, by what the firmware says: of
+    /// latencies, or else of distances. At least 1.
     fn slowness(&self, far: &NodeView, near: &NodeView) -> f64 {
         // Of memory with CPUs beside it latencies are those that its own CPUs see.
         let by_latency = || {
@@ -309,7 +312,8 @@ impl Node {
         if self.is_usable() { self.room_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }
 
-    /// Pages that may be put there if as many are to come back. What is left to others is the room in which they change places.
+    /// Pages that may be put there if as many are to come back. What is left to others is the room
+    /// in which they change places.
     pub fn buffer_pages(&self) -> u64 {
         if self.is_usable() { self.buffer_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }

@@ -1,4 +1,5 @@
-//! The region-extent pool: all compressed pages of one region, packed one after the other into extents of its tiers.
+//! The region-extent pool: all compressed pages of one region, packed one after the other into
+//! extents of its tiers.
 //!
 //! ```text
 //! extent, 512 KiB   |blob|blob|dead|blob|dead|blob|· · · never written · · ·|
@@ -7,9 +8,11 @@
 //! blob              |checksum of the page, 16 bytes|its encoded bytes|0 to 7 bytes|
 //! ```
 //!
-//! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below the cursor; the
-//! cursor moves down only in `repack`, which for an extent in a file is a new extent; an extent without live pages goes back to its medium at once. The pool does not
-//! know which blobs are live, only how many and how large: locations are the caller's. It takes no locks.
+//! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below
+//! the cursor; the cursor moves down only in `repack`, which for an extent in a file is a new
+//! extent; an extent without live pages goes back to its medium at once. The pool does not
+//! know which blobs are live, only how many and how large: locations are the caller's. It takes no
+//! locks.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,7 +23,8 @@ use crate::file::{FileExtent, ReadBuffer, bytes_of};
 use crate::medium::{EXTENT_BYTES, Medium, MediumError};
 use crate::tier::{Backing, Tier};
 
-/// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never repacks.
+/// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never
+/// repacks.
 pub const EXTENTS_MAX: usize = 64;
 
 /// Blobs start at multiples of this, so that 16 bits reach all of an extent.
@@ -28,16 +32,19 @@ const UNIT_BYTES: usize = 8;
 /// Before a page's bytes: its checksum.
 const CHECKSUM_BYTES: usize = size_of::<Checksum>();
 
-/// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten there.
+/// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten
+/// there.
 const HOLES: usize = 64;
 
 /// An extent is worth repacking when more than one byte in so many is dead …
 const REPACK_DEAD_ONE_IN: usize = 10;
 /// … and so many bytes at least, since nothing less than a page can be given back.
 const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
-/// It wastes memory when so much is dead that others should not wait until it is packed by the way: one byte in so many.
+/// It wastes memory when so much is dead that others should not wait until it is packed by the way:
+/// one byte in so many.
 const WASTE_DEAD_ONE_IN: usize = 4;
-/// Of a file all is read and written for that, and holes are not filled; on disk space is cheaper, too: one byte in so many.
+/// Of a file all is read and written for that, and holes are not filled; on disk space is cheaper,
+/// too: one byte in so many.
 const REPACK_DRAM_FILE_DEAD_ONE_IN: usize = 4;
 const REPACK_FILE_DEAD_ONE_IN: usize = 2;
 
@@ -59,10 +66,12 @@ const LEN_SHIFT: u32 = OFFSET_SHIFT + 16;
 const ENCODING_SHIFT: u32 = LEN_SHIFT + 12;
 
 impl Location {
-    /// Bits that [`Location::to_bits`] uses, from the lowest up; those above are free for the caller.
+    /// Bits that [`Location::to_bits`] uses, from the lowest up; those above are free for the
+    /// caller.
     pub const BITS: u32 = ENCODING_SHIFT + 2;
 
-    /// Packs a location into the low [`Location::BITS`] bits. Exact for every location that a pool gave out.
+    /// Packs a location into the low [`Location::BITS`] bits. Exact for every location that a pool
+    /// gave out.
     pub fn to_bits(self) -> u64 {
         let encoding: u64 = match self.encoding {
             Encoding::Same => 0,
@@ -75,8 +84,8 @@ impl Location {
             | encoding << ENCODING_SHIFT
     }
 
-    /// The location that [`Location::to_bits`] packed. Higher bits are ignored. Any bits give some location; a pool
-    /// refuses it where it cannot be right.
+    /// The location that [`Location::to_bits`] packed. Higher bits are ignored. Any bits give some
+    /// location; a pool refuses it where it cannot be right.
     pub fn from_bits(bits: u64) -> Location {
         Location {
             extent: (bits & (EXTENTS_MAX as u64 - 1)) as u8,
@@ -177,9 +186,11 @@ impl std::fmt::Display for RepackMismatch {
     }
 }
 
-/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and 296 more an extent (4 KiB more in a file).
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and
+/// 296 more an extent (4 KiB more in a file).
 ///
-/// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics keep counting.
+/// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics
+/// keep counting.
 #[derive(Default)]
 pub struct RegionStore {
     extents: Vec<Option<Extent>>,
@@ -187,18 +198,21 @@ pub struct RegionStore {
 
 struct Extent {
     data: Data,
-    /// First byte never written since the last repack; a multiple of [`UNIT_BYTES`], at most [`EXTENT_BYTES`].
+    /// First byte never written since the last repack; a multiple of [`UNIT_BYTES`], at most
+    /// [`EXTENT_BYTES`].
     cursor: u32,
     /// Room taken by live pages, in bytes.
     live_bytes: u32,
     live_pages: u16,
-    /// Pages of memory written since they were last given back, counted from the start of the extent.
+    /// Pages of memory written since they were last given back, counted from the start of the
+    /// extent.
     touched_pages: u16,
     tier: u8,
     holes: Holes,
 }
 
-/// Dead room below an extent's cursor, in units of 8 bytes; an empty one is none. They do not overlap.
+/// Dead room below an extent's cursor, in units of 8 bytes; an empty one is none. They do not
+/// overlap.
 struct Holes([Hole; HOLES]);
 
 impl Default for Holes {
@@ -219,7 +233,8 @@ impl Holes {
         self.0.iter().all(|hole| hole.units == 0 || hole.end() <= start || end <= hole.start())
     }
 
-    /// Remembers `start..end`, one with its neighbours; in place of the smallest if there are too many.
+    /// Remembers `start..end`, one with its neighbours; in place of the smallest if there are too
+    /// many.
     fn add(&mut self, mut start: usize, mut end: usize) {
         for hole in self.0.iter_mut().filter(|hole| hole.units > 0) {
             if hole.end() == start || end == hole.start() {
@@ -227,7 +242,8 @@ impl Holes {
                 *hole = Hole::default();
             }
         }
-        // All of an extent, 65,536 units, is never one hole: an extent without live pages is given back.
+        // All of an extent, 65,536 units, is never one hole: an extent without live pages is given
+        // back.
         let Ok(units) = u16::try_from((end - start) / UNIT_BYTES) else { return };
         if let Some(smallest) =
             self.0.iter_mut().min_by_key(|hole| hole.units).filter(|hole| hole.units < units)
@@ -276,8 +292,8 @@ enum Data {
     File(Box<FileExtent>),
 }
 
-// SAFETY: an extent's memory is its owner's alone (contract of `Medium`), and media are Send and Sync: nothing in a
-// store is tied to a thread.
+// SAFETY: an extent's memory is its owner's alone (contract of `Medium`), and media are Send and
+// Sync: nothing in a store is tied to a thread.
 unsafe impl Send for RegionStore {}
 
 impl Extent {
@@ -341,12 +357,14 @@ impl RegionStore {
         RegionStore { extents: Vec::new() }
     }
 
-    /// Copies `encoded` into an extent of the tier `tiers[tier_index]`, which must be a compressed one, and counts it
-    /// there. The location stays right until `remove`, or until `repack` changes it.
+    /// Copies `encoded` into an extent of the tier `tiers[tier_index]`, which must be a compressed
+    /// one, and counts it there. The location stays right until `remove`, or until `repack`
+    /// changes it.
     ///
     /// # Errors
-    /// [`PoolError::Medium`] without memory, [`PoolError::Full`] without room, [`PoolError::NoPool`] for a tier that is
-    /// none or has no pool, [`PoolError::Length`] for 0 or more than 4096 bytes; nothing has changed then.
+    /// [`PoolError::Medium`] without memory, [`PoolError::Full`] without room,
+    /// [`PoolError::NoPool`] for a tier that is none or has no pool, [`PoolError::Length`] for
+    /// 0 or more than 4096 bytes; nothing has changed then.
     pub fn insert(
         &mut self,
         tiers: &[Tier],
@@ -378,10 +396,12 @@ impl RegionStore {
         let start = hole.unwrap_or(extent.cursor as usize);
         let checksum = encoded.checksum.to_ne_bytes();
         match &mut extent.data {
-            // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0; a hole lies below the cursor), so
-            // the destination lies in the extent, which is this store's alone; no `page()` borrow of it can exist beside
-            // `&mut self`. `room` has place for both, and bytes need no alignment. Nothing live is there: a hole is room of pages
-            // that were removed, and behind the cursor is nothing.
+            // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0;
+            // a hole lies below the cursor), so the destination lies in the extent,
+            // which is this store's alone; no `page()` borrow of it can exist beside
+            // `&mut self`. `room` has place for both, and bytes need no alignment. Nothing live is
+            // there: a hole is room of pages that were removed, and behind the cursor
+            // is nothing.
             Data::Memory { base, .. } => unsafe {
                 let blob = base.add(start).as_ptr();
                 blob.cast::<[u8; CHECKSUM_BYTES]>().write(checksum);
@@ -421,8 +441,9 @@ impl RegionStore {
     /// What is stored at `location`: in place, or read into `buffer`.
     ///
     /// # Errors
-    /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was removed is not
-    /// always found out: its bytes stay until they are overwritten. [`PoolError::Read`] if the medium cannot be read.
+    /// [`PoolError::NoSuchPage`] if `location` is outside of what was written. A location that was
+    /// removed is not always found out: its bytes stay until they are overwritten.
+    /// [`PoolError::Read`] if the medium cannot be read.
     pub fn page<'b>(
         &'b self,
         location: Location,
@@ -432,8 +453,8 @@ impl RegionStore {
         let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
         let (start, len) = (location.start(), CHECKSUM_BYTES + usize::from(location.len));
         let blob = match &extent.data {
-            // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the extent, which `&self`
-            // keeps from being written, moved or released.
+            // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the
+            // extent, which `&self` keeps from being written, moved or released.
             Data::Memory { base, .. } => unsafe {
                 std::slice::from_raw_parts(base.add(start).as_ptr(), len)
             },
@@ -450,8 +471,8 @@ impl RegionStore {
         })
     }
 
-    /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last page of an extent takes
-    /// the extent with it, back to the medium.
+    /// Forgets the page at `location`, once for each insert. `tiers` as at the insert. The last
+    /// page of an extent takes the extent with it, back to the medium.
     ///
     /// # Errors
     /// [`PoolError::NoSuchPage`] if nothing can be stored there; nothing has changed then.
@@ -465,7 +486,8 @@ impl RegionStore {
             return Err(refused);
         };
         let Some(tier) = tiers.get(usize::from(extent.tier)) else { return Err(refused) };
-        // The last page must account for all that is live, any other must leave room for at least one more.
+        // The last page must account for all that is live, any other must leave room for at least
+        // one more.
         let last = extent.live_pages == 1;
         let plausible = if last { extent.live_bytes == room } else { extent.live_bytes > room };
         if !plausible || !extent.holes.may_be_live(location.start(), location.end()) {
@@ -487,14 +509,15 @@ impl RegionStore {
         Ok(())
     }
 
-    /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half on disk), and at least 4096, are dead, if any. None in
-    /// a file that a forked child shares.
+    /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half
+    /// on disk), and at least 4096, are dead, if any. None in a file that a forked child
+    /// shares.
     pub fn wants_repack(&self) -> Option<u8> {
         self.first_extent(Extent::wants_repack)
     }
 
-    /// The first extent in memory (not in a file, whose space is cheap, and which would have to be written for it) of which a quarter, and 4096 bytes at
-    /// least, are dead, if any.
+    /// The first extent in memory (not in a file, whose space is cheap, and which would have to be
+    /// written for it) of which a quarter, and 4096 bytes at least, are dead, if any.
     pub fn wastes(&self) -> Option<u8> {
         self.first_extent(Extent::wastes)
     }
@@ -506,13 +529,14 @@ impl RegionStore {
             .map(|index| index as u8)
     }
 
-    /// Moves the live pages of `extent` together towards its start and gives the memory behind them back. `live` is
-    /// every live location in that extent, in any order; each is updated where it stands. `tiers` as at the inserts.
+    /// Moves the live pages of `extent` together towards its start and gives the memory behind them
+    /// back. `live` is every live location in that extent, in any order; each is updated where
+    /// it stands. `tiers` as at the inserts.
     ///
     /// # Errors
     /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
-    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an extent in a file [`PoolError::Read`]
-    /// and [`PoolError::Medium`]; nothing has moved then.
+    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an
+    /// extent in a file [`PoolError::Read`] and [`PoolError::Medium`]; nothing has moved then.
     pub fn repack(
         &mut self,
         tiers: &[Tier],
@@ -538,7 +562,8 @@ impl RegionStore {
         {
             return Err(PoolError::NoSuchPage { location });
         }
-        // `live` keeps its order, which is the caller's; this one is by address, so that no page overwrites the next.
+        // `live` keeps its order, which is the caller's; this one is by address, so that no page
+        // overwrites the next.
         let mut order: Vec<u16> = Vec::new();
         order.try_reserve_exact(live.len()).map_err(|_| PoolError::NoMemory)?;
         order.extend(0..held.live_pages);
@@ -551,7 +576,8 @@ impl RegionStore {
         }
 
         let cursor = match &mut held.data {
-            // SAFETY: all of the extent is in one piece of memory, this store's alone; `live` was checked above.
+            // SAFETY: all of the extent is in one piece of memory, this store's alone; `live` was
+            // checked above.
             Data::Memory { base, .. } => unsafe { pack(*base, &order, live) },
             // Packed in memory and put into another extent: what is in a file is never overwritten.
             Data::File(file) => {
@@ -590,7 +616,8 @@ impl RegionStore {
         Ok(())
     }
 
-    /// Memory that the region's extents take from their media, in bytes: pages written since they were last given back.
+    /// Memory that the region's extents take from their media, in bytes: pages written since they
+    /// were last given back.
     pub fn physical_bytes(&self) -> u64 {
         self.extents.iter().flatten().map(Extent::physical_bytes).sum()
     }
@@ -651,7 +678,8 @@ impl RegionStore {
     }
 }
 
-/// Moves blobs at `live`, taken in `order` (by address), together towards `base`, and says where. Returns the byte behind them.
+/// Moves blobs at `live`, taken in `order` (by address), together towards `base`, and says where.
+/// Returns the byte behind them.
 ///
 /// # Safety
 /// They lie in one piece of memory at `base` that is the caller's alone, and do not overlap.
@@ -661,8 +689,9 @@ unsafe fn pack(base: NonNull<u8>, order: &[u16], live: &mut [Location]) -> usize
         let location = &mut live[usize::from(index)];
         let (from, room) = (location.start(), packed(location.len.into()));
         if from != cursor {
-            // SAFETY: `from + room` lies within the memory (the caller's promise), and `cursor <= from`, since the pages
-            // before this one do not overlap and lie below it: both ranges are in it. They may overlap, hence `copy`.
+            // SAFETY: `from + room` lies within the memory (the caller's promise), and `cursor <=
+            // from`, since the pages before this one do not overlap and lie below it:
+            // both ranges are in it. They may overlap, hence `copy`.
             unsafe { base.add(from).copy_to(base.add(cursor), room) };
             location.offset = (cursor / UNIT_BYTES) as u16;
         }

@@ -1,12 +1,14 @@
 //! How a user writes tiers: `dram,node:1,lz4,zstd:1/extent@dram`.
 //!
-//! A tier is `dram`, `node:NUMBER`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram` or `file:/DIRECTORY`. What the design names but
-//! this version has not built is told apart from what is misspelt, because the remedies differ.
+//! A tier is `dram`, `node:NUMBER`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram`
+//! or `file:/DIRECTORY`. What the design names but this version has not built is told apart from
+//! what is misspelt, because the remedies differ.
 
 /// Tiers in one list, DRAM included, at most.
 pub const TIERS_MAX: usize = 8;
 
-/// The level of `zstd` without one: beyond it heaps gain less than 2 % (levels 2, 3 and 9 measured).
+/// The level of `zstd` without one: beyond it heaps gain less than 2 % (levels 2, 3 and 9
+/// measured).
 pub const ZSTD_LEVEL_DEFAULT: i32 = 1;
 /// The fastest zstd level accepted.
 pub const ZSTD_LEVEL_MIN: i32 = -5;
@@ -235,9 +237,10 @@ const MEDIA_NOT_BUILT: [&str; 1] = ["node"];
 /// What `auto` stands for; which of them a page goes to is then chosen by what each costs here.
 pub const AUTO: &str = "dram,swap,lz4,zstd:1";
 
-/// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no two the
-/// same; or `auto`, which is [`AUTO`]. `dram` alone is legal: nothing is evicted then. Spaces around tiers are ignored. A directory may contain anything
-/// but a comma. Whether it is there and fit for use is not looked at: see [`crate::FileMedium::check`].
+/// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no
+/// two the same; or `auto`, which is [`AUTO`]. `dram` alone is legal: nothing is evicted then.
+/// Spaces around tiers are ignored. A directory may contain anything but a comma. Whether it is
+/// there and fit for use is not looked at: see [`crate::FileMedium::check`].
 ///
 /// # Errors
 /// [`SpecError`], for the first thing that is wrong.

@@ -1,6 +1,8 @@
-//! A tier's statistics: counters that any thread may read, and the distribution of its restore times.
+//! A tier's statistics: counters that any thread may read, and the distribution of its restore
+//! times.
 //!
-//! Counters are relaxed: each is right in itself, but two read one after the other may be of different moments.
+//! Counters are relaxed: each is right in itself, but two read one after the other may be of
+//! different moments.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,16 +11,17 @@ use hdrhistogram::Histogram;
 
 use crate::PAGE_BYTES;
 
-/// The histogram's unit. With one of 1 µs, a restore of 2 µs would be right to 25 % only; with this one, at 4 KB more,
-/// it is right to 1 %.
+/// The histogram's unit. With one of 1 µs, a restore of 2 µs would be right to 25 % only; with this
+/// one, at 4 KB more, it is right to 1 %.
 const RESTORE_UNIT_NS: u64 = 1;
 /// The longest restore time told apart from longer ones.
 const RESTORE_MAX_NS: u64 = 10_000_000_000;
 /// Quantiles are right to this many significant digits (1 %), for about 14 KB of counters.
 const RESTORE_DIGITS: u8 = 2;
 
-/// What a tier holds and what it has done. The pool (or whoever knows, where there is none) keeps `pages`, `stored_bytes` and `physical_bytes`; the tier counts
-/// `rejected`; faults and restore times come from whoever restores.
+/// What a tier holds and what it has done. The pool (or whoever knows, where there is none) keeps
+/// `pages`, `stored_bytes` and `physical_bytes`; the tier counts `rejected`; faults and restore
+/// times come from whoever restores.
 pub struct TierStats {
     pages: AtomicU64,
     copies: AtomicU64,
@@ -35,7 +38,8 @@ pub struct Times(Mutex<Histogram<u32>>);
 impl Times {
     /// Nothing yet.
     pub fn new() -> Self {
-        // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low, digits <= 5).
+        // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low,
+        // digits <= 5).
         let histogram = Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS)
             .expect("constant histogram bounds are valid");
         Times(Mutex::new(histogram))
@@ -46,7 +50,8 @@ impl Times {
         self.histogram().saturating_record_n(ns, count);
     }
 
-    /// The time, in nanoseconds, that a share `q` (0..=1) did not exceed; 0 with no data. Right to 1 %.
+    /// The time, in nanoseconds, that a share `q` (0..=1) did not exceed; 0 with no data. Right to
+    /// 1 %.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let histogram = self.histogram();
         if histogram.is_empty() { 0 } else { histogram.value_at_quantile(q.clamp(0.0, 1.0)) }
@@ -64,7 +69,8 @@ impl Times {
         }
     }
 
-    /// Counts are whole after every statement, so those of a thread that panicked are as good as any.
+    /// Counts are whole after every statement, so those of a thread that panicked are as good as
+    /// any.
     fn histogram(&self) -> MutexGuard<'_, Histogram<u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,8 +128,9 @@ impl TierStats {
         self.stored_bytes.load(Relaxed)
     }
 
-    /// Memory of the medium in use, in bytes: over all extents, the pages touched since they were last given back. At
-    /// least `stored_bytes`; the difference is checksums, packing and dead bytes not yet repacked.
+    /// Memory of the medium in use, in bytes: over all extents, the pages touched since they were
+    /// last given back. At least `stored_bytes`; the difference is checksums, packing and dead
+    /// bytes not yet repacked.
     pub fn physical_bytes(&self) -> u64 {
         self.physical_bytes.load(Relaxed)
     }
@@ -138,7 +145,8 @@ impl TierStats {
         self.rejected.load(Relaxed)
     }
 
-    /// Counts one fault served from this tier. The time it took goes to [`TierStats::record_restore`].
+    /// Counts one fault served from this tier. The time it took goes to
+    /// [`TierStats::record_restore`].
     pub fn count_fault(&self) {
         self.faults.fetch_add(1, Relaxed);
     }
@@ -148,8 +156,8 @@ impl TierStats {
         self.restores.record(ns, 1);
     }
 
-    /// The restore time, in nanoseconds, that a share `q` (0..=1) of the restores did not exceed; 0 with no data. Right
-    /// to 1 %.
+    /// The restore time, in nanoseconds, that a share `q` (0..=1) of the restores did not exceed; 0
+    /// with no data. Right to 1 %.
     pub fn restore_quantile_ns(&self, q: f64) -> u64 {
         self.restores.quantile_ns(q)
     }

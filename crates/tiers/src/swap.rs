@@ -1,10 +1,13 @@
-//! What the kernel swaps to: how much of it is free, what of it is memory all the same, and what a process may still put there.
+//! What the kernel swaps to: how much of it is free, what of it is memory all the same, and what a
+//! process may still put there.
 //!
-//! Nothing is stored through here: pages leave by `madvise(MADV_PAGEOUT)` and come back by the kernel's own faults. A [`Swap`] is what a tier
-//! over it must know: whether there is one, whether it has room, and how much memory a page takes in it.
+//! Nothing is stored through here: pages leave by `madvise(MADV_PAGEOUT)` and come back by the
+//! kernel's own faults. A [`Swap`] is what a tier over it must know: whether there is one, whether
+//! it has room, and how much memory a page takes in it.
 //!
-//! Swap belongs to the whole machine. A quarter of it is left to others, whoever fills the rest ([`KEEP_FREE`]); how much is free is looked up
-//! again after [`PAGES_A_LOOK`] pages at the latest, so each process is wrong by no more than that.
+//! Swap belongs to the whole machine. A quarter of it is left to others, whoever fills the rest
+//! ([`KEEP_FREE`]); how much is free is looked up again after [`PAGES_A_LOOK`] pages at the latest,
+//! so each process is wrong by no more than that.
 
 use std::fs;
 use std::path::Path;
@@ -18,11 +21,14 @@ pub const KEEP_FREE: u64 = 4;
 pub const PAGES_A_LOOK: u64 = 4096;
 /// Room for fewer pages is none: a look costs as much as some of them.
 const LEAST_ROOM: u64 = 64;
-/// If of so many pages in a row none left, the kernel takes none at present. Fewer may be on the way to its lists, on other processors.
+/// If of so many pages in a row none left, the kernel takes none at present. Fewer may be on the
+/// way to its lists, on other processors.
 const TAKES_NONE: u64 = 256;
-/// What a page takes of memory, as a share of itself, where little is swapped or nothing can be read: zram with lz4 or lzo-rle.
+/// What a page takes of memory, as a share of itself, where little is swapped or nothing can be
+/// read: zram with lz4 or lzo-rle.
 pub const RATIO_ASSUMED: f64 = 0.45;
-/// Measured from so many swapped bytes on: below, zram's own tables and half empty blocks are most of what it takes.
+/// Measured from so many swapped bytes on: below, zram's own tables and half empty blocks are most
+/// of what it takes.
 const MEASURED_FROM: u64 = 4 << 20;
 /// What swap takes of memory cannot be read.
 const UNKNOWN: u64 = u64::MAX;
@@ -67,7 +73,8 @@ pub struct SwapView {
     pub total_bytes: u64,
     /// Those that are free.
     pub free_bytes: u64,
-    /// Memory that the used ones take: of zram devices and of zswap's pool. `None` if that cannot be read.
+    /// Memory that the used ones take: of zram devices and of zswap's pool. `None` if that cannot
+    /// be read.
     pub memory_bytes: Option<u64>,
 }
 
@@ -135,7 +142,8 @@ impl SwapView {
         self.total_bytes.saturating_sub(self.free_bytes)
     }
 
-    /// What a swapped page takes of memory, as a share of itself. Whose pages they are is not told apart: all are taken to compress alike.
+    /// What a swapped page takes of memory, as a share of itself. Whose pages they are is not told
+    /// apart: all are taken to compress alike.
     pub fn ratio(&self) -> f64 {
         match self.memory_bytes {
             Some(memory) if self.used_bytes() >= MEASURED_FROM => {
@@ -147,7 +155,8 @@ impl SwapView {
     }
 }
 
-/// A quantity in the text of `/proc/meminfo`, or (there `before` stands before each name, as `Node 1 `) of a node's.
+/// A quantity in the text of `/proc/meminfo`, or (there `before` stands before each name, as `Node
+/// 1 `) of a node's.
 pub fn meminfo_bytes(text: &str, before: &str, name: &str) -> Option<u64> {
     let rest = text
         .lines()
@@ -192,7 +201,8 @@ pub struct Swap {
     kind: AtomicU32,
     /// See [`SwapView::ratio`]; times 2^16.
     ratio: AtomicU32,
-    /// At the last look: pages in it, whosever they are, those of them that are ours, and what memory all take; [`UNKNOWN`] where that cannot be read.
+    /// At the last look: pages in it, whosever they are, those of them that are ours, and what
+    /// memory all take; [`UNKNOWN`] where that cannot be read.
     used_pages: AtomicU64,
     own_pages: AtomicU64,
     memory_bytes: AtomicU64,
@@ -238,8 +248,10 @@ impl Swap {
         f64::from(self.ratio.load(Relaxed)) / 65536.0
     }
 
-    /// What so many pages of ours take of memory. zram gives a block of memory back when all of it is empty: where most pages came back, the others still hold
-    /// much more than they need. So what all take is shared out by pages, as of the last look; and pages that came since count as they would in full blocks.
+    /// What so many pages of ours take of memory. zram gives a block of memory back when all of it
+    /// is empty: where most pages came back, the others still hold much more than they need. So
+    /// what all take is shared out by pages, as of the last look; and pages that came since count
+    /// as they would in full blocks.
     pub fn held_bytes(&self, pages: u64) -> u64 {
         let own = self.own_pages.load(Relaxed).min(pages);
         let fresh = |pages: u64, ratio: f64| (pages as f64 * PAGE_BYTES as f64 * ratio) as u64;
@@ -267,8 +279,8 @@ impl Swap {
         self.look_in.load(Relaxed) == 0
     }
 
-    /// The kernel left all of so many pages where they were, though there is room: a control group's limit, perhaps. True if it is not to be
-    /// asked again for a while.
+    /// The kernel left all of so many pages where they were, though there is room: a control
+    /// group's limit, perhaps. True if it is not to be asked again for a while.
     pub fn stayed(&self, pages: u64) -> bool {
         let refuses = self.stayed.fetch_add(pages, Relaxed) + pages >= TAKES_NONE;
         if refuses {
@@ -350,7 +362,8 @@ mod tests {
         swap.seen(&view(10_000, Some(4_000 << 12)), 10_000);
         assert_eq!([0, 5_000, 10_000].map(|pages| swap.held_bytes(pages) >> 12), [0, 2_000, 4_000]);
         assert_eq!(swap.held_bytes(11_000) >> 12, 4_399);
-        // Nearly all are back, and half of the memory is not; a part of it is ours, and what comes now finds room in it.
+        // Nearly all are back, and half of the memory is not; a part of it is ours, and what comes
+        // now finds room in it.
         swap.seen(&view(100, Some(2_000 << 12)), 50);
         assert_eq!([25, 50, 150].map(|pages| swap.held_bytes(pages) >> 12), [500, 1_000, 1_044]);
         swap.seen(&view(10_000, None), 500);

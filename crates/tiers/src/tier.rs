@@ -1,7 +1,7 @@
 //! One tier: its codec, its medium and its statistics, and the choice of how each page is kept.
 //!
-//! A page is a pattern if it repeats 8 bytes, coded if that saves enough, raw otherwise. Where the bytes go is the
-//! pool's business.
+//! A page is a pattern if it repeats 8 bytes, coded if that saves enough, raw otherwise. Where the
+//! bytes go is the pool's business.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::stats::TierStats;
 use crate::swap::Swap;
 use crate::{PAGE_BYTES, Page};
 
-/// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy, a few times faster.
+/// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy,
+/// a few times faster.
 pub const REJECT_MARGIN: usize = 64;
 
 /// Bytes of the pattern that stands for a same-filled page.
@@ -85,15 +86,16 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Whether only memory was missing: the page is as good as before, and another attempt may succeed.
+    /// Whether only memory was missing: the page is as good as before, and another attempt may
+    /// succeed.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, DecodeError::Codec(CodecError::NoContext { .. }))
     }
 }
 
 impl Tier {
-    /// A tier with nothing in it. Tiers of one kind of medium share it. DRAM as a tier has no codec and no pool; its
-    /// medium is not used.
+    /// A tier with nothing in it. Tiers of one kind of medium share it. DRAM as a tier has no codec
+    /// and no pool; its medium is not used.
     pub fn new(spec: TierSpec, medium: Arc<dyn Medium>) -> Self {
         Tier::over(spec, Backing::Memory(medium))
     }
@@ -103,13 +105,14 @@ impl Tier {
         Tier::over(spec, Backing::File(Arc::new(files)))
     }
 
-    /// A tier whose pages the kernel keeps in its swap. Nothing is encoded for it or stored in it; how many pages are there is what its
-    /// [statistics](TierStats::set_held) are told.
+    /// A tier whose pages the kernel keeps in its swap. Nothing is encoded for it or stored in it;
+    /// how many pages are there is what its [statistics](TierStats::set_held) are told.
     pub fn in_swap(spec: TierSpec) -> Self {
         Tier::over(spec, Backing::Swap(Arc::default()))
     }
 
-    /// A tier whose pages are in memory of another node. As with [`Tier::in_swap`], nothing is encoded for it or stored in it.
+    /// A tier whose pages are in memory of another node. As with [`Tier::in_swap`], nothing is
+    /// encoded for it or stored in it.
     pub fn in_node(spec: TierSpec, node: Node) -> Self {
         Tier::over(spec, Backing::Node(Arc::new(node)))
     }
@@ -178,7 +181,8 @@ impl Tier {
         }
     }
 
-    /// Bytes of DRAM that hold what is here. (Partly filled blocks of a file are elsewhere: on the heap.)
+    /// Bytes of DRAM that hold what is here. (Partly filled blocks of a file are elsewhere: on the
+    /// heap.)
     pub fn dram_bytes(&self) -> u64 {
         match &self.backing {
             Backing::Memory(_) | Backing::Swap(_) => self.stats.physical_bytes(),
@@ -199,9 +203,9 @@ impl Tier {
         if matches!(self.backing, Backing::Memory(_)) { self.stats.physical_bytes() } else { 0 }
     }
 
-    /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`] if the codec saves
-    /// at least [`REJECT_MARGIN`], otherwise [`Encoding::Raw`] (counted as rejected where there is a codec). Cannot
-    /// fail.
+    /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`]
+    /// if the codec saves at least [`REJECT_MARGIN`], otherwise [`Encoding::Raw`] (counted as
+    /// rejected where there is a codec). Cannot fail.
     pub fn encode<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
         let checksum = checksum(page);
         if page[PATTERN_BYTES..] == page[..PAGE_BYTES - PATTERN_BYTES] {
@@ -228,8 +232,8 @@ impl Tier {
         self.codec.as_ref().is_some_and(|codec| codec.learn(pages, clock_ns))
     }
 
-    /// Turns what [`Tier::encode`] of the same tier gave back into the page. After an error the content of `page` is
-    /// unspecified and must not be used.
+    /// Turns what [`Tier::encode`] of the same tier gave back into the page. After an error the
+    /// content of `page` is unspecified and must not be used.
     ///
     /// # Errors
     /// [`DecodeError`] if that is not the page that was stored.

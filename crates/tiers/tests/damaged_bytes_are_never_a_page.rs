@@ -1,4 +1,5 @@
-//! Bytes that a tier did not store give an error: never a wrong page, never a panic, and nothing outside their buffers is touched.
+//! Bytes that a tier did not store give an error: never a wrong page, never a panic, and nothing
+//! outside their buffers is touched.
 
 mod pages;
 

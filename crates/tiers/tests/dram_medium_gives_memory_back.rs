@@ -6,7 +6,8 @@ use terrace_tiers::{DramMedium, EXTENT_BYTES, Medium, MediumError, PAGE_BYTES};
 
 fn resident_pages(start: NonNull<u8>, bytes: usize) -> usize {
     let mut present = vec![0u8; bytes / PAGE_BYTES];
-    // SAFETY: the range is mapped (it is part of a live reservation) and `present` has one byte a page.
+    // SAFETY: the range is mapped (it is part of a live reservation) and `present` has one byte a
+    // page.
     let failed =
         unsafe { libc::mincore(start.as_ptr().cast(), bytes, present.as_mut_ptr().cast()) };
     assert_eq!(failed, 0);

@@ -162,7 +162,8 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
     let mut scratch = Scratch::new();
     let mut kept = Vec::new();
     let mut lengths = [0; 10];
-    // Each time another world: every byte moved on. More of them than there may be dictionaries, twice.
+    // Each time another world: every byte moved on. More of them than there may be dictionaries,
+    // twice.
     for turn in 0..20 {
         let world = turn % 10;
         let of_world = |n| pages::records(n).map(|byte| byte.wrapping_add(world as u8 * 20));

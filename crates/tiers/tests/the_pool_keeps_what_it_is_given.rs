@@ -1,4 +1,5 @@
-//! The region pool against a plain map: same bytes, exact statistics, and everything given back at the end.
+//! The region pool against a plain map: same bytes, exact statistics, and everything given back at
+//! the end.
 
 use std::collections::HashMap;
 use std::sync::Arc;

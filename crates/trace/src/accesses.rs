@@ -1,9 +1,11 @@
 //! Accesses one by one: which page, read or written, in their order. What a simulator replays.
 //!
-//! A file holds blocks of up to 64 Ki records, each of which can be decoded alone and costs two to three bytes; between them, blocks that say which page each number
-//! stands for; at its end an index. `docs/trace-format.md` has it byte by byte; why so: `facts/hotness-policies.md`, §4.
+//! A file holds blocks of up to 64 Ki records, each of which can be decoded alone and costs two to
+//! three bytes; between them, blocks that say which page each number stands for; at its end an
+//! index. `docs/trace-format.md` has it byte by byte; why so: `facts/hotness-policies.md`, §4.
 //!
-//! A page's number is that of its first access among all pages: 0, 1, 2, and so on. A [record](Record) is a page's number and whether it was written.
+//! A page's number is that of its first access among all pages: 0, 1, 2, and so on. A
+//! [record](Record) is a page's number and whether it was written.
 
 use crate::file::{BlockWriter, Blocks, Compressor, End, Entry, PADDING, PLAIN_MAX, Source};
 use crate::framing::{ReadError, put, take, unzigzag, zigzag};
@@ -25,7 +27,8 @@ const PAGES: u8 = 4;
 pub const BLOCK_RECORDS: usize = 1 << 16;
 /// Pages that a file may name: their numbers and a bit more are 32 bits.
 pub const PAGES_MAX: usize = 1 << 31;
-/// A record is no longer: a page's distance, twice for its sign and once more for the bit, is below 2^34.
+/// A record is no longer: a page's distance, twice for its sign and once more for the bit, is below
+/// 2^34.
 const RECORD_BYTES_MAX: usize = 5;
 const _: () = assert!(BLOCK_RECORDS * RECORD_BYTES_MAX <= PLAIN_MAX);
 
@@ -51,17 +54,20 @@ pub struct Header {
     pub terrace: String,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where accesses came from: `hooks` (all of them, by the compiler's), or a sampler's name, such as `clock`.
+    /// Where accesses came from: `hooks` (all of them, by the compiler's), or a sampler's name,
+    /// such as `clock`.
     pub source: String,
     /// What the clock counts: accesses of the program, or microseconds.
     pub clock: Clock,
-    /// One of so many accesses, of those that missed, is recorded; 1 is all. With samples, whose share is not known, 1.
+    /// One of so many accesses, of those that missed, is recorded; 1 is all. With samples, whose
+    /// share is not known, 1.
     pub period: u64,
     /// Samples a second of a running thread; 0 if it is not samples.
     pub rate_hz: u32,
     /// Whether it is known which accesses are writes; else none is marked as one.
     pub writes: bool,
-    /// The modelled cache whose misses are recorded; `None`: all accesses, or what a sampler meets.
+    /// The modelled cache whose misses are recorded; `None`: all accesses, or what a sampler
+    /// meets.
     pub cache: Option<CacheModel>,
     /// Bytes of a page.
     pub page_bytes: u64,
@@ -134,7 +140,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is counted, not written.
+    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is
+    /// counted, not written.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -226,7 +233,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what it shows now.
+    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what
+    /// it shows now.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -238,7 +246,8 @@ impl Writer {
     }
 }
 
-/// Reads a file, block by block, in any order, by several threads if need be: each with a [`Decoder`] of its own.
+/// Reads a file, block by block, in any order, by several threads if need be: each with a
+/// [`Decoder`] of its own.
 #[derive(Debug)]
 pub struct Reader<S = File> {
     /// What it is of.
@@ -300,7 +309,8 @@ impl<S: Source> Reader<S> {
         self.records.len()
     }
 
-    /// The clock at a block's first record, and how many records are in it. Those between are at equal distances, as far as is known.
+    /// The clock at a block's first record, and how many records are in it. Those between are at
+    /// equal distances, as far as is known.
     pub fn block(&self, number: usize) -> (u64, u32) {
         (self.records[number].start, self.records[number].count)
     }
@@ -407,7 +417,8 @@ fn name_pages<S: Source>(
     if bytes.is_empty() { Ok(()) } else { Err(wrong()) }
 }
 
-/// Behind `padded`'s numbers are [`PADDING`] bytes more. `None` if they are not so many, or one is no page's.
+/// Behind `padded`'s numbers are [`PADDING`] bytes more. `None` if they are not so many, or one is
+/// no page's.
 fn decode(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> Option<()> {
     if decode_short(padded, count, pages, records) {
         Some(())
@@ -416,13 +427,15 @@ fn decode(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) ->
     }
 }
 
-/// Where no number has more than four bytes, as with less than 2^25 pages; false if that is not so, or something is wrong.
+/// Where no number has more than four bytes, as with less than 2^25 pages; false if that is not so,
+/// or something is wrong.
 fn decode_short(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> bool {
     records.resize(count as usize, 0);
     if numbers::short(padded, records).is_none() {
         return false;
     }
-    // A distance is below 2^26 and a page below 2^31: the first page that is none is told by its number, also where that is negative.
+    // A distance is below 2^26 and a page below 2^31: the first page that is none is told by its
+    // number, also where that is negative.
     let (mut page, mut most) = (0u32, 0u32);
     // What is in a core's nearest cache at a time.
     for some in records.chunks_mut(1024) {
@@ -487,7 +500,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A file of these accesses, ten of the clock apart, with a block's end behind each of `flushes`.
+    /// A file of these accesses, ten of the clock apart, with a block's end behind each of
+    /// `flushes`.
     pub fn written(accesses: &[(Page, bool)], flushes: &[usize], limit: u64) -> Vec<u8> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("accesses");
@@ -630,7 +644,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// What fuzzing does, without its tools (`fuzz/`): bytes that are nearly right, and their checksums put right, so that what is behind them is reached.
+    /// What fuzzing does, without its tools (`fuzz/`): bytes that are nearly right, and their
+    /// checksums put right, so that what is behind them is reached.
     #[test]
     fn damage_with_right_checksums_is_no_crash() {
         let bytes = written(&accesses(60), &[9, 19, 29, 39, 49], u64::MAX);

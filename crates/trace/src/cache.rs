@@ -1,8 +1,10 @@
-//! A model of a processor's last-level cache: which accesses go to memory. They are what a tier costs, so they are the truth that samples are compared with.
+//! A model of a processor's last-level cache: which accesses go to memory. They are what a tier
+//! costs, so they are the truth that samples are compared with.
 
 /// Bytes of a line.
 pub const LINE: u64 = 64;
-/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): lines in a row are in different sets, and so are those at any step.
+/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): lines in a row are in
+/// different sets, and so are those at any step.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Sets of 16 lines, the longest unused of which goes.

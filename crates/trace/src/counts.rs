@@ -1,10 +1,12 @@
 //! Region × time counts: small enough to record for hours, enough for a heatmap.
 //!
-//! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON); then come windows, in the order of time, and at the end
-//! of a recording that was finished an end. So whatever is cut off or overwritten, the windows before it can be read.
+//! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON);
+//! then come windows, in the order of time, and at the end of a recording that was finished an end.
+//! So whatever is cut off or overwritten, the windows before it can be read.
 //!
-//! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows become one and it is written anew. (What one
-//! window with every region in it takes, it takes at least.)
+//! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows
+//! become one and it is written anew. (What one window with every region in it takes, it takes at
+//! least.)
 
 use crate::framing::{ReadError, block, check_magic, next_block, put, take};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,6 @@
-//! A file of blocks in which each can be found: at its end is an index of them, and behind that an end of known length. Without these, in a file
-//! that was cut off or is still being written, the blocks are found one after the other.
+//! A file of blocks in which each can be found: at its end is an index of them, and behind that an
+//! end of known length. Without these, in a file that was cut off or is still being written, the
+//! blocks are found one after the other.
 
 use crate::framing::{self, BLOCK_HEAD, ReadError, block, check_magic, u32_at, u64_at};
 use std::fs::File;
@@ -29,7 +30,8 @@ pub const PADDING: usize = 8;
 const ZSTD_LEVEL: i32 = 1;
 /// What that does not make smaller than so many fifths is compressed at [`ZSTD_QUICK`].
 const ZSTD_FIFTHS: usize = 4;
-/// Without entropy coding: what is random anyway is a seventh longer, and decompressed in a tenth of the time.
+/// Without entropy coding: what is random anyway is a seventh longer, and decompressed in a tenth
+/// of the time.
 const ZSTD_QUICK: i32 = -5;
 
 /// A block that can be found.
@@ -37,7 +39,8 @@ const ZSTD_QUICK: i32 = -5;
 pub struct Entry {
     /// Where it begins in the file.
     pub at: u64,
-    /// A number that its kind gives a meaning: the clock when it begins, or the first of what it describes.
+    /// A number that its kind gives a meaning: the clock when it begins, or the first of what it
+    /// describes.
     pub start: u64,
     /// How many things are in it.
     pub count: u32,
@@ -189,7 +192,8 @@ impl BlockWriter {
         Ok(BlockWriter { file, at: start.len() as u64, limit, entries: Vec::new() })
     }
 
-    /// Adds blocks that belong together, all of them or none; false if the file would grow beyond its limit.
+    /// Adds blocks that belong together, all of them or none; false if the file would grow beyond
+    /// its limit.
     ///
     /// # Errors
     /// If they cannot be written; what was written before can still be read.

@@ -1,7 +1,9 @@
-//! What all formats here are made of: a magic number and then blocks, and in them numbers of seven bits a byte.
+//! What all formats here are made of: a magic number and then blocks, and in them numbers of seven
+//! bits a byte.
 //!
-//! A block is its kind (u8), its length (u32), the CRC-32 of both and of its contents (u32), and its contents; all numbers little-endian. So whatever is cut
-//! off or overwritten is noticed, and what comes before it can be read.
+//! A block is its kind (u8), its length (u32), the CRC-32 of both and of its contents (u32), and
+//! its contents; all numbers little-endian. So whatever is cut off or overwritten is noticed, and
+//! what comes before it can be read.
 
 use std::io;
 
@@ -117,7 +119,8 @@ pub fn head(bytes: &[u8; BLOCK_HEAD]) -> (u8, u32) {
     (bytes[0], u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
 }
 
-/// Gives every block that can be found in what follows a magic number the head for what it holds, for who damages files on purpose: the last one for what there is of it.
+/// Gives every block that can be found in what follows a magic number the head for what it holds,
+/// for who damages files on purpose: the last one for what there is of it.
 pub fn put_right(blocks: &mut [u8]) {
     let mut at = 0;
     while let Some(head_bytes) =

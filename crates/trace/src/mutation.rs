@@ -1,5 +1,6 @@
-//! Damages files on purpose, for tests: bytes change, go, come twice; and then the checksums of all blocks that can be found are put right, so that what lies
-//! behind them is reached too. Deterministic: the same state, the same damage.
+//! Damages files on purpose, for tests: bytes change, go, come twice; and then the checksums of all
+//! blocks that can be found are put right, so that what lies behind them is reached too.
+//! Deterministic: the same state, the same damage.
 
 use crate::framing;
 

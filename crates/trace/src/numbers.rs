@@ -1,20 +1,23 @@
-//! Varints by the ten thousand. One after the other, each has to wait for the last one's length; so a block is cut in four, between two numbers, and those are gone
-//! through side by side, two numbers at a time.
+//! Varints by the ten thousand. One after the other, each has to wait for the last one's length; so
+//! a block is cut in four, between two numbers, and those are gone through side by side, two
+//! numbers at a time.
 
 use crate::file::PADDING;
 
 /// Numbers that are decoded at the same time.
 const PARTS: usize = 4;
 
-/// Fills `numbers` with the bytes of what is in `padded` before its [`PADDING`], of which [`value`] makes numbers, if those are exactly so many and none has more
-/// than four bytes; what is left in it otherwise says nothing.
+/// Fills `numbers` with the bytes of what is in `padded` before its [`PADDING`], of which [`value`]
+/// makes numbers, if those are exactly so many and none has more than four bytes; what is left in
+/// it otherwise says nothing.
 pub fn short(padded: &[u8], numbers: &mut [u32]) -> Option<()> {
     let plain = &padded[..padded.len().checked_sub(PADDING)?];
     // All but a number's last byte have the eighth bit set.
     if plain.last().is_some_and(|byte| byte & 0x80 != 0) {
         return None;
     }
-    // Where parts begin, and the last one ends: at the beginning, behind the first last byte in each further quarter, at the end.
+    // Where parts begin, and the last one ends: at the beginning, behind the first last byte in
+    // each further quarter, at the end.
     let at: [usize; PARTS + 1] = std::array::from_fn(|part| {
         let about = plain.len() * part / PARTS;
         let behind = plain[about..]
@@ -66,7 +69,8 @@ fn count(bytes: &[u8]) -> usize {
         .sum()
 }
 
-/// Two numbers' bytes, each as one number, and where the next begins. What is beyond four bytes of either is left in `long`.
+/// Two numbers' bytes, each as one number, and where the next begins. What is beyond four bytes of
+/// either is left in `long`.
 #[inline(always)]
 fn pair(padded: &[u8], at: usize, long: &mut u64) -> Option<([u32; 2], usize)> {
     let word = u64::from_le_bytes(*padded.get(at..)?.first_chunk()?);

@@ -1,10 +1,12 @@
-//! Objects one by one: when each came and went, who made it and where it lay, and which were accessed, in the order of it all. What is needed to try other
-//! ways of laying objects out than the one that was recorded.
+//! Objects one by one: when each came and went, who made it and where it lay, and which were
+//! accessed, in the order of it all. What is needed to try other ways of laying objects out than
+//! the one that was recorded.
 //!
-//! A file holds blocks of up to 64 Ki events, each of which can be decoded alone; between them, blocks that name the contexts; at its end an index.
-//! `docs/trace-format.md` has it byte by byte.
+//! A file holds blocks of up to 64 Ki events, each of which can be decoded alone; between them,
+//! blocks that name the contexts; at its end an index. `docs/trace-format.md` has it byte by byte.
 //!
-//! An object's number is that of its birth among all births: 0, 1, 2, and so on. It is never given again.
+//! An object's number is that of its birth among all births: 0, 1, 2, and so on. It is never given
+//! again.
 
 use crate::accesses::{CacheModel, Clock};
 use crate::file::{
@@ -229,7 +231,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is counted, not written.
+    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is
+    /// counted, not written.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -257,7 +260,8 @@ impl Writer {
         self.new_contexts.push(frames.into_iter().map(short).collect());
     }
 
-    /// Adds an event at this time of the clock, which never goes back. The number of the object that it is about, or 0.
+    /// Adds an event at this time of the clock, which never goes back. The number of the object
+    /// that it is about, or 0.
     ///
     /// # Errors
     /// If it cannot be written; what was written before can still be read.
@@ -323,7 +327,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what it shows now.
+    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what
+    /// it shows now.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -418,8 +423,8 @@ impl<S: Source> Reader<S> {
         self.blocks.incomplete.as_deref()
     }
 
-    /// Decodes a block into `events`, whose contents are replaced; the number of the first object that is born in it. All objects in it have
-    /// been born, and their contexts are known.
+    /// Decodes a block into `events`, whose contents are replaced; the number of the first object
+    /// that is born in it. All objects in it have been born, and their contexts are known.
     ///
     /// # Errors
     /// What is wrong with it, in words.

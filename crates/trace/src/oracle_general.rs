@@ -1,8 +1,11 @@
-//! Accesses as libCacheSim's `oracleGeneral` has them, so that its cache policies, Belady's among them, can be run over the same trace.
+//! Accesses as libCacheSim's `oracleGeneral` has them, so that its cache policies, Belady's among
+//! them, can be run over the same trace.
 //!
-//! A record there is 24 bytes, packed, little-endian: the time in seconds (u32), the object (u64), its bytes (u32), and when it is accessed
-//! next (i64): the number of that record, counted from 1, or -1 (libCacheSim, `traceReader/customizedReader/oracle/oracleGeneralBin.h`, `bin/traceUtils/traceConvOracleGeneral.cpp`).
-//! An object here is a page, by its number. What was written is not said: there is no room for it.
+//! A record there is 24 bytes, packed, little-endian: the time in seconds (u32), the object (u64),
+//! its bytes (u32), and when it is accessed next (i64): the number of that record, counted from 1,
+//! or -1 (libCacheSim, `traceReader/customizedReader/oracle/oracleGeneralBin.h`,
+//! `bin/traceUtils/traceConvOracleGeneral.cpp`). An object here is a page, by its number. What was
+//! written is not said: there is no room for it.
 
 use crate::accesses::{Clock, Decoder, Reader, page_of};
 use crate::file::Source;
@@ -24,8 +27,8 @@ pub struct Exported {
     pub incomplete: Option<String>,
 }
 
-/// Writes all records, of a damaged recording those before the first damage. Goes through the blocks from the last to the first, because each record says when the next
-/// one of its page comes.
+/// Writes all records, of a damaged recording those before the first damage. Goes through the
+/// blocks from the last to the first, because each record says when the next one of its page comes.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -140,7 +143,8 @@ mod tests {
     fn of_a_damaged_one_what_precedes_the_damage_is_exported() {
         let accesses = accesses(300);
         let mut bytes = written(&accesses, &[99, 149, 249], u64::MAX);
-        // In the middle of the third and of the fourth block of records: the second damage is met first, and is not the one that counts.
+        // In the middle of the third and of the fourth block of records: the second damage is met
+        // first, and is not the one that counts.
         let (mut at, mut blocks_of_records) = (8, 0);
         while at < bytes.len() {
             let (kind, len) = head(bytes[at..].first_chunk().unwrap());

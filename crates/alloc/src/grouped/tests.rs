@@ -84,8 +84,8 @@ impl Object {
     }
 }
 
-/// Threads come and go, objects change hands, some are freed without a cache, and empty slabs go back to the system meanwhile. `alive` knows
-/// all objects by address: no two may overlap.
+/// Threads come and go, objects change hands, some are freed without a cache, and empty slabs go
+/// back to the system meanwhile. `alive` knows all objects by address: no two may overlap.
 fn soak(seconds: f64, threads: usize) {
     opened();
     let until = Instant::now() + Duration::from_secs_f64(seconds);

@@ -1,4 +1,5 @@
-//! Arenas: what the program wants to lie together (M2T §III-A). One for each bucket of a hash table is not too many: 48 bytes each.
+//! Arenas: what the program wants to lie together (M2T §III-A). One for each bucket of a hash table
+//! is not too many: 48 bytes each.
 
 use super::page::Owner;
 
@@ -51,7 +52,8 @@ impl Arena {
         }
     }
 
-    /// It left a page: which of those it came to it is still on says `is_there`, asked now and then.
+    /// It left a page: which of those it came to it is still on says `is_there`, asked now and
+    /// then.
     pub fn left(&mut self, is_there: impl Fn(u32) -> bool) {
         self.stale += 1;
         if self.objects == 0 {
@@ -77,7 +79,8 @@ impl Arena {
         Arena { many: self.many.take(), few: std::mem::take(&mut self.few), ..Arena::default() }
     }
 
-    /// The pages that it came to, the last first; some it may have left, and then some may be there twice.
+    /// The pages that it came to, the last first; some it may have left, and then some may be there
+    /// twice.
     pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         let many = self.many.iter().flat_map(|many| many.iter().rev().copied());
         many.chain(self.few.iter().rev().filter(|few| **few > 0).map(|few| few - 1))

@@ -1,5 +1,6 @@
-//! What is known of one page of placed objects: which of its 16-byte granules are used, where objects begin, and whose they are. It lies outside
-//! of the page, so that freeing does not bring back what is out.
+//! What is known of one page of placed objects: which of its 16-byte granules are used, where
+//! objects begin, and whose they are. It lies outside of the page, so that freeing does not bring
+//! back what is out.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -41,9 +42,11 @@ impl Bits {
                 .map_or(0, |word| (word & ((1 << (at % 64)) - 1)).count_ones() as usize)
     }
 
-    /// The greatest power of two of bits in a row that are clear, by its exponent; `None` if all are set.
+    /// The greatest power of two of bits in a row that are clear, by its exponent; `None` if all
+    /// are set.
     fn room(&self) -> Option<u32> {
-        // A bit for each place from which as many are clear as were asked for so far: twice as many are, where it is so at once and after as many.
+        // A bit for each place from which as many are clear as were asked for so far: twice as many
+        // are, where it is so at once and after as many.
         let mut clear = self.0.map(|word| !word);
         let mut exponent = None;
         for next in 0..GRANULES.ilog2() {
@@ -79,7 +82,8 @@ impl Bits {
 
 /// Whose an object is: the number of its arena in its shard, from 1; 0 where it has none.
 pub type Owner = u32;
-/// What most pages that are shared have at most: then it is one allocation, each of which takes system calls.
+/// What most pages that are shared have at most: then it is one allocation, each of which takes
+/// system calls.
 const TENANTS: usize = 16;
 const OBJECTS: usize = 64;
 /// A place in [`Shared::tenants`] that nobody has.
@@ -169,8 +173,9 @@ impl Page {
         }
     }
 
-    /// Places an object of so many granules at a multiple of `step`: as near as can be to granule `near`, or at the first place that fits. Returns
-    /// where, and whether its owner is new here.
+    /// Places an object of so many granules at a multiple of `step`: as near as can be to granule
+    /// `near`, or at the first place that fits. Returns where, and whether its owner is new
+    /// here.
     pub fn place(
         &mut self,
         len: usize,
@@ -322,7 +327,8 @@ impl Page {
         granules
     }
 
-    /// Makes the object that begins at a granule so many long, if there is room behind it. Returns how many it was before.
+    /// Makes the object that begins at a granule so many long, if there is room behind it. Returns
+    /// how many it was before.
     pub fn resize(&mut self, at: usize, len: usize) -> Option<usize> {
         let old = self.len_at(at)?;
         if len > old && (at + len > GRANULES || self.used.next(at + old, true) < at + len) {

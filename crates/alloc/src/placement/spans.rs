@@ -7,7 +7,8 @@ pub type Span = (u32, u32);
 /// Spans looked at for one at an aligned place.
 const TRIES: usize = 64;
 
-/// Free pages. What was used lately is not joined with its neighbours until its contents were given up ([`Spans::age`]).
+/// Free pages. What was used lately is not joined with its neighbours until its contents were given
+/// up ([`Spans::age`]).
 pub struct Spans {
     fresh: Vec<Span>,
     stale: Vec<Span>,
@@ -83,7 +84,8 @@ impl Spans {
         }
     }
 
-    /// What has been free since the call before the last, in as few spans as can be: to be given up and then [added](Spans::add).
+    /// What has been free since the call before the last, in as few spans as can be: to be given up
+    /// and then [added](Spans::add).
     pub fn age(&mut self) -> Vec<Span> {
         let mut going = std::mem::take(&mut self.stale);
         self.stale = std::mem::take(&mut self.fresh);

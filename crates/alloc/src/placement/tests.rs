@@ -41,7 +41,8 @@ fn neighbours_share_a_page_and_arenas_share_pages() {
             Some(ArenaFigures { objects: 3, bytes: 48 + 32 + 112, pages: 1 })
         );
     }
-    // 192 bytes each: no page for each of them, and yet none is so full that nothing could be added.
+    // 192 bytes each: no page for each of them, and yet none is so full that nothing could be
+    // added.
     assert!((640 * 192 / PAGE..=64).contains(&pages.len()), "{} pages", pages.len());
     let grown = arenas.iter().filter(|arena| {
         let first = object(Placement::Arena(**arena), 30);

@@ -1,5 +1,5 @@
-//! The memory limit of the control group we are in, version 2 or 1. Terrace never steers by it (page cache counts there
-//! too); its user should know it.
+//! The memory limit of the control group we are in, version 2 or 1. Terrace never steers by it
+//! (page cache counts there too); its user should know it.
 
 use super::{Row, Status, read};
 use crate::growth::Room;
@@ -20,13 +20,15 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// The lowest limit of our group and those around it, and where it is written; `None` without one, or where that cannot be read.
+/// The lowest limit of our group and those around it, and where it is written; `None` without one,
+/// or where that cannot be read.
 pub fn lowest_limit() -> Option<(u64, PathBuf)> {
     lowest(&read("/proc/self/cgroup").ok()?, &read("/proc/self/mountinfo").ok()?)
 }
 
-/// What our group and those around it may still take, for each that has a limit. Clean pages of files that are not in use can
-/// be had back, so they are no use. Where the use cannot be read, there is no room.
+/// What our group and those around it may still take, for each that has a limit. Clean pages of
+/// files that are not in use can be had back, so they are no use. Where the use cannot be read,
+/// there is no room.
 pub fn rooms() -> Vec<Room> {
     let texts =
         read("/proc/self/cgroup").and_then(|groups| Ok((groups, read("/proc/self/mountinfo")?)));
@@ -79,7 +81,8 @@ fn all_limits(groups: &str, mounts: &str) -> Vec<(u64, PathBuf)> {
         .collect()
 }
 
-/// For a line of /proc/self/cgroup that is about memory: its mount point, the group's path there, and the limit's file.
+/// For a line of /proc/self/cgroup that is about memory: its mount point, the group's path there,
+/// and the limit's file.
 fn file_of(line: &str, mounts: &str) -> Option<(PathBuf, PathBuf, &'static str)> {
     let mut fields = line.splitn(3, ':');
     let (hierarchy, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);

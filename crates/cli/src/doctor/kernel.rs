@@ -1,5 +1,5 @@
-//! The kernel's version, and what each step of it brought. The probes beside this one decide; a distribution may have
-//! brought features back to an older number.
+//! The kernel's version, and what each step of it brought. The probes beside this one decide; a
+//! distribution may have brought features back to an older number.
 
 use super::{Row, Status, read};
 

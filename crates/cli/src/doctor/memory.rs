@@ -1,4 +1,5 @@
-//! How much memory there is (from /proc/meminfo: the sizes of NUMA nodes lag behind on some machines), and huge pages.
+//! How much memory there is (from /proc/meminfo: the sizes of NUMA nodes lag behind on some
+//! machines), and huge pages.
 
 use super::{Row, Status, chosen, read};
 use crate::growth::Room;

@@ -1,5 +1,5 @@
-//! PAGEMAP_SCAN: the cheap way to ask which pages of a range are present. Layout and numbers are those of the kernel's
-//! `include/uapi/linux/fs.h` (6.7).
+//! PAGEMAP_SCAN: the cheap way to ask which pages of a range are present. Layout and numbers are
+//! those of the kernel's `include/uapi/linux/fs.h` (6.7).
 
 use super::{Row, Status};
 use std::fs::File;
@@ -84,8 +84,9 @@ fn scan_own_stack() -> io::Result<()> {
         return_mask: PAGE_IS_PRESENT,
         ..Default::default()
     };
-    // SAFETY: the request encodes the size of the argument; the kernel writes at most `found_length` entries to `found`,
-    // which lives through the call, and only reads the page table of the range.
+    // SAFETY: the request encodes the size of the argument; the kernel writes at most
+    // `found_length` entries to `found`, which lives through the call, and only reads the page
+    // table of the range.
     let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), IOC_SCAN, &mut argument) };
     if count < 0 {
         return Err(io::Error::last_os_error());

@@ -1,4 +1,5 @@
-//! Who we are, which capabilities help, and whether a seccomp filter stands between us and the kernel.
+//! Who we are, which capabilities help, and whether a seccomp filter stands between us and the
+//! kernel.
 
 use super::{Row, Status, read};
 

@@ -1,5 +1,6 @@
-//! What the kernel itself does with cold pages: swap devices, zram, zswap. Terrace needs none of them; they work beside it,
-//! and may compress a second time what Terrace has compressed. Where they are, they can be a tier of Terrace's.
+//! What the kernel itself does with cold pages: swap devices, zram, zswap. Terrace needs none of
+//! them; they work beside it, and may compress a second time what Terrace has compressed. Where
+//! they are, they can be a tier of Terrace's.
 
 use super::{Row, Status, chosen, read};
 use crate::quantity::bytes;

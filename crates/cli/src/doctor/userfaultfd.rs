@@ -1,8 +1,9 @@
-//! userfaultfd: can it be opened for faults in the kernel too, which features it has, and does moving a page work?
+//! userfaultfd: can it be opened for faults in the kernel too, which features it has, and does
+//! moving a page work?
 //!
-//! Constants and layouts are those of the kernel's `include/uapi/linux/userfaultfd.h` (6.8), spelt out here because the
-//! doctor must also run where the installed headers are older. The pager has its own system layer: the doctor probes
-//! the kernel, not our use of it.
+//! Constants and layouts are those of the kernel's `include/uapi/linux/userfaultfd.h` (6.8), spelt
+//! out here because the doctor must also run where the installed headers are older. The pager has
+//! its own system layer: the doctor probes the kernel, not our use of it.
 
 use super::{Row, Status, read};
 use std::fs::File;
@@ -26,7 +27,8 @@ const FEATURES: [(u32, &str); 6] = [
     (15, "WP_ASYNC"),
 ];
 const FEATURE_MOVE: u64 = 1 << 16;
-/// A move is refused for the moment (EAGAIN, EBUSY) while the kernel itself holds the page; that passes at once.
+/// A move is refused for the moment (EAGAIN, EBUSY) while the kernel itself holds the page; that
+/// passes at once.
 const MOVE_TRIES: u32 = 100;
 
 #[repr(C)]
@@ -213,12 +215,14 @@ fn open(way: Way) -> io::Result<OwnedFd> {
     let number = match way {
         Way::Device => {
             let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
-            // SAFETY: this request takes flags by value and returns a new descriptor; no memory is involved.
+            // SAFETY: this request takes flags by value and returns a new descriptor; no memory is
+            // involved.
             unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags as libc::c_ulong) }
         }
         Way::SystemCall | Way::UserModeOnly => {
             let flags = if way == Way::UserModeOnly { flags | USER_MODE_ONLY } else { flags };
-            // SAFETY: the call takes flags by value and returns a new descriptor; no memory is involved.
+            // SAFETY: the call takes flags by value and returns a new descriptor; no memory is
+            // involved.
             unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as i32 }
         }
     };
@@ -229,7 +233,8 @@ fn open(way: Way) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Agrees on the API without any feature; answers the features there are. Works once for each descriptor.
+/// Agrees on the API without any feature; answers the features there are. Works once for each
+/// descriptor.
 fn handshake(descriptor: &OwnedFd) -> io::Result<u64> {
     let mut argument = ApiArgument { api: API, ..Default::default() };
     ioctl(descriptor, IOC_API, &mut argument)?;
@@ -275,7 +280,8 @@ fn try_move(descriptor: &OwnedFd) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // Only now: before the move this read would have waited for ever for a handler that does not exist.
+    // Only now: before the move this read would have waited for ever for a handler that does not
+    // exist.
     if destination.read() != MARK {
         return Err(io::Error::other("the page that arrived is not the page that was sent"));
     }
@@ -286,8 +292,9 @@ fn try_move(descriptor: &OwnedFd) -> io::Result<()> {
 }
 
 fn ioctl<T>(descriptor: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each request of this module is used with the repr(C) struct whose size it encodes, so the kernel reads and
-    // writes within `argument`; the addresses in it are of mappings that this module owns.
+    // SAFETY: each request of this module is used with the repr(C) struct whose size it encodes, so
+    // the kernel reads and writes within `argument`; the addresses in it are of mappings that
+    // this module owns.
     match unsafe { libc::ioctl(descriptor.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -309,7 +316,8 @@ impl Mapping {
     fn new(bytes: usize) -> io::Result<Self> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no existing mapping is touched.
+        // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no existing mapping is
+        // touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -322,8 +330,8 @@ impl Mapping {
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: the mapping is writable, aligned to a page, and lives as long as self; volatile, because the kernel
-        // takes the page from under the compiler's eyes.
+        // SAFETY: the mapping is writable, aligned to a page, and lives as long as self; volatile,
+        // because the kernel takes the page from under the compiler's eyes.
         unsafe { self.start.write_volatile(value) }
     }
 

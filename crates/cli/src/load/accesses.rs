@@ -1,4 +1,5 @@
-//! Which item is asked for next: Zipf over ranks, and ranks scattered over items, so that popular items are not neighbours in memory.
+//! Which item is asked for next: Zipf over ranks, and ranks scattered over items, so that popular
+//! items are not neighbours in memory.
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -35,8 +36,9 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Zipf with exponent `theta` ≥ 0 over `items` ≥ 1; of all operations the share `get_share` (0 to 1) reads. `seed` settles which items
-    /// are popular, `order` with it the order in which they come.
+    /// Zipf with exponent `theta` ≥ 0 over `items` ≥ 1; of all operations the share `get_share` (0
+    /// to 1) reads. `seed` settles which items are popular, `order` with it the order in which
+    /// they come.
     pub fn new(items: u64, theta: f64, get_share: f64, seed: u64, order: u64) -> Self {
         Accesses {
             zipf: Zipf::new(items as f64, theta).expect("checked with the arguments"),
@@ -79,7 +81,8 @@ mod tests {
         counts
     }
 
-    /// Against the exact probabilities, rank by rank: chi square of 999 degrees has mean 999 and deviation 45. The seed is fixed.
+    /// Against the exact probabilities, rank by rank: chi square of 999 degrees has mean 999 and
+    /// deviation 45. The seed is fixed.
     #[test]
     fn ranks_are_as_likely_as_zipf_says() {
         for theta in [0.0, 0.5, 0.99, 1.0, 1.3] {
@@ -97,7 +100,8 @@ mod tests {
         }
     }
 
-    /// Of many items too, where the sum is approximated in no place: the first 10 ranks of a million have a fifth of all draws at 0.99.
+    /// Of many items too, where the sum is approximated in no place: the first 10 ranks of a
+    /// million have a fifth of all draws at 0.99.
     #[test]
     fn the_first_ranks_of_many_have_their_share() {
         let counts = drawn(1_000_000, 0.99, 1_000_000);

@@ -1,7 +1,9 @@
-//! One thread drives all connections: each keeps `depth` requests on the way and sends the next when a reply is there (a closed loop).
+//! One thread drives all connections: each keeps `depth` requests on the way and sends the next
+//! when a reply is there (a closed loop).
 //!
-//! Replies come in the order of the requests; each is checked against what may come back. A request's time is from its writing to the
-//! reading of its reply, the wait behind others of its connection included.
+//! Replies come in the order of the requests; each is checked against what may come back. A
+//! request's time is from its writing to the reading of its reply, the wait behind others of its
+//! connection included.
 
 use super::accesses::Operation;
 use super::protocol::{Protocol, Reply};
@@ -103,8 +105,9 @@ impl Client {
         })
     }
 
-    /// Carries out operations, at most `depth` at a time on each connection, until there are no more or it is `until`; then waits for the
-    /// replies that are due. What came after `until` is checked and not counted.
+    /// Carries out operations, at most `depth` at a time on each connection, until there are no
+    /// more or it is `until`; then waits for the replies that are due. What came after `until`
+    /// is checked and not counted.
     pub fn run(
         &mut self,
         operations: &mut dyn Iterator<Item = Operation>,
@@ -221,7 +224,8 @@ impl Client {
             tally.bytes_received += bytes as u64;
             connection.come.end += bytes;
             any |= self.settle(number, now, counted, tally)?;
-            // A socket that gave less than was asked for is empty (epoll(7)), and will say so when it is not.
+            // A socket that gave less than was asked for is empty (epoll(7)), and will say so when
+            // it is not.
             if bytes < room {
                 return Ok(any);
             }

@@ -1,7 +1,7 @@
 //! `terrace load kv`: fills a memcached or redis server and loads it, and checks every answer.
 //!
-//! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see what a server does under it. One thread,
-//! a closed loop, the same data for the same seed.
+//! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see
+//! what a server does under it. One thread, a closed loop, the same data for the same seed.
 
 mod accesses;
 mod client;
@@ -70,7 +70,8 @@ pub struct Outcome {
     pub fill: Option<Figures>,
     /// The measured part, if that was asked for.
     pub run: Option<Figures>,
-    /// CPU time of this client per time of the measured part. Near 1 the client is the limit, not the server.
+    /// CPU time of this client per time of the measured part. Near 1 the client is the limit, not
+    /// the server.
     pub client_cpu_share: Option<f64>,
 }
 

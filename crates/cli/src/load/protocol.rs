@@ -1,7 +1,9 @@
-//! The two protocols, as far as GET and SET need them: requests are appended to a buffer, replies are taken from the beginning of one.
+//! The two protocols, as far as GET and SET need them: requests are appended to a buffer, replies
+//! are taken from the beginning of one.
 //!
-//! A reply is looked at from its first byte each time more bytes have come; only its lines are read, so that is cheap. Whatever a server
-//! sends, nothing is read beyond the buffer and nothing unbounded is waited for.
+//! A reply is looked at from its first byte each time more bytes have come; only its lines are
+//! read, so that is cheap. Whatever a server sends, nothing is read beyond the buffer and nothing
+//! unbounded is waited for.
 
 use clap::ValueEnum;
 use std::io::Write as _;
@@ -84,7 +86,8 @@ impl Protocol {
         }
     }
 
-    /// The reply that `input` begins with and how long it is; `None` if it is not whole yet. No value is longer than `most` bytes.
+    /// The reply that `input` begins with and how long it is; `None` if it is not whole yet. No
+    /// value is longer than `most` bytes.
     ///
     /// # Errors
     /// [`Malformed`], as soon as it is clear that no reply begins here.

@@ -1,7 +1,9 @@
-//! Keys and values: made from numbers, so that whoever reads one back can tell whether it is the right one.
+//! Keys and values: made from numbers, so that whoever reads one back can tell whether it is the
+//! right one.
 //!
-//! A value names its key and its version and holds a checksum of itself: it is told from any other, damaged, stale or torn, without a copy to
-//! compare with. The rest is JSON-like text with some noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB.
+//! A value names its key and its version and holds a checksum of itself: it is told from any other,
+//! damaged, stale or torn, without a copy to compare with. The rest is JSON-like text with some
+//! noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB.
 
 use std::io::Write;
 use terrace_sim::scattered::mixed;

@@ -1,7 +1,8 @@
-//! Which versions of an item may come back: none that was overwritten before it was asked for, none that was never written.
+//! Which versions of an item may come back: none that was overwritten before it was asked for, none
+//! that was never written.
 //!
-//! Writes of one item over several connections may be carried out in any order while they overlap, so any of the overlapping ones
-//! may be the last.
+//! Writes of one item over several connections may be carried out in any order while they overlap,
+//! so any of the overlapping ones may be the last.
 
 /// One item's.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +40,8 @@ impl Ledger {
         self.base + u64::from(versions.newest)
     }
 
-    /// A write of `item` was acknowledged, or refused (then the server keeps what it had, or drops it).
+    /// A write of `item` was acknowledged, or refused (then the server keeps what it had, or drops
+    /// it).
     pub fn end_write(&mut self, item: u64, stored: bool) {
         let versions = &mut self.items[item as usize];
         assert!(versions.on_the_way > 0, "every write begins before it ends");
@@ -61,7 +63,8 @@ impl Ledger {
         }
     }
 
-    /// Whether `version` may have come back for `item` now, where `oldest` is what [`Ledger::begin_read`] said.
+    /// Whether `version` may have come back for `item` now, where `oldest` is what
+    /// [`Ledger::begin_read`] said.
     pub fn may_be(&self, item: u64, oldest: u64, version: u64) -> bool {
         (oldest..=self.base + u64::from(self.items[item as usize].newest)).contains(&version)
     }

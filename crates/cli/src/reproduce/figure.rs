@@ -1,4 +1,5 @@
-//! What a figure of a paper is here: what it claims, with what it was run, both numbers side by side, and what came of it.
+//! What a figure of a paper is here: what it claims, with what it was run, both numbers side by
+//! side, and what came of it.
 
 use super::plot::Plot;
 use serde::Serialize;

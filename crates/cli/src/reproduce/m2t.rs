@@ -1,4 +1,5 @@
-//! M2T (Aboytes, Mehra): Figures 3 and 5, and of Table I and Figure 4 what a model of pages and a cache can say.
+//! M2T (Aboytes, Mehra): Figures 3 and 5, and of Table I and Figure 4 what a model of pages and a
+//! cache can say.
 
 use super::figure::{Figure, Rows, percent, short};
 use super::plot::{Drawing, Plot};
@@ -53,14 +54,17 @@ const LOOKUPS: f64 = 170e6;
 /// Last-level misses of loads (Table I) at θ = 0.25 and 0.99, of TPP and of M2T.
 const PAPERS_MISSES: [[f64; 2]; 2] = [[4.969e11, 1.641e11], [4.178e11, 1.327e11]];
 
-/// The paper's, as its Table I has it: 4.178·10¹¹ misses of 170 million lookups are 2,460 each. A key that a lookup passes costs the store here three, so that it passes
-/// some 800, half of a bucket's. A tenth of the paper's lookups is some minutes, in which TPP's scan goes once through the memory.
+/// The paper's, as its Table I has it: 4.178·10¹¹ misses of 170 million lookups are 2,460 each. A
+/// key that a lookup passes costs the store here three, so that it passes some 800, half of a
+/// bucket's. A tenth of the paper's lookups is some minutes, in which TPP's scan goes once through
+/// the memory.
 fn long(options: &Options) -> Chains {
     let (keys_a_bucket, lookups) = if options.quick { (200, 2000) } else { (1600, 6000) };
     Chains { keys_a_bucket, lookups, real_lookups: LOOKUPS / 10.0 }
 }
 
-/// As usual for a hash table. So many lookups as make 12·10⁹ accesses to memory, of which each has about eight.
+/// As usual for a hash table. So many lookups as make 12·10⁹ accesses to memory, of which each has
+/// about eight.
 fn short_chains(options: &Options) -> Chains {
     Chains {
         keys_a_bucket: 2,
@@ -110,8 +114,9 @@ fn machine() -> Result<Machine> {
     Ok(machine)
 }
 
-/// Runs policies over the lookups with the records in a layout. Time is counted for the same lookups, whatever they miss.
-/// The other layout's scale is that of the standard one, so that tiers, ticks and lookups are the same.
+/// Runs policies over the lookups with the records in a layout. Time is counted for the same
+/// lookups, whatever they miss. The other layout's scale is that of the standard one, so that
+/// tiers, ticks and lookups are the same.
 fn policies(
     chains: Chains,
     layout: Kind,

@@ -1,8 +1,9 @@
-//! `terrace reproduce`: the papers' figures, from the simulator: each number beside ours, with a plot, as JSON and as a page that needs no
-//! network.
+//! `terrace reproduce`: the papers' figures, from the simulator: each number beside ours, with a
+//! plot, as JSON and as a page that needs no network.
 //!
-//! One file per paper, which lists its figures; [`figure`] is what each is made of, [`plot`] draws, [`page`] writes. [`study`] has policies run
-//! on what is smaller than what the papers ran. `docs/reproduce.md` says what each figure is run with.
+//! One file per paper, which lists its figures; [`figure`] is what each is made of, [`plot`] draws,
+//! [`page`] writes. [`study`] has policies run on what is smaller than what the papers ran.
+//! `docs/reproduce.md` says what each figure is run with.
 
 mod figure;
 mod jenga;
@@ -130,7 +131,8 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Works on all items, as many at a time as there are processors, and says so. The results have the items' order.
+/// Works on all items, as many at a time as there are processors, and says so. The results have the
+/// items' order.
 fn parallel<T: Sync, R: Send>(
     items: &[T],
     name: impl Fn(&T) -> String + Sync,

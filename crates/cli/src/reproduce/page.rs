@@ -1,4 +1,5 @@
-//! The page: one file with all figures in it, which needs no network, no scripts, and follows the reader's theme.
+//! The page: one file with all figures in it, which needs no network, no scripts, and follows the
+//! reader's theme.
 
 use super::figure::{Figure, Row, Verdict};
 use super::plot::escaped;

@@ -1,4 +1,5 @@
-//! Plots as SVG that follow the page's theme: text and axes have the colour of the text around them, nothing has a background.
+//! Plots as SVG that follow the page's theme: text and axes have the colour of the text around
+//! them, nothing has a background.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};

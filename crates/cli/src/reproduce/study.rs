@@ -1,9 +1,10 @@
 //! Policies on accesses, at a smaller scale than the papers'.
 //!
-//! With a scale of s there are s times as many units, s times as many accesses, ticks s times as long, and policies' samples and times are s
-//! times theirs. A unit stays what it is: it is moved for what moving 2 MiB costs. So per unit, per tick and per cooling period everything
-//! happens as often as at full size, and only sums over all units are smaller. Where objects are small, a page of 4 KiB plays a unit, as
-//! otherwise there would be too many of them.
+//! With a scale of s there are s times as many units, s times as many accesses, ticks s times as
+//! long, and policies' samples and times are s times theirs. A unit stays what it is: it is moved
+//! for what moving 2 MiB costs. So per unit, per tick and per cooling period everything happens as
+//! often as at full size, and only sums over all units are smaller. Where objects are small, a page
+//! of 4 KiB plays a unit, as otherwise there would be too many of them.
 
 use anyhow::{Context, Result};
 use terrace_policy::published::{self, Parameters};
@@ -12,7 +13,8 @@ use terrace_sim::pass;
 use terrace_sim::simulation::{Outcome, Settings, Simulation};
 use terrace_sim::source::{Access, Source, SourceError};
 
-/// Real accesses from one sample to the next: HeMem's, and near what Memtis comes to within its 3 % of a core.
+/// Real accesses from one sample to the next: HeMem's, and near what Memtis comes to within its 3 %
+/// of a core.
 pub const SAMPLE_PERIOD: f64 = 5003.0;
 /// Of what moves pages.
 pub const TICK_NS: f64 = 50e6;
@@ -152,7 +154,8 @@ impl Memory {
 }
 
 impl Done {
-    /// Through the run: seconds at full size at each window's middle, and millions of real accesses a second in it.
+    /// Through the run: seconds at full size at each window's middle, and millions of real accesses
+    /// a second in it.
     pub fn rates(&self) -> Vec<(f64, f64)> {
         let mut now = 0.0;
         let windows = self.outcome.windows.iter().take(WINDOWS as usize);
@@ -215,7 +218,8 @@ mod tests {
     use super::*;
     use terrace_sim::generators::Generator;
 
-    /// Twice the scale is the same at full size: seconds, hits and moves of a policy that learns by samples.
+    /// Twice the scale is the same at full size: seconds, hits and moves of a policy that learns by
+    /// samples.
     #[test]
     fn the_scale_changes_little() {
         let at = |scale: f64| {

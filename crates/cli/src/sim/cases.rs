@@ -195,7 +195,8 @@ impl Run {
         self.workload.is_mixed(self.pages)
     }
 
-    /// For a stream of so many units, of such sizes, and accesses, of which a recording may say what each stands for; and what its policy is told.
+    /// For a stream of so many units, of such sizes, and accesses, of which a recording may say
+    /// what each stands for; and what its policy is told.
     pub fn settings(
         &self,
         units: u32,
@@ -221,8 +222,9 @@ impl Run {
             );
         }
         let memory = memory as f64;
-        // What a unit plays that plays a page: as sure of it as with 10,240 huge pages, which is what the papers' intervals are for. Where there are base pages
-        // and huge ones each plays its own kind, in so much less memory.
+        // What a unit plays that plays a page: as sure of it as with 10,240 huge pages, which is
+        // what the papers' intervals are for. Where there are base pages and huge ones each
+        // plays its own kind, in so much less memory.
         let page = if mixed { PAGE } else { REGION } as f64;
         let (unit_bytes, samples) = match self.plays {
             Plays::Real => (real_bytes, 1.0),
@@ -447,7 +449,8 @@ mod tests {
         let line = "jump zipf tree --policies memtis,jenga --set memtis.cooling=120K,2M --set memtis.adapt=30K,100K --fast 20%,4G --machines optane,cxl \
                     --seeds 1,3-4 --layouts size,context";
         let all = cases(&line.split_whitespace().collect::<Vec<_>>()).unwrap();
-        // Two workloads, and one in two layouts; three seeds; two machines, two sizes; four sets and one.
+        // Two workloads, and one in two layouts; three seeds; two machines, two sizes; four sets
+        // and one.
         assert_eq!(all.len(), 4 * 3 * 2 * 2 * 5);
         assert_eq!(all.last().unwrap().stream, 4 * 3 - 1);
         assert_eq!(all[1].case.set, ["memtis.cooling=120K", "memtis.adapt=100K"]);
@@ -488,7 +491,8 @@ mod tests {
             (65536.0, false, 4)
         );
         assert!(cases(&["jump", "--page", "mixed"]).unwrap()[0].case.huge_from.is_none());
-        // Two huge pages and 1024 others, in a 2,560th of 20 GiB: base pages play ten, and policies are told what is huge.
+        // Two huge pages and 1024 others, in a 2,560th of 20 GiB: base pages play ten, and policies
+        // are told what is huge.
         let sizes: Vec<u32> = (0..1026).map(|unit| if unit < 2 { 512 } else { 1 }).collect();
         for line in [&["jump:huge=0.5,units=2048"][..], &["tree", "--page", "mixed:90%"]] {
             let run = &cases(line).unwrap()[0];

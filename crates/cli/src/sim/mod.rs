@@ -1,4 +1,5 @@
-//! `terrace sim`: policies × workloads × machines × sizes × seeds × parameters, over the CPUs, with what is finished in a file.
+//! `terrace sim`: policies × workloads × machines × sizes × seeds × parameters, over the CPUs, with
+//! what is finished in a file.
 
 mod cases;
 mod results;

@@ -15,10 +15,12 @@ use terrace_sim::simulation::{Outcome, Settings};
 pub struct Row {
     /// Of what.
     pub case: Case,
-    /// Why it is of a part of the recording only: of what comes before that is cut off or damaged. Left out where all of it was run.
+    /// Why it is of a part of the recording only: of what comes before that is cut off or damaged.
+    /// Left out where all of it was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// Units that there were, those that the fast tier has room for, and bytes that each plays: the latter two of base units, where there are huge ones.
+    /// Units that there were, those that the fast tier has room for, and bytes that each plays:
+    /// the latter two of base units, where there are huge ones.
     pub units: u32,
     /// Base units in all; left out where units are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,13 +153,14 @@ struct Inner {
     cases: Vec<Case>,
     /// Of the case of the same number.
     rows: Vec<Option<Row>>,
-    /// Lines that were in the file before, of recordings that were not whole. Those cases are run again, as a recording may have been mended since.
+    /// Lines that were in the file before, of recordings that were not whole. Those cases are run
+    /// again, as a recording may have been mended since.
     incomplete: Vec<Option<Vec<u8>>>,
 }
 
 impl Results {
-    /// For these cases. Those that are in the file are finished, but for those of recordings that were not whole; a last line that was not written to its end is
-    /// taken away.
+    /// For these cases. Those that are in the file are finished, but for those of recordings that
+    /// were not whole; a last line that was not written to its end is taken away.
     pub fn open(path: Option<&Path>, cases: impl Iterator<Item = Case>) -> Result<Results> {
         let cases: Vec<Case> = cases.collect();
         let (mut rows, mut incomplete) = (vec![None; cases.len()], vec![None; cases.len()]);

@@ -1,4 +1,5 @@
-//! Results for people: a table for each workload, machine and size of the fast tier, a line for each policy, averages over seeds.
+//! Results for people: a table for each workload, machine and size of the fast tier, a line for
+//! each policy, averages over seeds.
 
 use super::results::Row;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! Runs cases on several threads: those of one stream together, as far as that leaves all threads something to do.
+//! Runs cases on several threads: those of one stream together, as far as that leaves all threads
+//! something to do.
 
 use super::cases::Run;
 use super::results::{Results, Row};
@@ -19,7 +20,8 @@ const TOGETHER: usize = 16;
 /// Progress is told so often, on a terminal and elsewhere.
 const TOLD_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(20)];
 
-/// Runs what is not finished, on so many threads; says on standard error how far it is. How many cases could not be run, each of which was said why.
+/// Runs what is not finished, on so many threads; says on standard error how far it is. How many
+/// cases could not be run, each of which was said why.
 pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
     let mut streams: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (number, case) in cases.iter().enumerate().filter(|(number, _)| !results.has(*number)) {

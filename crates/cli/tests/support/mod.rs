@@ -1,7 +1,9 @@
-//! What the tests of the command share: a scratch directory with a stand-in for libterrace.so, and a way to run `terrace`.
+//! What the tests of the command share: a scratch directory with a stand-in for libterrace.so, and
+//! a way to run `terrace`.
 //!
-//! The stand-in does nothing, unless `STUB_PAGE` names a file: then it copies that into the run directory as its
-//! process's statistics page, with its process id filled in, as the real library would.
+//! The stand-in does nothing, unless `STUB_PAGE` names a file: then it copies that into the run
+//! directory as its process's statistics page, with its process id filled in, as the real library
+//! would.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ffi::OsStr;
@@ -83,7 +85,8 @@ impl Scratch {
         command
     }
 
-    /// `terrace run -- sh -c SCRIPT`. Signals mean what they usually do, also where the tests run in the background of a script or under nohup, which ignore some.
+    /// `terrace run -- sh -c SCRIPT`. Signals mean what they usually do, also where the tests run
+    /// in the background of a script or under nohup, which ignore some.
     pub fn shell(&self, script: &str) -> Command {
         let mut command = self.terrace(&["run", "--", "sh", "-c", script]);
         // SAFETY: async-signal-safe calls between fork and exec.
@@ -109,8 +112,8 @@ impl Scratch {
     /// A statistics page for the stand-in to put down, as `fill` makes it.
     pub fn page(&self, fill: impl Fn(&StatsPage)) -> PathBuf {
         let words = vec![0u64; size_of::<StatsFile>() / 8];
-        // SAFETY: the vector has the size and alignment of a page of atomics, for which all zeros is valid; it is not
-        // used in another way until the reference is gone.
+        // SAFETY: the vector has the size and alignment of a page of atomics, for which all zeros
+        // is valid; it is not used in another way until the reference is gone.
         let page = unsafe { &*words.as_ptr().cast::<StatsPage>() };
         page.magic.store(stats::MAGIC, Relaxed);
         fill(page);

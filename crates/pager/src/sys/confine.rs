@@ -1,6 +1,7 @@
-//! What the companion may ask of the kernel once it runs. The program can write into the companion's stacks, as they are in its
-//! memory; so whatever the companion may do, a program that was taken over may do too. A filter leaves it the calls that move
-//! pages, and keeps privileges out of reach that the program has given up: nothing opens, executes, traces or signals anybody
+//! What the companion may ask of the kernel once it runs. The program can write into the
+//! companion's stacks, as they are in its memory; so whatever the companion may do, a program that
+//! was taken over may do too. A filter leaves it the calls that move pages, and keeps privileges
+//! out of reach that the program has given up: nothing opens, executes, traces or signals anybody
 //! but the program.
 
 use super::{
@@ -10,7 +11,8 @@ use super::{
 use super::{PAGEMAP_SCAN, UFFDIO_ZEROPAGE, process_id};
 use syscalls::{Sysno, syscall};
 
-/// Calls that are allowed whatever their arguments are: on memory, time, locks and open descriptors of its own.
+/// Calls that are allowed whatever their arguments are: on memory, time, locks and open descriptors
+/// of its own.
 const PLAIN: [i64; 37] = [
     libc::SYS_read,
     libc::SYS_pread64,
@@ -51,15 +53,16 @@ const PLAIN: [i64; 37] = [
     libc::SYS_membarrier,
 ];
 
-/// Calls that are allowed where an argument, by its place, has one of these values (their lower 32 bits).
+/// Calls that are allowed where an argument, by its place, has one of these values (their lower 32
+/// bits).
 struct Restricted {
     number: i64,
     argument: usize,
     values: Vec<u32>,
 }
 
-/// Confines the calling thread for good, but for its CAP_SYS_NICE (23) and CAP_SYS_PTRACE (19), which only the calls below
-/// can use. `program` is a descriptor of the program's process.
+/// Confines the calling thread for good, but for its CAP_SYS_NICE (23) and CAP_SYS_PTRACE (19),
+/// which only the calls below can use. `program` is a descriptor of the program's process.
 /// `Err` where the kernel has no such filters.
 pub fn confine_thread(program: Fd) -> Result<()> {
     const CAP_KEPT: [u32; 2] = [19, 23];
@@ -98,7 +101,8 @@ pub fn confine_thread(program: Fd) -> Result<()> {
     let filter = filter(&rules);
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     keep_capabilities(&CAP_KEPT);
-    // SAFETY: the kernel reads the filter, which lives through the calls; they concern this thread only.
+    // SAFETY: the kernel reads the filter, which lives through the calls; they concern this thread
+    // only.
     unsafe {
         syscall!(Sysno::prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)?;
         syscall!(Sysno::seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program).map(drop)
@@ -133,7 +137,8 @@ fn filter(rules: &[Restricted]) -> Vec<libc::sock_filter> {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let refuse = step(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let allow = step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW);
-    // struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes, the lower half first.
+    // struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes, the
+    // lower half first.
     let mut steps =
         vec![step(LOAD, 0, 0, 4), step(EQUAL, 1, 0, ARCHITECTURE), refuse, step(LOAD, 0, 0, 0)];
     for number in PLAIN {
@@ -152,13 +157,15 @@ fn filter(rules: &[Restricted]) -> Vec<libc::sock_filter> {
     steps
 }
 
-/// Keeps open files open for as long as this memory lives, whoever closes them and whichever process ends: an io_uring has them,
-/// which is mapped here. It is not mapped in forked children. Where it lies is the kernel's choice, which it insists on; a
-/// program that maps over it loses this and nothing else.
+/// Keeps open files open for as long as this memory lives, whoever closes them and whichever
+/// process ends: an io_uring has them, which is mapped here. It is not mapped in forked children.
+/// Where it lies is the kernel's choice, which it insists on; a program that maps over it loses
+/// this and nothing else.
 pub fn hold_open(files: &[Fd]) -> Result<()> {
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u32; 30];
-    // SAFETY: the kernel writes `struct io_uring_params`, 120 bytes, and reads the descriptors; the mapping is new.
+    // SAFETY: the kernel writes `struct io_uring_params`, 120 bytes, and reads the descriptors; the
+    // mapping is new.
     unsafe {
         let ring = syscall!(Sysno::io_uring_setup, 1, parameters.as_mut_ptr())?;
         let held =
@@ -195,7 +202,8 @@ mod tests {
             let path = c"/bin/true".as_ptr();
             let (mut word, parts) = (0u64, [0usize; 2]);
             let part = [(&raw mut word) as usize, 8];
-            // SAFETY: in a child that ends right after: what is tried has no effect if it is refused, and fails the test if not.
+            // SAFETY: in a child that ends right after: what is tried has no effect if it is
+            // refused, and fails the test if not.
             let tried = unsafe {
                 [
                     open("/etc/passwd\0", libc::O_RDONLY, 0).map(|fd| fd as usize),

@@ -1,4 +1,5 @@
-//! Tasks: the process in which our threads run, how it is made, and how it learns of the program's end.
+//! Tasks: the process in which our threads run, how it is made, and how it learns of the program's
+//! end.
 
 use super::{Errno, Fd, PAGE, Result, open, process_id, read_at};
 use std::ffi::CStr;
@@ -8,7 +9,8 @@ use syscalls::{Sysno, syscall};
 
 /// The program's process id: see [`program_id`].
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// Companions of this memory, by process id; 0 where there is none. There is one, but in tests with several pagers.
+/// Companions of this memory, by process id; 0 where there is none. There is one, but in tests with
+/// several pagers.
 static COMPANIONS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 /// A descriptor of the program's process, in the companion's table.
 pub(super) static PROGRAM_DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
@@ -55,13 +57,13 @@ pub fn is_program() -> bool {
     process_id() == program_id()
 }
 
-/// Clones a task that calls `main(argument)` on a stack that ends at `stack`. `tid` gets the task's id, and 0 at its end.
-/// Returns the id.
+/// Clones a task that calls `main(argument)` on a stack that ends at `stack`. `tid` gets the task's
+/// id, and 0 at its end. Returns the id.
 ///
 /// # Safety
-/// `stack` is the end, aligned to 16 bytes, of memory that nobody else uses while the task lives; `tid` lives as long.
-/// `thread_pointer` is that of thread-local storage made by [`new_thread_storage`] which no other task uses. `flags` have
-/// CLONE_VM.
+/// `stack` is the end, aligned to 16 bytes, of memory that nobody else uses while the task lives;
+/// `tid` lives as long. `thread_pointer` is that of thread-local storage made by
+/// [`new_thread_storage`] which no other task uses. `flags` have CLONE_VM.
 pub unsafe fn clone_onto(
     flags: i32,
     stack: usize,
@@ -74,8 +76,8 @@ pub unsafe fn clone_onto(
     // SAFETY: the caller's promise: the end of the stack is free for two words.
     unsafe { (stack as *mut [usize; 2]).write([main as *const () as usize, argument]) };
     let result: isize;
-    // SAFETY: the new task leaves this code at once for `main`, which never returns, on its own stack; for the caller it is
-    // a system call that clobbers what system calls clobber.
+    // SAFETY: the new task leaves this code at once for `main`, which never returns, on its own
+    // stack; for the caller it is a system call that clobbers what system calls clobber.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -120,8 +122,9 @@ pub unsafe fn clone_onto(
     if result < 0 { Err(Errno::new(-result as i32)) } else { Ok(result as i32) }
 }
 
-/// Thread-local storage for a task that the C library knows nothing of, with all variables at their first values: its
-/// thread pointer. `None` where the C library does not give any. It is never freed.
+/// Thread-local storage for a task that the C library knows nothing of, with all variables at their
+/// first values: its thread pointer. `None` where the C library does not give any. It is never
+/// freed.
 pub fn new_thread_storage() -> Option<usize> {
     type Allocate = unsafe extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
     // SAFETY: a NUL-terminated name.
@@ -129,19 +132,21 @@ pub fn new_thread_storage() -> Option<usize> {
     if allocate.is_null() {
         return None;
     }
-    // SAFETY: glibc's function of this name has had this signature since 2.3; null asks for new memory.
+    // SAFETY: glibc's function of this name has had this signature since 2.3; null asks for new
+    // memory.
     let pointer = unsafe {
         std::mem::transmute::<*mut libc::c_void, Allocate>(allocate)(std::ptr::null_mut())
     } as usize;
     if pointer == 0 {
         return None;
     }
-    // On x86-64 the description of a thread begins with its own address, which the C library writes when it makes one; and
-    // holds the values that guard stacks and function pointers.
+    // On x86-64 the description of a thread begins with its own address, which the C library writes
+    // when it makes one; and holds the values that guard stacks and function pointers.
     #[cfg(target_arch = "x86_64")]
     {
         let (own, new) = (thread_pointer() as *const usize, pointer as *mut usize);
-        // SAFETY: both are `tcbhead_t` of glibc's: tcb, dtv, self, …, stack_guard at 0x28, pointer_guard at 0x30.
+        // SAFETY: both are `tcbhead_t` of glibc's: tcb, dtv, self, …, stack_guard at 0x28,
+        // pointer_guard at 0x30.
         unsafe {
             new.write(pointer);
             new.add(2).write(pointer);
@@ -168,8 +173,8 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Where a thread's rseq area is, from its thread pointer; `None` where the C library registers none (glibc 2.35, and as
-/// long as `glibc.pthread.rseq` does not say otherwise).
+/// Where a thread's rseq area is, from its thread pointer; `None` where the C library registers
+/// none (glibc 2.35, and as long as `glibc.pthread.rseq` does not say otherwise).
 pub fn rseq_offset() -> Option<isize> {
     // SAFETY: NUL-terminated names; glibc's are an unsigned int and a ptrdiff_t that never change.
     unsafe {
@@ -181,8 +186,8 @@ pub fn rseq_offset() -> Option<isize> {
     }
 }
 
-/// Where the kernel writes 0 when the calling thread ends (its id, as the C library knows it). `None` where the kernel does
-/// not say (without CONFIG_CHECKPOINT_RESTORE).
+/// Where the kernel writes 0 when the calling thread ends (its id, as the C library knows it).
+/// `None` where the kernel does not say (without CONFIG_CHECKPOINT_RESTORE).
 pub fn tid_address() -> Option<usize> {
     const PR_GET_TID_ADDRESS: i32 = 40;
     let mut address = 0usize;
@@ -222,7 +227,8 @@ pub fn is_subreaper() -> bool {
     asked.is_ok() && set != 0
 }
 
-/// Whether the process has asked that its next child be in another PID namespace (unshare or setns with CLONE_NEWPID).
+/// Whether the process has asked that its next child be in another PID namespace (unshare or setns
+/// with CLONE_NEWPID).
 pub fn children_enter_another_pid_namespace() -> bool {
     let link = |name: &CStr| {
         let mut text = [0u8; 64];
@@ -242,8 +248,9 @@ pub fn children_enter_another_pid_namespace() -> bool {
     link(c"/proc/self/ns/pid").is_ok_and(|own| link(c"/proc/self/ns/pid_for_children") != Ok(own))
 }
 
-/// Prepares the calling process, a companion that has the program's attributes still: it takes no signal, may have as many
-/// descriptors as it can, and the program may fetch descriptors of it where its credentials allow that.
+/// Prepares the calling process, a companion that has the program's attributes still: it takes no
+/// signal, may have as many descriptors as it can, and the program may fetch descriptors of it
+/// where its credentials allow that.
 pub fn detach_from_program() {
     const PR_SET_PTRACER: i32 = 0x5961_6d61;
     block_all_signals();
@@ -298,7 +305,8 @@ pub fn wait_for_end(process: Fd, at_most: Duration) -> bool {
     let mut polled = libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 };
     let limit =
         libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
-    // SAFETY: the kernel reads and writes the structure, and reads the time; a null mask changes no signals.
+    // SAFETY: the kernel reads and writes the structure, and reads the time; a null mask changes no
+    // signals.
     let count = unsafe { syscall!(Sysno::ppoll, &raw mut polled, 1, &raw const limit, 0, 8) };
     count == Ok(1) && polled.revents & libc::POLLIN != 0
 }
@@ -315,7 +323,8 @@ pub fn signal_process(process: Fd, signal: i32) -> bool {
     unsafe { syscall!(Sysno::pidfd_send_signal, process, signal, 0, 0) }.is_ok()
 }
 
-/// Sleeps on a word that the kernel itself changes and wakes (a thread's id), at most for `at_most`.
+/// Sleeps on a word that the kernel itself changes and wakes (a thread's id), at most for
+/// `at_most`.
 pub fn futex_wait_shared(word: &AtomicU32, expected: u32, at_most: Duration) {
     let time =
         libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos() as i64 };
@@ -325,8 +334,8 @@ pub fn futex_wait_shared(word: &AtomicU32, expected: u32, at_most: Duration) {
     };
 }
 
-/// Wakes all who sleep on a word that the kernel itself changes. The kernel wakes one of them: whoever was woken passes it on,
-/// for a thread of the program may be joining that thread.
+/// Wakes all who sleep on a word that the kernel itself changes. The kernel wakes one of them:
+/// whoever was woken passes it on, for a thread of the program may be joining that thread.
 pub fn futex_wake_shared(word: &AtomicU32) {
     // SAFETY: only the address is used.
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -342,7 +351,8 @@ pub fn sleep_raw(time: Duration) {
 
 // ---- who uses the same memory ----
 
-/// What identifies a process's memory for a moment: its size, its code and its data, in pages. All zeros: it has none.
+/// What identifies a process's memory for a moment: its size, its code and its data, in pages. All
+/// zeros: it has none.
 type Size = [u64; 3];
 
 /// Looks at a process's memory at most so often while that changes.
@@ -371,7 +381,8 @@ fn size(of: &AtomicI32) -> Option<Size> {
     Some([size, code, data])
 }
 
-/// Whether the program has the calling process's memory. `None` while that cannot be told, and where the program has none.
+/// Whether the program has the calling process's memory. `None` while that cannot be told, and
+/// where the program has none.
 fn shares_memory() -> Option<bool> {
     for _ in 0..LOOKS {
         let before = size(&OWN_SIZE)?;
@@ -389,13 +400,15 @@ fn shares_memory() -> Option<bool> {
 /// /proc tells of the program under its own number: it may be that of another PID namespace.
 static PROC_IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// In the companion: whether the program's process has other memory by now, having executed another program.
+/// In the companion: whether the program's process has other memory by now, having executed another
+/// program.
 pub fn program_has_other_memory() -> bool {
     PROC_IS_OURS.load(Relaxed) && shares_memory() == Some(false)
 }
 
-/// Whether a process other than this one and the program uses this memory, as far as the kernel tells (kcmp needs the right to
-/// look into the other process, which whoever shares its memory mostly grants).
+/// Whether a process other than this one and the program uses this memory, as far as the kernel
+/// tells (kcmp needs the right to look into the other process, which whoever shares its memory
+/// mostly grants).
 pub fn others_share_memory() -> bool {
     let proc = PROC.load(Relaxed);
     // SAFETY: no memory is involved.

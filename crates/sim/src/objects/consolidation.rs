@@ -1,20 +1,25 @@
-//! ObjecTier's layout: objects of like heat come to share segments (paper §4; which segments are emptied follows `facts/kv-and-objects.md` §4).
+//! ObjecTier's layout: objects of like heat come to share segments (paper §4; which segments are
+//! emptied follows `facts/kv-and-objects.md` §4).
 //!
-//! Objects begin by size. Of each it is counted how often it is touched, to 255; each step halves all counts. At a step, hot is what is touched most, up to a fifth of
-//! all bytes; what was hot stays so down to half of that count. Segments in which hot and cold objects are mixed are emptied, the most mixed ones first:
-//! what is hot goes to the open hot segment, the rest to the open cold one.
+//! Objects begin by size. Of each it is counted how often it is touched, to 255; each step halves
+//! all counts. At a step, hot is what is touched most, up to a fifth of all bytes; what was hot
+//! stays so down to half of that count. Segments in which hot and cold objects are mixed are
+//! emptied, the most mixed ones first: what is hot goes to the open hot segment, the rest to the
+//! open cold one.
 
 use super::layouts::{Layout, SizeClasses};
 use super::{ObjectId, Request};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a segment over compressed tiers (`DESIGN.md`, Words). Larger objects are alone anyway, and stay.
+/// Bytes of a segment over compressed tiers (`DESIGN.md`, Words). Larger objects are alone anyway,
+/// and stay.
 pub const SEGMENT: u64 = 64 << 10;
 /// A segment is mixed if the smaller of its hot and its cold bytes are more than this share.
 const MIXED_FROM: f64 = 0.02;
 /// Touches from one step to the next, for each object.
 const STEP_TOUCHES: u64 = 4;
-/// Of all bytes, so many are hot: what the fast tier has room for (`facts/kv-and-objects.md` §4: better than less of it).
+/// Of all bytes, so many are hot: what the fast tier has room for (`facts/kv-and-objects.md` §4:
+/// better than less of it).
 const HOT_SHARE: f64 = 0.2;
 /// Of all bytes, so many are moved in a step.
 const STEP_SHARE: f64 = 0.125;
@@ -192,7 +197,8 @@ impl Layout for Consolidated {
                 moved.push((number as ObjectId, address));
             }
         }
-        // What was emptied may be filled again from the next step on, by moved objects or by new ones.
+        // What was emptied may be filled again from the next step on, by moved objects or by new
+        // ones.
         let large: BTreeSet<u64> = self
             .objects
             .iter()

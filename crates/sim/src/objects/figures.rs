@@ -1,4 +1,5 @@
-//! What layouts make of a program: how few pages hold most of what is touched (Jenga's Figure 2), and what that is worth by skew (M2T's Figure 3).
+//! What layouts make of a program: how few pages hold most of what is touched (Jenga's Figure 2),
+//! and what that is worth by skew (M2T's Figure 3).
 
 use super::layouts::{Kind, layout};
 use super::store::{self, Store};
@@ -32,14 +33,16 @@ pub struct Row {
     pub misses: u64,
     /// And so many had their page in none of the TLB's 2048 entries.
     pub tlb_misses: u64,
-    /// Of the misses, those to the fifth of the pages that has most: what a fast tier of that size would meet at best.
+    /// Of the misses, those to the fifth of the pages that has most: what a fast tier of that size
+    /// would meet at best.
     pub hit_rate: f64,
     /// Bytes that were moved from one place to another, in all.
     pub moved_bytes: u64,
 }
 
 impl Row {
-    /// Average time of an access that goes to memory, ns, where a fifth of the pages is in the fast tier.
+    /// Average time of an access that goes to memory, ns, where a fifth of the pages is in the fast
+    /// tier.
     pub fn amat_ns(&self, fast_ns: f64, slow_ns: f64) -> f64 {
         self.hit_rate * fast_ns + (1.0 - self.hit_rate) * slow_ns
     }
@@ -124,8 +127,9 @@ pub struct Skew {
     pub rows: Vec<Row>,
 }
 
-/// M2T's Figure 3: the chained store under each layout, by skew. What is to be compared are misses, of the cache and of the TLB, and the hit rate: M2T's factors of
-/// throughput are those of all three on one machine.
+/// M2T's Figure 3: the chained store under each layout, by skew. What is to be compared are misses,
+/// of the cache and of the TLB, and the hit rate: M2T's factors of throughput are those of all
+/// three on one machine.
 pub fn m2t_figure_3(
     config: store::Config,
     thetas: &[f64],
@@ -165,8 +169,10 @@ mod tests {
         )
     }
 
-    /// The same tree with real allocators, a million keys and a cache of 4 MiB (`bench/results/objects-pages.json`): glibc .314 and .652 of the pages, jemalloc .366
-    /// and .693, by context .176 and .445; with those keys this says .319 and .658, .366 and .693, .151 and .439. Here there are fewer keys, and a smaller cache.
+    /// The same tree with real allocators, a million keys and a cache of 4 MiB
+    /// (`bench/results/objects-pages.json`): glibc .314 and .652 of the pages, jemalloc .366
+    /// and .693, by context .176 and .445; with those keys this says .319 and .658, .366 and .693,
+    /// .151 and .439. Here there are fewer keys, and a smaller cache.
     #[test]
     fn a_tree_by_context_needs_half_of_the_pages() {
         let rows = jenga_figure_2(
@@ -201,8 +207,9 @@ mod tests {
         );
     }
 
-    /// Buckets whose entries lie together touch fewer pages, at any skew; the more so the less skew there is (M2T §VI: 9.5 times fewer misses of the TLB, and factors of throughput from
-    /// 3.5 at low to 2.4 at high skew).
+    /// Buckets whose entries lie together touch fewer pages, at any skew; the more so the less skew
+    /// there is (M2T §VI: 9.5 times fewer misses of the TLB, and factors of throughput from 3.5
+    /// at low to 2.4 at high skew).
     #[test]
     fn a_bucket_that_lies_together_saves_misses() {
         let config = store::Config { seed: 3, ..store::Config::new(60_000, 60_000) };

@@ -1,4 +1,5 @@
-//! Where an allocator puts objects. Models of what decides which objects share pages, not of allocators' speed or headers' contents.
+//! Where an allocator puts objects. Models of what decides which objects share pages, not of
+//! allocators' speed or headers' contents.
 
 use super::consolidation::Consolidated;
 use super::{Event, MakeSource, ObjectId, PAGE, Request, for_each};
@@ -31,9 +32,11 @@ pub enum Kind {
     Context,
     /// As M2T: beside the object that the program names.
     Near,
-    /// As ObjecTier: by size at first; later objects that are touched come together, and those that are not.
+    /// As ObjecTier: by size at first; later objects that are touched come together, and those that
+    /// are not.
     Consolidated,
-    /// Sorted by how often they will be touched for their size, which nobody knows (Jenga's Figure 2).
+    /// Sorted by how often they will be touched for their size, which nobody knows (Jenga's Figure
+    /// 2).
     Oracle,
 }
 
@@ -79,8 +82,9 @@ pub fn layout(kind: Kind, make: &MakeSource<'_>) -> Result<Box<dyn Layout>, Sour
     })
 }
 
-/// One object behind the other, each with a header of 8 bytes, in sizes of 16; what was freed is used again by the next one of its size, else the smallest
-/// free piece that is large enough is cut. Free pieces are not joined, which glibc does for larger ones.
+/// One object behind the other, each with a header of 8 bytes, in sizes of 16; what was freed is
+/// used again by the next one of its size, else the smallest free piece that is large enough is
+/// cut. Free pieces are not joined, which glibc does for larger ones.
 #[derive(Debug, Default)]
 pub struct TimeOrder {
     end: u64,
@@ -148,7 +152,8 @@ struct Slab {
     left: u32,
 }
 
-/// Slabs for classes of sizes: as few pages as hold a whole number of objects. An object comes into the lowest slab of its class that has room.
+/// Slabs for classes of sizes: as few pages as hold a whole number of objects. An object comes into
+/// the lowest slab of its class that has room.
 #[derive(Debug, Default)]
 pub struct SizeClasses {
     /// Of memory, if it is all these classes'.
@@ -288,9 +293,10 @@ impl Layout for Contexts {
     }
 }
 
-/// Objects on the page of the one that they should lie beside, if it has room, else on one that continues it: with others', or, once all that lies beside one
-/// another is more than a page, on pages of its own (M2T has an arena for each bucket). Those that lie beside nobody leave on each page the share free that others
-/// have needed so far. Freed room is not used again.
+/// Objects on the page of the one that they should lie beside, if it has room, else on one that
+/// continues it: with others', or, once all that lies beside one another is more than a page, on
+/// pages of its own (M2T has an arena for each bucket). Those that lie beside nobody leave on each
+/// page the share free that others have needed so far. Freed room is not used again.
 #[derive(Debug, Default)]
 pub struct Near {
     end: u64,
@@ -421,7 +427,8 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Counts what the program will touch. All touches, not misses of a cache: which those are depends on where objects lie.
+    /// Counts what the program will touch. All touches, not misses of a cache: which those are
+    /// depends on where objects lie.
     pub fn of(make: &MakeSource<'_>) -> Result<Oracle, SourceError> {
         // Bytes, and lines that are touched.
         let mut objects: Vec<(u64, u64)> = Vec::new();
@@ -542,11 +549,13 @@ mod tests {
             ],
         );
         let pages: Vec<u64> = placed.iter().map(|address| address / PAGE).collect();
-        // The third would leave too little for those that come beside the first; what finds no room goes where the others went that did not.
+        // The third would leave too little for those that come beside the first; what finds no room
+        // goes where the others went that did not.
         assert_eq!(pages, [0, 0, 0, 0, 1, 1]);
     }
 
-    /// Two chains that begin on one page: once they are more than a page, they have pages of their own.
+    /// Two chains that begin on one page: once they are more than a page, they have pages of their
+    /// own.
     #[test]
     fn long_chains_do_not_mix() {
         let mut near = Near::default();

@@ -1,8 +1,11 @@
-//! Objects, and which pages they share: what an allocator makes of a program's objects, before any page is placed.
+//! Objects, and which pages they share: what an allocator makes of a program's objects, before any
+//! page is placed.
 //!
-//! An [`ObjectSource`] says which objects a program allocates, frees and touches. A [`Layout`](layouts::Layout) gives them addresses as an allocator
-//! would; a [`Heap`] follows the one with the other and turns touches of objects into accesses to memory, of which a model of a cache may keep those that are
-//! there. So the same program can be had with its objects by time, by size, by context, sorted by how hot they are, …
+//! An [`ObjectSource`] says which objects a program allocates, frees and touches. A
+//! [`Layout`](layouts::Layout) gives them addresses as an allocator would; a [`Heap`] follows the
+//! one with the other and turns touches of objects into accesses to memory, of which a model of a
+//! cache may keep those that are there. So the same program can be had with its objects by time, by
+//! size, by context, sorted by how hot they are, …
 //!
 //! - [`layouts`]: the allocators; [`consolidation`]: ObjecTier's, which moves objects;
 //! - [`tree`], [`store`]: programs of many small objects; [`programs`]: by their names;
@@ -72,7 +75,8 @@ impl Event {
 
 /// What a program does, block by block: what is generated, or recorded.
 pub trait ObjectSource: Send {
-    /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says what is wrong, and with what.
+    /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says
+    /// what is wrong, and with what.
     fn next_block(&mut self, block: &mut Vec<Event>) -> Result<(), SourceError>;
 }
 
@@ -101,7 +105,8 @@ impl Heap {
         Heap { layout, objects: Vec::new(), moved: Vec::new(), moved_bytes: 0, end: 0 }
     }
 
-    /// Follows an event; `line` is told the address of each line of the cache that it touches, and whether it is written.
+    /// Follows an event; `line` is told the address of each line of the cache that it touches, and
+    /// whether it is written.
     pub fn follow(&mut self, event: Event, line: &mut impl FnMut(u64, bool)) {
         match event {
             Event::Allocated(request) => {
@@ -204,7 +209,8 @@ pub struct HeapSource {
 }
 
 impl HeapSource {
-    /// With its objects in this layout, in units of so many bytes. Runs the program once before, to know how much memory it will have and how many accesses.
+    /// With its objects in this layout, in units of so many bytes. Runs the program once before, to
+    /// know how much memory it will have and how many accesses.
     pub fn new(
         make: &MakeSource<'_>,
         layout: layouts::Kind,
@@ -285,7 +291,8 @@ pub fn for_each(
     }
 }
 
-/// Which of a program's keys is looked up next: Zipf over ranks, or uniform where `theta` is 0. Ranks are scattered over keys.
+/// Which of a program's keys is looked up next: Zipf over ranks, or uniform where `theta` is 0.
+/// Ranks are scattered over keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
     keys: u64,

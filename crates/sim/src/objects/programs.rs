@@ -1,4 +1,5 @@
-//! Programs of objects by name, as [`generators`](crate::generators) are: `tree`, `store:keys=1M,theta=0.99`.
+//! Programs of objects by name, as [`generators`](crate::generators) are: `tree`,
+//! `store:keys=1M,theta=0.99`.
 
 use super::ObjectSource;
 use super::store::{self, Buckets, Store};
@@ -36,7 +37,8 @@ pub const STORE_KEYS: [&str; 2] = ["writes", "chain"];
 const KEYS_MOST: u64 = 1 << 28;
 
 impl Program {
-    /// The program of that name, a million keys and four million lookups if nothing else is said; `None` if there is none.
+    /// The program of that name, a million keys and four million lookups if nothing else is said;
+    /// `None` if there is none.
     pub fn parse<'a>(
         name: &str,
         parameters: impl Iterator<Item = Parameter<'a>>,
@@ -96,7 +98,8 @@ impl fmt::Display for Program {
             }
             Program::Store(store::Config { keys, theta, lookups, writes, buckets, .. }) => {
                 write!(f, "store:keys={keys},theta={theta},lookups={lookups},writes={writes}")?;
-                // Only where it was asked for, so that it is the same store as before there was such a parameter.
+                // Only where it was asked for, so that it is the same store as before there was
+                // such a parameter.
                 if let Buckets::Of(keys) = buckets { write!(f, ",chain={keys}") } else { Ok(()) }
             }
         }

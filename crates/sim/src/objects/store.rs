@@ -1,5 +1,6 @@
-//! A store of chained hash entries: each has an entry, a key and a value of their own, as `terrace-bench objects` has it. Keys come in an
-//! order of chance; then lookups go along their chain, comparing keys.
+//! A store of chained hash entries: each has an entry, a key and a value of their own, as
+//! `terrace-bench objects` has it. Keys come in an order of chance; then lookups go along their
+//! chain, comparing keys.
 //!
 //! What M2T has it say (§4): a bucket's entries, keys and values lie beside one another.
 
@@ -41,7 +42,8 @@ pub struct Config {
 /// How keys come into buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buckets {
-    /// As in `terrace-bench objects`: a bucket for two keys, of which its hash leaves many unused, so that a lookup meets some five keys.
+    /// As in `terrace-bench objects`: a bucket for two keys, of which its hash leaves many unused,
+    /// so that a lookup meets some five keys.
     AsMeasured,
     /// So many keys to a bucket on average, which is at least 1, by chance.
     Of(u64),
@@ -211,8 +213,9 @@ mod tests {
         .unwrap();
         assert_eq!((objects, buckets), (1 + 3 * keys as u32, 50_000));
         assert!((11_500..13_500).contains(&writes), "{writes}");
-        // A key has two others in its bucket on average, half of which come first: two touches for each and for itself, bucket and value. But so few keys' hashes
-        // are spread better than chance (Fibonacci hashing).
+        // A key has two others in its bucket on average, half of which come first: two touches for
+        // each and for itself, bucket and value. But so few keys' hashes are spread better
+        // than chance (Fibonacci hashing).
         let each = f64::from(reads) / 50_000.0;
         assert!((4.5..6.1).contains(&each), "{each}");
     }

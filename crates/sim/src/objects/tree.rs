@@ -1,5 +1,6 @@
-//! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and records; the one that Jenga measures (§7.1.1), as
-//! `terrace-bench objects` builds it. Keys come in an order of chance; then lookups read.
+//! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and
+//! records; the one that Jenga measures (§7.1.1), as `terrace-bench objects` builds it. Keys come
+//! in an order of chance; then lookups read.
 
 use super::{Event, Keys, ObjectId, ObjectSource, Request};
 use crate::scattered::mixed;
@@ -185,7 +186,8 @@ mod tests {
     use super::*;
     use crate::objects::for_each;
 
-    /// Every lookup finds its key (it asserts that), in a tree whose leaves and inner nodes are at least half full.
+    /// Every lookup finds its key (it asserts that), in a tree whose leaves and inner nodes are at
+    /// least half full.
     #[test]
     fn it_is_a_tree() {
         let config = Config { keys: 5000, theta: 0.0, lookups: 20_000, seed: 3 };
@@ -205,7 +207,8 @@ mod tests {
         })
         .unwrap();
         assert_eq!((records, objects), (5000, 5000 + 3 * nodes));
-        // Three keys a leaf at most and two at least, but for those that are split at once; and inner nodes of two to four children above them.
+        // Three keys a leaf at most and two at least, but for those that are split at once; and
+        // inner nodes of two to four children above them.
         assert!((1700..3500).contains(&nodes), "{nodes}");
         let height = (reads / 20_000 - 1) / 3;
         assert!((6..12).contains(&height), "{height}");

@@ -1,4 +1,5 @@
-//! LZ4 blocks through the C library: the fast tier (1.3 µs to restore a page, ratio 1.3 to 2 on heaps).
+//! LZ4 blocks through the C library: the fast tier (1.3 µs to restore a page, ratio 1.3 to 2 on
+//! heaps).
 //!
 //! Only the entry points that take their state from the caller: none of them calls malloc.
 
@@ -10,7 +11,8 @@ use crate::{PAGE_BYTES, Page};
 /// LZ4's own default: no ratio given up for speed.
 const ACCELERATION: c_int = 1;
 
-// In liblz4.a, which lz4-sys builds and links, but not among lz4-sys's declarations (lz4.h 1.10, lines 241 and 246).
+// In liblz4.a, which lz4-sys builds and links, but not among lz4-sys's declarations (lz4.h 1.10,
+// lines 241 and 246).
 unsafe extern "C" {
     fn LZ4_sizeofState() -> c_int;
     fn LZ4_compress_fast_extState(
@@ -23,7 +25,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// LZ4's match table (16.4 KB), reset by LZ4 itself at every page. `u64`, because LZ4 wants it 8-byte aligned.
+/// LZ4's match table (16.4 KB), reset by LZ4 itself at every page. `u64`, because LZ4 wants it
+/// 8-byte aligned.
 pub(super) struct State(Box<[u64]>);
 
 impl State {
@@ -49,8 +52,9 @@ impl Codec for Lz4 {
         limit: usize,
     ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
-        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::new`); the source is PAGE_BYTES long;
-        // `output` has PAGE_BYTES bytes, more than `capacity`; the three are separate allocations.
+        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::new`); the source is
+        // PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three
+        // are separate allocations.
         let written = unsafe {
             LZ4_compress_fast_extState(
                 scratch.lz4.0.as_mut_ptr().cast(),
@@ -74,9 +78,9 @@ impl Codec for Lz4 {
     ) -> Result<(), CodecError> {
         let damaged = |reason| CodecError::Damaged { codec: "lz4", len: bytes.len(), reason };
         let len = c_int::try_from(bytes.len()).map_err(|_| damaged("longer than 2 GiB"))?;
-        // SAFETY: the source is `len` bytes long and the destination PAGE_BYTES; LZ4_decompress_safe stays within both
-        // for any input (lz4.h: "protected against malicious data packets"); `page` is borrowed mutably, so they
-        // differ.
+        // SAFETY: the source is `len` bytes long and the destination PAGE_BYTES;
+        // LZ4_decompress_safe stays within both for any input (lz4.h: "protected against
+        // malicious data packets"); `page` is borrowed mutably, so they differ.
         let got = unsafe {
             lz4_sys::LZ4_decompress_safe(
                 bytes.as_ptr().cast(),

@@ -1,9 +1,13 @@
 //! Compressing a page as if a dictionary had just been compressed before it.
 //!
-//! zstd *attaches* a dictionary to so short an input: it looks for each position in the page's table first, then in the dictionary's. But where the page lies right behind the
-//! dictionary's content, zstd takes both for one stretch of bytes, into which a copy of the dictionary's table leads: one look, in its plainest loop. The copy must be
-//! short, so the tables have 2,048 entries, where zstd would take 8,192 (level 1) to 65,536 (level 3). Measured with memcached's JSON values, attached → primed: 5.12 → 5.37 times
-//! smaller, 12.3 → 8.4 µs to compress, 6.3 → 5.3 to decompress (more is found in the page itself: fewer and longer matches); others in docs/benchmarks.md, *Behind the dictionary*.
+//! zstd *attaches* a dictionary to so short an input: it looks for each position in the page's
+//! table first, then in the dictionary's. But where the page lies right behind the dictionary's
+//! content, zstd takes both for one stretch of bytes, into which a copy of the dictionary's table
+//! leads: one look, in its plainest loop. The copy must be short, so the tables have 2,048 entries,
+//! where zstd would take 8,192 (level 1) to 65,536 (level 3). Measured with memcached's JSON
+//! values, attached → primed: 5.12 → 5.37 times smaller, 12.3 → 8.4 µs to compress, 6.3 → 5.3 to
+//! decompress (more is found in the page itself: fewer and longer matches); others in
+//! docs/benchmarks.md, *Behind the dictionary*.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -18,7 +22,8 @@ use crate::{PAGE_BYTES, Page};
 /// Two to the power of this: entries of a table of positions.
 const TABLE_LOG: u32 = 11;
 
-/// zstd ready to compress pages with one dictionary: 60 KiB (level 1), and 150 that zstd works in. For one thread at a time.
+/// zstd ready to compress pages with one dictionary: 60 KiB (level 1), and 150 that zstd works in.
+/// For one thread at a time.
 pub(super) struct Primed {
     context: *mut ZSTD_CCtx,
     tables: *mut ZSTD_CDict,
@@ -27,7 +32,8 @@ pub(super) struct Primed {
     layout: Layout,
 }
 
-// SAFETY: all that it points to is its own, and zstd binds none of it to a thread (zstd.h: "use one different context per thread").
+// SAFETY: all that it points to is its own, and zstd binds none of it to a thread (zstd.h: "use one
+// different context per thread").
 unsafe impl Send for Primed {}
 
 impl Primed {
@@ -36,7 +42,8 @@ impl Primed {
         let layout = Layout::array::<u8>(dictionary.len() + PAGE_BYTES).ok()?;
         // SAFETY: a page is not nothing.
         let bytes = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
-        // SAFETY: `bytes` is new, and longer than the dictionary. All values of the parameters are zstd's own, for an input of a page, or smaller.
+        // SAFETY: `bytes` is new, and longer than the dictionary. All values of the parameters are
+        // zstd's own, for an input of a page, or smaller.
         let (context, tables) = unsafe {
             bytes.as_ptr().copy_from_nonoverlapping(dictionary.as_ptr(), dictionary.len());
             let mut parameters =
@@ -62,7 +69,8 @@ impl Primed {
         primed.set_up(level).then_some(primed)
     }
 
-    /// False without memory for its parts. Frames are as those without a dictionary (`new_compressor`).
+    /// False without memory for its parts. Frames are as those without a dictionary
+    /// (`new_compressor`).
     fn set_up(&mut self, level: i32) -> bool {
         let parameters = [
             (ZSTD_cParameter::ZSTD_c_compressionLevel, level),
@@ -92,8 +100,9 @@ impl Primed {
 
     /// Compresses `page` into `out`: its length. `None` if that has no room for it.
     pub fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
-        // SAFETY: `bytes` ends with room for a page, which nothing but this function, which has it alone, reads or writes; `out` is the caller's and
-        // elsewhere. After a failure the context is inside its frame, where it would refuse the next; what it refers to stays.
+        // SAFETY: `bytes` ends with room for a page, which nothing but this function, which has it
+        // alone, reads or writes; `out` is the caller's and elsewhere. After a failure the
+        // context is inside its frame, where it would refuse the next; what it refers to stays.
         unsafe {
             let place = self.bytes.as_ptr().add(self.layout.size() - PAGE_BYTES);
             place.copy_from_nonoverlapping(page.as_ptr(), PAGE_BYTES);
@@ -118,7 +127,8 @@ impl Primed {
 
 impl Drop for Primed {
     fn drop(&mut self) {
-        // SAFETY: all three are ours, as they were made (zstd's may be null), and not used again; what refers to others goes first.
+        // SAFETY: all three are ours, as they were made (zstd's may be null), and not used again;
+        // what refers to others goes first.
         unsafe {
             zstd_sys::ZSTD_freeCCtx(self.context);
             zstd_sys::ZSTD_freeCDict(self.tables);

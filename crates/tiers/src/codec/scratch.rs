@@ -1,14 +1,15 @@
 //! What one thread needs to run any codec: reused contexts and an output buffer.
 //!
-//! One scratch a thread, for its life: creating contexts costs 3.4 µs a compression and 2.6 µs a decompression.
+//! One scratch a thread, for its life: creating contexts costs 3.4 µs a compression and 2.6 µs a
+//! decompression.
 
 use super::CodecError;
 use super::{lz4, zstd};
 use crate::{PAGE_BYTES, Page};
 
-/// One thread's contexts and output buffer, about 21 KiB; zstd's contexts are created at its first use, or by
-/// [`Scratch::prepare`], and add 94 KiB to decompress and 72 KiB (level 1) to 270 KiB (level 19) to compress,
-/// and some 210 KiB for each dictionary in use.
+/// One thread's contexts and output buffer, about 21 KiB; zstd's contexts are created at its first
+/// use, or by [`Scratch::prepare`], and add 94 KiB to decompress and 72 KiB (level 1) to 270 KiB
+/// (level 19) to compress, and some 210 KiB for each dictionary in use.
 pub struct Scratch {
     pub(super) lz4: lz4::State,
     pub(super) zstd: zstd::Contexts,

@@ -1,15 +1,21 @@
 //! Zstandard frames: the dense tiers (level 1: 6.5 µs to restore a page, ratio 2 to 2.8 on heaps).
 //!
-//! Frames carry no magic number, content size or checksum: 5 bytes a page, 0.4 % of the ratio. A page's length is
-//! known, and the pool keeps a checksum with every page. What is stored is one byte, the number of the dictionary (0: none), and the frame.
+//! Frames carry no magic number, content size or checksum: 5 bytes a page, 0.4 % of the ratio. A
+//! page's length is known, and the pool keeps a checksum with every page. What is stored is one
+//! byte, the number of the dictionary (0: none), and the frame.
 //!
 //! # Dictionaries
-//! A page is too short to learn from: its tables of symbols cost a tenth of what is stored and a third of the time, and what it repeats
-//! of other pages it repeats in vain. So a codec that has seen some pages makes a [`Dictionary`] of them, 4 pages of content and the tables that 64 ask for, in
-//! 1 to 3 ms, and keeps it if pages that had no part in it are then better off. Measured on this machine, level 1, before → after: JSON values in
-//! memcached 4.60 → 5.21 times smaller, 10.0 → 6.8 µs to compress, 4.2 → 3.6 µs to decompress; python3's objects 6.7 → 7.2, 9.1 → 4.5, 2.4 → 2.3; a chemical
-//! database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82, 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the
-//! same or four times the size is no better, and takes 5 to 20 ms. (Those are times with the dictionary attached, zstd's usual way; [`super::primed`] is faster and denser.) Later lessons choose again among all that there are, and none.
+//! A page is too short to learn from: its tables of symbols cost a tenth of what is stored and a
+//! third of the time, and what it repeats of other pages it repeats in vain. So a codec that has
+//! seen some pages makes a [`Dictionary`] of them, 4 pages of content and the tables that 64 ask
+//! for, in 1 to 3 ms, and keeps it if pages that had no part in it are then better off. Measured on
+//! this machine, level 1, before → after: JSON values in memcached 4.60 → 5.21 times smaller, 10.0
+//! → 6.8 µs to compress, 4.2 → 3.6 µs to decompress; python3's objects 6.7 → 7.2, 9.1 → 4.5, 2.4 →
+//! 2.3; a chemical database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82,
+//! 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the same or four times
+//! the size is no better, and takes 5 to 20 ms. (Those are times with the dictionary attached,
+//! zstd's usual way; [`super::primed`] is faster and denser.) Later lessons choose again among all
+//! that there are, and none.
 
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -31,14 +37,16 @@ const TRIAL_PAGES: usize = 32;
 /// Before the content: tables. zstd makes no more, or says that it cannot.
 const TABLES_BYTES_MAX: usize = 256;
 
-/// Dictionaries of one codec at most. They are never given up, since a page may need them: 62 KiB each.
+/// Dictionaries of one codec at most. They are never given up, since a page may need them: 62 KiB
+/// each.
 const DICTIONARIES_MAX: usize = 4;
 /// Dictionaries for which a thread is ready: those in use, of as many tiers.
 const PRIMED_MAX: usize = 3;
 /// Beyond this level a lesson would take 10 to 100 ms.
 const LEVEL_MAX: i32 = 3;
 
-/// What a fault and the eviction that it causes cost beside the codec, ns: a smaller page saves that as often.
+/// What a fault and the eviction that it causes cost beside the codec, ns: a smaller page saves
+/// that as often.
 const FAULT_NS: u64 = 12_000;
 /// Something else is used if bytes × time fall to this share of what they were.
 const CLEARLY: f64 = 0.97;
@@ -143,7 +151,9 @@ impl Dictionary {
         // The number inside is for frames that carry it; ours do not.
         let parameters =
             zstd_sys::ZDICT_params_t { compressionLevel: level, notificationLevel: 0, dictID: 1 };
-        // SAFETY: each pointer is to a live slice of the length given beside it (zdict.h); `samples` is as long as the sum of `SIZES`; `bytes` is longer than the content and overlaps nothing.
+        // SAFETY: each pointer is to a live slice of the length given beside it (zdict.h);
+        // `samples` is as long as the sum of `SIZES`; `bytes` is longer than the content and
+        // overlaps nothing.
         let written = unsafe {
             zstd_sys::ZDICT_finalizeDictionary(
                 bytes.as_mut_ptr().cast(),
@@ -165,7 +175,8 @@ impl Dictionary {
         Some(Dictionary { bytes, to_decompress })
     }
 
-    /// For good: threads of any kind may be reading a page with it at any time, and forked children are. False without memory.
+    /// For good: threads of any kind may be reading a page with it at any time, and forked children
+    /// are. False without memory.
     fn keep(self, place: &OnceLock<&'static Dictionary>) -> bool {
         let mut all = DICTIONARIES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut boxed = Vec::new();
@@ -184,13 +195,15 @@ fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
     context
         .compress2(out, page)
         .inspect_err(|_| {
-            // A failed compression leaves the context inside its frame, where it refuses new parameters.
+            // A failed compression leaves the context inside its frame, where it refuses new
+            // parameters.
             let _ = context.reset(ResetDirective::SessionOnly);
         })
         .ok()
 }
 
-/// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or if a page does not come back.
+/// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or
+/// if a page does not come back.
 fn cost(
     pages: &[Page],
     level: i32,

@@ -7,7 +7,8 @@ fn page_of(bytes: Vec<u8>) -> Box<Page> {
     bytes.into_boxed_slice().try_into().expect("the strategies make whole pages")
 }
 
-/// Random, text-like, pointer-like, same-filled, and random with a little order (around the reject margin).
+/// Random, text-like, pointer-like, same-filled, and random with a little order (around the reject
+/// margin).
 pub fn any_page() -> impl Strategy<Value = Box<Page>> {
     let random = prop::collection::vec(any::<u8>(), PAGE_BYTES).prop_map(page_of);
     let words = prop::collection::vec(prop::sample::select(&b"etaoin shrdlu"[..]), PAGE_BYTES)
@@ -39,7 +40,8 @@ pub fn any_page() -> impl Strategy<Value = Box<Page>> {
     prop_oneof![random, words, pointers, same, zero, nearly_random, nearly_same]
 }
 
-/// Records with the same field names and other values, as servers keep them: what a codec can learn from. Number `n` of a long row.
+/// Records with the same field names and other values, as servers keep them: what a codec can learn
+/// from. Number `n` of a long row.
 pub fn records(n: u64) -> Page {
     let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_sim::patterns::{Kind, Pattern, chain};
 use terrace_sim::scattered::mixed;
 
-/// Bytes of an element, and its words: what it is, the next of its chain, how often it was written, and contents.
+/// Bytes of an element, and its words: what it is, the next of its chain, how often it was written,
+/// and contents.
 pub const ELEMENT: usize = 256;
 const WORDS: usize = ELEMENT / 8;
 const STAMP: usize = 0;
@@ -115,7 +116,8 @@ impl Program for Elements {
             let write = way.number >> 56 < self.writes;
             done.writes += u64::from(write);
             match self.touch(element, write, watch) {
-                // Only who followed the chain goes on with it; and a link that leads out of it was damaged.
+                // Only who followed the chain goes on with it; and a link that leads out of it was
+                // damaged.
                 Some(next) if next < self.all.len() as u64 => {
                     way.link = if element == way.link { next } else { way.link }
                 }

@@ -9,8 +9,9 @@ use terrace_sim::scattered::mixed;
 
 /// Memory has room for so many edges a vertex at least, as graphs of the Graph500 have.
 const DEGREE: u64 = 16;
-/// Of the edges to a vertex, so many of 256 come from one whose number has a 0 where this one's has a 0; and where it has a 1. That is R-MAT (Chakrabarti, Zhan,
-/// Faloutsos 2004) with the Graph500's parameters, a row of the matrix at a time: 0.57 / (0.57 + 0.19), 0.19 / (0.19 + 0.05).
+/// Of the edges to a vertex, so many of 256 come from one whose number has a 0 where this one's has
+/// a 0; and where it has a 1. That is R-MAT (Chakrabarti, Zhan, Faloutsos 2004) with the Graph500's
+/// parameters, a row of the matrix at a time: 0.57 / (0.57 + 0.19), 0.19 / (0.19 + 0.05).
 const ZERO_AFTER: [u8; 2] = [192, 203];
 /// For each bit, so many of all edges go to a vertex that has a 0 there.
 const FROM_ZERO: f64 = 0.57 + 0.19;
@@ -30,11 +31,11 @@ const DAMPING: f32 = 0.85;
 /// Vertices of a batch: some hundreds of edges.
 const BATCH: u32 = 16;
 
-/// One array of words: where each vertex's edges in begin, what a vertex gives along each of its edges out, how many of those it has, and the vertices from
-/// which all edges come.
+/// One array of words: where each vertex's edges in begin, what a vertex gives along each of its
+/// edges out, how many of those it has, and the vertices from which all edges come.
 ///
-/// A vertex's rank is computed from what the others give now, not in the step before (chaotic iteration: Chazan, Miranker 1969), so threads need not wait for
-/// one another.
+/// A vertex's rank is computed from what the others give now, not in the step before (chaotic
+/// iteration: Chazan, Miranker 1969), so threads need not wait for one another.
 #[derive(Debug)]
 pub struct Graph {
     words: Vec<AtomicU32>,
@@ -96,7 +97,8 @@ impl Graph {
         name.wrapping_mul(SPREAD_INVERSE) & (self.vertices - 1)
     }
 
-    /// Where an edge of the vertex of that number comes from: bit by bit, with eight bits of chance for each.
+    /// Where an edge of the vertex of that number comes from: bit by bit, with eight bits of chance
+    /// for each.
     fn other_end(&self, name: u32, edge: u32) -> u32 {
         let mut other = 0;
         for begin in (0..self.vertices.ilog2()).step_by(8) {
@@ -145,7 +147,8 @@ impl Graph {
         stays.fold(self.seed, |sum, (_, word)| mixed(sum ^ u64::from(word.load(Relaxed))))
     }
 
-    /// Computes a vertex's rank anew; how many edges it took, or `None` if something is not as it should be.
+    /// Computes a vertex's rank anew; how many edges it took, or `None` if something is not as it
+    /// should be.
     fn visit(&self, vertex: u32, watch: &mut impl Watch) -> Option<u64> {
         let [begin, end] = self.edges_of(vertex, watch);
         let mut sum = 0.0;
@@ -245,7 +248,8 @@ mod tests {
         );
     }
 
-    /// Ranks as this computes them, in turns of threads, are those of the definition: steps over all vertices at once.
+    /// Ranks as this computes them, in turns of threads, are those of the definition: steps over
+    /// all vertices at once.
     #[test]
     fn ranks_are_those_of_the_definition() {
         let graph = graph();

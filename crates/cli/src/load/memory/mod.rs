@@ -1,6 +1,8 @@
-//! `terrace load memory`: touches its own memory in a known way, for as long as one likes, so that anyone can see what a policy makes of it.
+//! `terrace load memory`: touches its own memory in a known way, for as long as one likes, so that
+//! anyone can see what a policy makes of it.
 //!
-//! `terrace run --dram 50% -- terrace load memory jump` is the whole experiment. All that is read is checked.
+//! `terrace run --dram 50% -- terrace load memory jump` is the whole experiment. All that is read
+//! is checked.
 
 mod elements;
 mod graph;

@@ -3,7 +3,8 @@
 use super::truth::Watch;
 use std::ops::Range;
 
-/// Data in memory, and what threads do with it. The same again for the same arguments, thread by thread, but for what others write.
+/// Data in memory, and what threads do with it. The same again for the same arguments, thread by
+/// thread, but for what others write.
 pub trait Program: Sync {
     /// Where a thread is.
     type Way;
@@ -11,12 +12,14 @@ pub trait Program: Sync {
     /// Of one thread of so many.
     fn way(&self, thread: usize, threads: usize) -> Self::Way;
 
-    /// So much time has passed since the load began. To be told now and then; true if something else is hot now.
+    /// So much time has passed since the load began. To be told now and then; true if something
+    /// else is hot now.
     fn at(&self, _way: &mut Self::Way, _seconds: f64) -> bool {
         false
     }
 
-    /// A fraction of a millisecond of work where nothing waits (and some where a vertex has half a million edges).
+    /// A fraction of a millisecond of work where nothing waits (and some where a vertex has half a
+    /// million edges).
     fn batch(&self, way: &mut Self::Way, watch: &mut impl Watch) -> Batch;
 
     /// After all: what is not as it should be, and one more if of so many writes one was lost.

@@ -13,7 +13,8 @@ use terrace_sim::scattered::{Scattered, mixed};
 const NODE: usize = 128;
 /// A node's first word: how many children or records it has.
 const COUNT: usize = 0;
-/// An inner node: from here on the least key below each child but the first, and from there on its children.
+/// An inner node: from here on the least key below each child but the first, and from there on its
+/// children.
 const KEYS: usize = 1;
 const CHILDREN: usize = 64;
 /// A leaf: from here on records, each in a line of its own.
@@ -26,7 +27,8 @@ const CHILDREN_MOST: u64 = (NODE - CHILDREN) as u64;
 const RECORDS_MOST: u64 = ((NODE - RECORDS) / RECORD) as u64;
 /// Lookups of a batch.
 const BATCH: u64 = 64;
-/// Inserts in random order fill nodes by ln 2; with that and the inner nodes, so many keys a node stay within what was asked for.
+/// Inserts in random order fill nodes by ln 2; with that and the inner nodes, so many keys a node
+/// stay within what was asked for.
 const KEYS_A_NODE: f64 = 9.5;
 
 /// In whole lines of the cache.
@@ -264,7 +266,8 @@ mod tests {
         }
     }
 
-    /// In order, all nodes but the root half full at least (of 15 records: seven), and each bound the least key above it.
+    /// In order, all nodes but the root half full at least (of 15 records: seven), and each bound
+    /// the least key above it.
     #[test]
     fn the_tree_is_one() {
         let tree = tree();

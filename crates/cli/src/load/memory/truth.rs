@@ -17,7 +17,8 @@ impl Watch for () {
     fn touches<T>(&mut self, _: &T) {}
 }
 
-/// What `--truth` writes: how often each page was touched, and how often a processor's last cache would not have had what was touched.
+/// What `--truth` writes: how often each page was touched, and how often a processor's last cache
+/// would not have had what was touched.
 #[derive(Debug, Serialize)]
 pub struct Truth {
     page_bytes: usize,

@@ -1,5 +1,5 @@
-//! Figures of objects and counters: 2 (pages for half of the accesses), 5 (popularity by context), 6 (smooth and sawtooth), 12 (depth of the
-//! backtrace).
+//! Figures of objects and counters: 2 (pages for half of the accesses), 5 (popularity by context),
+//! 6 (smooth and sawtooth), 12 (depth of the backtrace).
 
 use crate::reproduce::figure::{Figure, Rows, percent, short};
 use crate::reproduce::plot::{Drawing, Plot};
@@ -286,8 +286,8 @@ const PERIODS: u64 = 20;
 /// The counter is looked at so often in a period.
 const LOOKS: u64 = 100;
 
-/// A page's counter through `PERIODS` cooling periods, after as many in which it settles. It is met by `A_PERIOD` samples of each, evenly or by
-/// chance.
+/// A page's counter through `PERIODS` cooling periods, after as many in which it settles. It is met
+/// by `A_PERIOD` samples of each, evenly or by chance.
 fn counters(config: Counters, by_chance: bool, seed: u64) -> Vec<(f64, f64)> {
     let period = jenga::COOLING_SAMPLES;
     let mut hotness = Hotness::new(Counters {
@@ -417,8 +417,9 @@ fn figure_6(options: &Options) -> Figure {
     }
 }
 
-/// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions come first, the same for everyone; then where
-/// in `make_node` or `make_record` it was called; then who called that, which alone tells leaves from inner nodes.
+/// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions
+/// come first, the same for everyone; then where in `make_node` or `make_record` it was called;
+/// then who called that, which alone tells leaves from inner nodes.
 struct Shallow {
     tree: Tree,
     /// Frames behind the wrappers.

@@ -1,4 +1,5 @@
-//! What stands for the ten applications (paper Table 1, §3.1): streams of accesses that behave as the paper says of them.
+//! What stands for the ten applications (paper Table 1, §3.1): streams of accesses that behave as
+//! the paper says of them.
 
 use crate::reproduce::Options;
 use crate::reproduce::study::{Done, Kept, Memory, Run, kept};
@@ -100,7 +101,8 @@ pub const ALL: [Program; 10] = [
     },
 ];
 
-/// Of two applications, what changes as a remark of the paper's can be read, to see what its numbers hang on.
+/// Of two applications, what changes as a remark of the paper's can be read, to see what its
+/// numbers hang on.
 pub const OTHER_PACE: [(&str, Program); 2] = [
     (
         "where what is hot changes each 120,000 samples (\"aligns well with the cooling interval\", §7.1.6)",
@@ -143,7 +145,8 @@ pub struct Size {
     pub tree: [u64; 2],
     /// See there.
     pub store: [u64; 2],
-    /// For those two: 1/400 of the memory or more, where the paper's processor has 27.5 MB for some 22 GB.
+    /// For those two: 1/400 of the memory or more, where the paper's processor has 27.5 MB for
+    /// some 22 GB.
     pub cache_bytes: usize,
 }
 
@@ -191,7 +194,8 @@ impl Program {
         !matches!(self.stream, Stream::Units(..))
     }
 
-    /// Its accesses, and the memory that it has them in. Objects are by time, as with glibc, or by calling context, as with Jenga.
+    /// Its accesses, and the memory that it has them in. Objects are by time, as with glibc, or by
+    /// calling context, as with Jenga.
     pub fn prepare(&self, by_context: bool, options: &Options) -> Result<(Memory, Accesses)> {
         let size = size(options);
         let machine = Machine::preset("optane").context("no machine `optane`")?;
@@ -226,7 +230,8 @@ impl Program {
                     (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
                 }
             };
-        // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many bytes here, and so many of those pages.
+        // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many
+        // bytes here, and so many of those pages.
         let scale = (1u64 << 30) as f64 / full_scale / PAGE as f64 / 512.0;
         let mut by_time =
             kept(&mut HeapSource::new(&make, Kind::Time, Filter::Misses(size.cache_bytes), PAGE)?)?;
@@ -251,8 +256,9 @@ impl Program {
     }
 }
 
-/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one unit of the paper's and many of the pages that
-/// play one, of which the most would be empty. So many there are.
+/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one
+/// unit of the paper's and many of the pages that play one, of which the most would be empty. So
+/// many there are.
 fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Result<u32> {
     let mut heap = Heap::new(layout(kind, make)?);
     for_each(make().as_mut(), |event| {
@@ -273,7 +279,8 @@ fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Resul
 pub struct Map {
     /// Accesses by address, from the lowest up, and time.
     pub cells: Vec<Vec<f64>>,
-    /// The working set by the paper's definition (§3.1): pages touched in 50 ms at the speed of the fast tier, on average, in GB. In pages of 4 KiB, of which each region has 512 that
+    /// The working set by the paper's definition (§3.1): pages touched in 50 ms at the speed of
+    /// the fast tier, on average, in GB. In pages of 4 KiB, of which each region has 512 that
     /// are touched evenly,
     pub wss_gb: f64,
     /// and in regions of 2 MiB.

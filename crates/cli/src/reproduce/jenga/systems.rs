@@ -1,5 +1,5 @@
-//! Figures that run policies on the ten programs: 1 (heatmaps), 3 (through a jump), 7 and 8 (all systems), 9 (memory savings), 10 (ablation),
-//! 11 (cooling interval).
+//! Figures that run policies on the ten programs: 1 (heatmaps), 3 (through a jump), 7 and 8 (all
+//! systems), 9 (memory savings), 10 (ablation), 11 (cooling interval).
 
 use super::programs::{ALL, Map, OTHER_PACE, Program, heatmap, program, size};
 use crate::reproduce::figure::{Figure, Rows, percent, short};
@@ -19,10 +19,12 @@ const HINTING: [&str; 3] = ["tpp", "nomad", "autonuma"];
 const LARGE_GB: f64 = 16.0;
 /// By so much a number of the paper's may differ that depends on the applications.
 const WITHIN: f64 = 0.2;
-/// Who is to be better than others, or the best, is by so much; who is as good may be behind by as much.
+/// Who is to be better than others, or the best, is by so much; who is as good may be behind by as
+/// much.
 const CLEARLY: f64 = 1.02;
 
-/// Under which the headlines are looked at again: real accesses from one sample to the next, and what a move costs.
+/// Under which the headlines are looked at again: real accesses from one sample to the next, and
+/// what a move costs.
 const CONDITIONS: [(&str, f64, f64); 5] = [
     ("one sample in 1009", 1009.0, 1.0),
     ("one sample in 50,021", 50_021.0, 1.0),
