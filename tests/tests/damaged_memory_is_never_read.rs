@@ -175,20 +175,14 @@ impl Traced {
     fn request(&self, request: libc::c_uint, registers: *const libc::user_regs_struct) {
         // SAFETY: the thread is one that this one traces; requests that read or write registers are
         // given some.
-        assert_eq!(
-            unsafe { libc::ptrace(request, self.thread, 0, registers) },
-            0,
-            "{}",
-            std::io::Error::last_os_error()
-        );
+        let result = unsafe { libc::ptrace(request, self.thread, 0, registers) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
     fn await_stop(&self) {
         // SAFETY: the status is nobody's to know.
-        assert_eq!(
-            unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) },
-            self.thread
-        );
+        let stopped = unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) };
+        assert_eq!(stopped, self.thread);
     }
 
     fn stop(thread: i32) -> Traced {

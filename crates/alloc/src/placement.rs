@@ -351,12 +351,11 @@ impl Shard {
                 (pages, arena.private, arena.bytes >= PRIVATE_FROM)
             };
             // Those that it has left are as good; but not if they are another's alone.
-            // SAFETY: its pages are in this shard.
-            for number in pages
-                .into_iter()
-                .flatten()
-                .filter(|number| unsafe { page(*number) }.list != PRIVATE || private == number + 1)
-            {
+            let is_good = |number: &u32| {
+                // SAFETY: its pages are in this shard.
+                unsafe { page(*number) }.list != PRIVATE || private == number + 1
+            };
+            for number in pages.into_iter().flatten().filter(is_good) {
                 if let Some(object) = self.place(number, wish, None) {
                     return Some(object);
                 }

@@ -366,8 +366,8 @@ pub fn put(zone: ZoneId, objects: &[*mut u8]) {
     for object in objects {
         // SAFETY: only what lies in a slab of this zone gets here.
         match unsafe { place_of(*object as usize) } {
-            // SAFETY: what the page map leads to is alive.
             Some(place) if place.zone() == zone => {
+                // SAFETY: what the page map leads to is alive.
                 inside.put(*object as usize, unsafe { &*place.slab() })
             }
             _ => debug_assert!(false, "{object:?} is in no slab of zone {zone}"),
@@ -611,10 +611,11 @@ fn extend(zone: ZoneId) -> bool {
     };
     let (usable, wanted) = (map_len(used), map_len(to));
     let span = Span { start: MAP.load(Relaxed), reserved: MAP_RESERVED.load(Relaxed) };
-    // SAFETY: this zone's part of our range; so far it was not opened.
-    if wanted > usable
-        && unsafe { span.open(map_word(first) as usize + usable, wanted - usable) }.is_err()
-    {
+    let opens = || {
+        // SAFETY: this zone's part of our range; so far it was not opened.
+        unsafe { span.open(map_word(first) as usize + usable, wanted - usable) }.is_ok()
+    };
+    if wanted > usable && !opens() {
         return false;
     }
     ZONE_USED[index].store(to, Release);

@@ -128,10 +128,9 @@ fn pseudo_terminal() -> (File, File) {
     let none = std::ptr::null_mut();
     // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked
     // for or given.
-    assert_eq!(
-        unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) },
-        0
-    );
+    let made =
+        unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) };
+    assert_eq!(made, 0);
     // SAFETY: openpty has just made both descriptors for us.
     unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
 }

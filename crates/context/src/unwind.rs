@@ -188,10 +188,10 @@ pub fn object_of(address: usize) -> Option<(usize, String)> {
     // thread meanwhile may be gone: its code was running, so whoever unloads it breaks more
     // than this.
     let (base, name) = unsafe { ((*map).base, (*map).name) };
-    // SAFETY: as above; a NUL-terminated name.
     let name = if name.is_null() {
         String::new()
     } else {
+        // SAFETY: as above; a NUL-terminated name.
         unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
     };
     Some((base, name))

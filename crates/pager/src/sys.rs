@@ -1417,9 +1417,8 @@ pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
     simulated!(kernel => Ok(kernel.userfaultfd()));
     if let Some(device) = device {
         // SAFETY: the ioctl takes flags by value.
-        if let Ok(fd) =
-            unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) }
-        {
+        let made = unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
+        if let Ok(fd) = made {
             return Ok(fd as Fd);
         }
     }
