@@ -17,8 +17,8 @@ const STEPS: &[(&str, &str)] = &[
     ),
     (
         "seen from outside",
-        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((6 * SLOW)) --check-all --json & \
-         sleep $((5 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
+        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((12 * SLOW)) --check-all --json & \
+         sleep $((11 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
     ),
     (
         "a jump",
