@@ -101,7 +101,7 @@ fn forked_children_keep_within_it_together() {
     let _machine = machine();
     // They grow for two seconds, and then come down to the share for five.
     let (finished, observed) =
-        watched(case(&["many", "4", "60", "16"]).under(Terrace::within("42%")));
+        watched(case(&["many", "4", "60", "30"]).under(Terrace::within("42%")));
     let report = finished.report();
     let budget = report.number("/budget_bytes");
     assert!(
@@ -110,7 +110,7 @@ fn forked_children_keep_within_it_together() {
     );
     observed.expect_within(budget, 5, report);
     let growing_s = report.number("/growing_s");
-    assert!(growing_s > 4.0 && growing_s < 10.0, "{report}");
+    assert!(growing_s > 4.0 && growing_s < 25.0, "{report}");
     report.expect_moves_in("children_share_", 20_000, 1_000);
     assert!(report.number("/together/processes") >= 4.0, "{report}");
     // What the report says of them together is what was seen, on average.
