@@ -4,6 +4,7 @@
 //! file of another name is not a page, and one of another size or magic, or with something in it
 //! that no Terrace writes, is a damaged one, of which nothing is shown but that.
 
+use crate::process::{self, Stat};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -277,6 +278,13 @@ pub struct Image {
 }
 
 impl Image {
+    /// The process that it is of, if there is one with its number that began at its time. A process
+    /// that cannot know when it began is taken at its number.
+    pub fn process(&self) -> Option<Stat> {
+        process::stat(self.pid)
+            .filter(|stat| self.start_ticks == 0 || stat.start_ticks == self.start_ticks)
+    }
+
     /// Whether its memory is measured, and so has a share of the budget.
     pub fn counts(&self) -> bool {
         matches!(self.state, stats::State::Observing | stats::State::Active | stats::State::Frozen)
@@ -285,9 +293,18 @@ impl Image {
 
 /// Reads a page for its present state. `None` for what is no page, or not one yet.
 pub fn read_image(file: &PageFile) -> Option<Image> {
+    read_page(&file.path, file.pid, image_of).ok()
+}
+
+/// What [`read_image`] and [`read_all`] tell of one page, by one look at it.
+pub fn read_now(file: &PageFile) -> Option<(Image, Figures)> {
+    read_page(&file.path, file.pid, |page| (image_of(page), figures_of(page))).ok()
+}
+
+fn image_of(page: &StatsPage) -> Image {
     // No machine has so much memory; sums of such numbers do not overflow.
     let bytes = |field: &AtomicU64| field.load(Relaxed).min(1 << 50);
-    let take = |page: &StatsPage| Image {
+    Image {
         pid: page.pid.load(Relaxed),
         pid_namespace: page.pid_namespace.load(Relaxed),
         start_ticks: page.start_ticks.load(Relaxed),
@@ -305,13 +322,7 @@ pub fn read_image(file: &PageFile) -> Option<Image> {
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
         stall_ns: page.stall_ns.load(Relaxed),
         served_faults: served_faults(page),
-    };
-    read_page(&file.path, file.pid, take).ok()
-}
-
-/// The figures of one page; `None` if it cannot be used.
-pub fn read_figures(file: &PageFile) -> Option<Figures> {
-    read_page(&file.path, file.pid, figures_of).ok()
+    }
 }
 
 fn served_faults(page: &StatsPage) -> u64 {

@@ -160,17 +160,12 @@ impl GoingOn {
 
 /// Children of this process: orphans that it adopted, without those that Terrace makes.
 fn adopted() -> Vec<u32> {
-    let own = std::process::id();
-    let children =
-        fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
     let is_ours = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "terrace-pager\n")
     };
+    let mut children = process::children(std::process::id());
+    children.retain(|pid| !is_ours(pid));
     children
-        .split_ascii_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .filter(|pid| !is_ours(pid))
-        .collect()
 }
 
 #[cfg(test)]

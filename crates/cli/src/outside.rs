@@ -351,9 +351,7 @@ impl Seen {
     fn look(&mut self, file: &PageFile, elsewhere: u64) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = figures::read_image(file) else { return Duration::ZERO };
-        let same = process::stat(self.pid)
-            .filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
-        self.gone = same.is_none_or(|stat| stat.ended);
+        self.gone = image.process().is_none_or(|stat| stat.ended);
         if self.gone {
             self.gone_ns = sys::now_ns();
         }

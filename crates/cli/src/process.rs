@@ -56,23 +56,25 @@ pub fn name_and_file(pid: u32) -> Option<(String, String)> {
     Some((name.trim_end().replace(char::is_control, "\u{fffd}"), file))
 }
 
+/// The processes whose parent is a thread of this one.
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let numbers = |text: String| -> Vec<u32> {
+        text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    };
+    lists.flat_map(numbers).collect()
+}
+
 /// All processes that descend from this one.
 pub fn descendants() -> Vec<u32> {
-    let mut found = vec![std::process::id()];
+    let mut found = children(std::process::id());
     let mut next = 0;
     while let Some(parent) = found.get(next) {
-        let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-        let children =
-            threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<u32> = children
-            .flat_map(|text| {
-                text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
-            })
-            .collect();
-        found.extend(children);
+        found.extend(children(*parent));
         next += 1;
     }
-    found.remove(0);
     found
 }
 

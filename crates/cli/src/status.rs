@@ -5,7 +5,6 @@
 
 use crate::args::StatusArguments;
 use crate::figures::{self, Figures, Image, PageFile};
-use crate::process;
 use crate::quantity::{bytes, share};
 use crate::report::state_name;
 use crate::run_dir::{self, About, LiveRun};
@@ -120,10 +119,7 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     let newest = figures::newest_pages(&run.path);
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
-        let (Some(image), Some(page)) = (figures::read_image(&file), figures::read_figures(&file))
-        else {
-            continue;
-        };
+        let Some((image, page)) = figures::read_now(&file) else { continue };
         if lives(&image) {
             let process = process(&file, &image, &page, before);
             processes.push((file.started_ns, process));
@@ -142,9 +138,7 @@ fn lives(image: &Image) -> bool {
     if image.pid_namespace != sys::pid_namespace() {
         return sys::now_ns().saturating_sub(image.updated_ns) < SILENT_NS;
     }
-    process::stat(image.pid).is_some_and(|stat| {
-        !stat.ended && (image.start_ticks == 0 || stat.start_ticks == image.start_ticks)
-    })
+    image.process().is_some_and(|stat| !stat.ended)
 }
 
 fn process(
@@ -163,9 +157,9 @@ fn process(
         .filter(|silent| measures && *silent > SILENT_NS);
     Process {
         pid: image.pid,
-        program: plain(&page.program),
+        program: page.program.clone(),
         state: state_name(image.state),
-        note: Some(plain(&page.note)).filter(|note| !note.is_empty()),
+        note: Some(page.note.clone()).filter(|note| !note.is_empty()),
         logical_bytes: image.logical_bytes,
         physical_bytes: image.physical_bytes,
         budget_bytes: page.budget_bytes.filter(|_| measures),
@@ -179,7 +173,7 @@ fn process(
             .tiers
             .iter()
             .map(|tier| TierNow {
-                name: plain(&tier.name),
+                name: tier.name.clone(),
                 logical_bytes: tier.pages.saturating_mul(PAGE_BYTES),
                 faults: tier.faults,
             })
@@ -193,7 +187,7 @@ fn process(
     }
 }
 
-/// What a process, or a user, wrote, as it may be shown on a terminal.
+/// What a user wrote, as it may be shown on a terminal.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

@@ -303,8 +303,7 @@ impl Tree {
         for member in self.live() {
             let image = &member.image;
             let silent = now_ns.saturating_sub(image.updated_ns) > SILENT_NS;
-            let same = process::stat(image.pid)
-                .filter(|stat| image.start_ticks == 0 || stat.start_ticks == image.start_ticks);
+            let same = image.process();
             member.seen |= same.is_some();
             member.same = same.is_some_and(|stat| !stat.ended);
             member.gone = match same {
