@@ -6,6 +6,7 @@
 mod accuracy;
 mod adapt;
 mod buckets;
+mod calls;
 mod contexts;
 mod fault_steps;
 mod faulters;
@@ -72,6 +73,8 @@ enum What {
         #[arg(long, default_value_t = 5)]
         repeats: usize,
     },
+    /// A program's own calls about memory, and what a thousand processes cost (as root)
+    Calls(calls::Options),
     /// What Terrace costs a program of which nothing is evicted
     Idle {
         /// Interleaved rounds for CPU time
@@ -174,6 +177,18 @@ enum What {
     /// (internal) another of `pages`: it says what it is about to touch
     #[command(hide = true)]
     TouchAhead,
+    /// (internal) a measured program of `calls`
+    #[command(hide = true)]
+    TimeCalls {
+        /// resident or out
+        pages: String,
+    },
+    /// (internal) another of `calls`
+    #[command(hide = true)]
+    HoldProcesses {
+        /// How many
+        processes: usize,
+    },
     /// (internal) the measured program of `fault-steps`
     #[command(hide = true)]
     TimeTouches,
@@ -215,6 +230,9 @@ fn main() -> anyhow::Result<()> {
         Some(What::Faulters { repeats, threads, terrace_flags }) => {
             faulters::run(repeats, &threads, &terrace_flags)
         }
+        Some(What::Calls(options)) => calls::run(&options),
+        Some(What::TimeCalls { pages }) => calls::time_them(&pages),
+        Some(What::HoldProcesses { processes }) => calls::hold_processes(processes),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Programs(options)) => programs::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),

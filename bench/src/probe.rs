@@ -2,20 +2,21 @@
 //! is whoever is there: Terrace if it is preloaded, the kernel's swap otherwise.
 
 use crate::machine;
+use crate::servers::process;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-const PAGE: usize = 4096;
-const MIB: usize = 1 << 20;
+pub const PAGE: usize = 4096;
+pub const MIB: usize = 1 << 20;
 /// The region of facts/faults.md: 64 MiB, 16,384 pages.
-const REGION: usize = 64 * MIB;
+pub const REGION: usize = 64 * MIB;
 const BATCH_PAGES: usize = 512;
 const ROUNDS: usize = 3;
 
-fn map(len: usize) -> *mut u8 {
+pub fn map(len: usize) -> *mut u8 {
     // SAFETY: a new private mapping.
     let memory = unsafe {
         libc::mmap(
@@ -32,7 +33,7 @@ fn map(len: usize) -> *mut u8 {
 }
 
 /// JSON-like text with some noise: about 2.5 times compressible by lz4, as the heaps of facts/ are.
-fn fill(memory: *mut u8, len: usize) {
+pub fn fill(memory: *mut u8, len: usize) {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut random = move || {
         state ^= state << 13;
@@ -64,7 +65,7 @@ fn page_out(memory: *mut u8, len: usize) {
 }
 
 /// A whole region.
-fn page_out_in_batches(memory: *mut u8) {
+pub fn page_out_in_batches(memory: *mut u8) {
     for batch in (0..REGION / PAGE).step_by(BATCH_PAGES) {
         // SAFETY: inside the mapping.
         page_out(unsafe { memory.add(batch * PAGE) }, BATCH_PAGES * PAGE);
@@ -82,7 +83,7 @@ fn shuffled(pages: Range<usize>) -> Vec<usize> {
     order
 }
 
-fn present_pages(memory: *mut u8, len: usize) -> usize {
+pub fn present_pages(memory: *mut u8, len: usize) -> usize {
     let mut map = vec![0u8; len / PAGE];
     // SAFETY: one byte a page.
     unsafe { libc::mincore(memory.cast(), len, map.as_mut_ptr()) };
@@ -333,6 +334,12 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
     let mut touches = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let (mut rates, mut cpu_us) = (Vec::new(), Vec::new());
     let mut out_share = 1.0f64;
+    let companion = process::companion(std::process::id());
+    // Of this process, and of Terrace's beside it.
+    let cpu_seconds = || {
+        let beside = companion.and_then(|companion| process::run_time_alone(companion).ok());
+        machine::cpu_seconds(libc::RUSAGE_SELF) + beside.unwrap_or_default().as_secs_f64()
+    };
     for round in 0..ROUNDS {
         // What has just been touched is not paged out.
         std::thread::sleep(Duration::from_millis(50));
@@ -354,13 +361,13 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
             };
             let walkers: Vec<_> =
                 orders.iter().map(|order| scope.spawn(move || walk(order))).collect();
-            let cpu = machine::cpu_seconds(libc::RUSAGE_SELF);
+            let cpu = cpu_seconds();
             ready.wait();
             let parts = walkers
                 .into_iter()
                 .map(|walker| walker.join().expect("a walker does not panic"))
                 .collect::<Result<Vec<_>, _>>()?;
-            anyhow::Ok((parts, (machine::cpu_seconds(libc::RUSAGE_SELF) - cpu) * 1e6))
+            anyhow::Ok((parts, (cpu_seconds() - cpu) * 1e6))
         })?;
         // The first round fills caches.
         if round == 0 {

@@ -9,7 +9,7 @@ fn main() {
     // What the library itself (jemalloc above all) maps must not pass through its own interposed
     // family, or it would manage its own memory. jemalloc's fork handlers must come after ours:
     // see `processes`.
-    for name in ["mmap", "munmap", "madvise", "mprotect", "syscall"] {
+    for name in ["mmap", "munmap", "madvise", "mprotect", "sbrk", "syscall"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
     // Codecs take memory of the library's own, not the program's: see `codecs`.

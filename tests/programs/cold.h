@@ -153,6 +153,34 @@ __attribute__((unused)) static double seconds_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* A call that nothing can interpose. */
+__attribute__((unused)) static long syscall_without_the_c_library(long number, long a, long b, long c, long d, long e, long f) {
+#if defined(__x86_64__)
+    long result;
+    register long fourth __asm__("r10") = d;
+    register long fifth __asm__("r8") = e;
+    register long sixth __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long result __asm__("x0") = a;
+    register long second __asm__("x1") = b;
+    register long third __asm__("x2") = c;
+    register long fourth __asm__("x3") = d;
+    register long fifth __asm__("x4") = e;
+    register long sixth __asm__("x5") = f;
+    register long call __asm__("x8") = number;
+    __asm__ volatile("svc 0"
+                     : "+r"(result)
+                     : "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth), "r"(call)
+                     : "memory");
+    return result;
+#endif
+}
+
 /* What the kernel says of the first pages of an area, and (to root) of the memory that they lie in, as in its Documentation/admin-guide/mm/pagemap.rst. */
 __attribute__((unused)) static void tell_of_pages(const void *memory, size_t pages) {
     int map = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);

@@ -1174,33 +1174,6 @@ static void failed_mappings_leave_no_old_contents(void) {
     check_pages(area, 1536, PAGES, 1);
 }
 
-static long syscall_without_the_c_library(long number, long a, long b, long c, long d, long e, long f) {
-#if defined(__x86_64__)
-    long result;
-    register long fourth __asm__("r10") = d;
-    register long fifth __asm__("r8") = e;
-    register long sixth __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
-                     : "rcx", "r11", "memory");
-    return result;
-#elif defined(__aarch64__)
-    register long result __asm__("x0") = a;
-    register long second __asm__("x1") = b;
-    register long third __asm__("x2") = c;
-    register long fourth __asm__("x3") = d;
-    register long fifth __asm__("x4") = e;
-    register long sixth __asm__("x5") = f;
-    register long call __asm__("x8") = number;
-    __asm__ volatile("svc 0"
-                     : "+r"(result)
-                     : "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth), "r"(call)
-                     : "memory");
-    return result;
-#endif
-}
-
 static long call_without_the_c_library(long number, void *address, size_t bytes) {
     return syscall_without_the_c_library(number, (long)address, (long)bytes, 0, 0, 0, 0);
 }
@@ -1230,6 +1203,94 @@ static void memory_removed_behind_the_c_library(void) {
         fill(AT(area, 512), 1024 * PAGE, 3);
         evict(area, BYTES);
     }
+}
+
+/* Variables that begin as zeros are memory as any other. */
+static char variables[4 * BYTES] __attribute__((aligned(4096)));
+
+static void static_data_leaves_too(void) {
+    /* What lies at the beginning of them all stays. */
+    char *area = AT(variables, BYTES / PAGE);
+    for (uint64_t round = 0; round < 3; round++) {
+        check_zeros(AT(area, 1000), 24 * PAGE);
+        fill(area, 1000 * PAGE, round);
+        evict(area, 1000 * PAGE);
+        pid_t child = fork();
+        if (child == 0) {
+            check(area, 1000 * PAGE, round);
+            fill(area, 1000 * PAGE, 9);
+            evict(area, 1000 * PAGE);
+            check(area, 1000 * PAGE, 9);
+            _exit(0);
+        }
+        wait_for(child);
+        check(area, 1000 * PAGE, round);
+        evict(area, 1000 * PAGE);
+        int pipes[2];
+        MUST(pipe(pipes) == 0 && write(pipes[1], AT(area, 7), PAGE) == PAGE && read(pipes[0], AT(area, 8), PAGE) == PAGE);
+        MUST(memcmp(AT(area, 7), AT(area, 8), PAGE) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
+        MUST(madvise(AT(area, 500), 100 * PAGE, MADV_DONTNEED) == 0);
+        check_zeros(AT(area, 500), 100 * PAGE);
+        check_pages(area, 600, 1000, round);
+    }
+}
+
+static void *break_by_number(void *end) { return (void *)syscall(SYS_brk, end); }
+
+static void the_break_moves(void) {
+    char *before = sbrk(0);
+    MUST(break_by_number(NULL) == before && sbrk(0) == before);
+    size_t odd = (size_t)(PAGE - (uintptr_t)before % PAGE) % PAGE;
+    /* Not from a page on, and not to one. */
+    MUST(sbrk((intptr_t)odd + 100) == before);
+    char *area = before + odd;
+    MUST(sbrk(BYTES) == area + 100);
+    for (uint64_t round = 0; round < 4; round++) {
+        fill(area, BYTES, round);
+        evict(area, BYTES);
+        pid_t child = fork();
+        if (child == 0) {
+            check(area, BYTES, round);
+            MUST(brk(AT(area, 10)) == 0 && touch(AT(area, 10), false) == SIGSEGV && sbrk(BYTES) == AT(area, 10));
+            check_zeros(AT(area, 10), BYTES);
+            check_pages(area, 0, 10, round);
+            _exit(0);
+        }
+        wait_for(child);
+        check(area, BYTES, round);
+        evict(area, BYTES);
+        /* What is given up and taken again is zeros; the rest stays. */
+        char *to = AT(area, 1000);
+        switch (round) {
+        case 0:
+            MUST(sbrk(to - (char *)sbrk(0)) == AT(area, PAGES) + 100);
+            break;
+        case 1:
+            MUST(brk(to) == 0);
+            break;
+        case 2:
+            MUST(break_by_number(to) == to);
+            break;
+        default:
+            MUST(call_without_the_c_library(SYS_brk, to, 0) == (long)to);
+        }
+        MUST(touch(to, false) == SIGSEGV);
+        MUST(break_by_number(AT(area, PAGES) + 100) == AT(area, PAGES) + 100 && brk(AT(area, PAGES) + 100) == 0);
+        check_zeros(to, (PAGES - 1000) * PAGE);
+        check_pages(area, 0, 1000, round);
+    }
+    /* Refused: nothing has changed. */
+    fill(area, BYTES, 5);
+    evict(area, BYTES);
+    struct rlimit limit = {BYTES, RLIM_INFINITY};
+    MUST(setrlimit(RLIMIT_DATA, &limit) == 0);
+    MUST(sbrk(64 * BYTES) == (void *)-1 && errno == ENOMEM && brk(AT(area, 64 * PAGES)) == -1 && errno == ENOMEM);
+    MUST(break_by_number(AT(area, 64 * PAGES)) == AT(area, PAGES) + 100);
+    /* To the C library this is high enough. */
+    MUST(brk((void *)PAGE) == 0 && break_by_number((void *)PAGE) == AT(area, PAGES) + 100);
+    check(area, BYTES, 5);
+    evict(area, BYTES);
+    MUST(brk(before) == 0 && sbrk(0) == before && touch(AT(area, 1), false) == SIGSEGV);
 }
 
 /* What came where managed memory was, and is not managed: every other page holds what was written, the others are zeros. */
@@ -1731,6 +1792,8 @@ int main(int count, char **words) {
         CASE(refused_discards_keep_contents),
         CASE(remapped_memory_keeps_its_kind),
         CASE(failed_mappings_leave_no_old_contents),
+        CASE(static_data_leaves_too),
+        CASE(the_break_moves),
         CASE(memory_removed_behind_the_c_library),
         CASE(advice_on_children_behind_the_c_library),
         CASE(small_mappings_where_memory_was_removed),

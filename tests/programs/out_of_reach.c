@@ -1,6 +1,6 @@
 /*
  * A program whose memory Terrace does not manage, and one that ends being managed.
- * Usage: out_of_reach KIND, where KIND is static, break, shared, memfd, small, executable or filter. Each has 120 MiB of that for some
+ * Usage: out_of_reach KIND, where KIND is break (moved by an instruction), shared, memfd, small, executable or filter. Each has 120 MiB of that for some
  * seconds; under `filter` that is of malloc, half of it before a seccomp filter that allows everything is loaded, and half after.
  */
 #include "cold.h"
@@ -11,8 +11,6 @@
 
 enum { BYTES = 120 << 20, SMALL = 64 << 10 };
 
-static char variables[BYTES];
-
 static void load_filter(void) {
     struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
     struct sock_fprog program = {1, &allow};
@@ -21,10 +19,11 @@ static void load_filter(void) {
 
 static char *memory_of(const char *kind) {
     int prot = PROT_READ | PROT_WRITE;
-    if (strcmp(kind, "static") == 0)
-        return variables;
-    if (strcmp(kind, "break") == 0)
-        return (char *)sbrk(BYTES);
+    if (strcmp(kind, "break") == 0) {
+        long end = syscall_without_the_c_library(SYS_brk, 0, 0, 0, 0, 0, 0);
+        MUST(syscall_without_the_c_library(SYS_brk, end + BYTES, 0, 0, 0, 0, 0) == end + BYTES);
+        return (char *)end;
+    }
     if (strcmp(kind, "shared") == 0)
         return (char *)mmap(NULL, BYTES, prot, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (strcmp(kind, "executable") == 0)

@@ -45,6 +45,8 @@ cases! { CALLS.hold:
     refused_discards_keep_contents
     remapped_memory_keeps_its_kind
     failed_mappings_leave_no_old_contents
+    static_data_leaves_too
+    the_break_moves
     memory_removed_behind_the_c_library
     advice_on_children_behind_the_c_library
     small_mappings_where_memory_was_removed

@@ -187,7 +187,6 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
 fn memory_out_of_reach_is_told_by_kind() {
     let program = compiled("out_of_reach.c", &[]);
     let kinds = [
-        ("static", "static_bytes"),
         ("break", "break_bytes"),
         ("shared", "shared_bytes"),
         ("memfd", "shared_bytes"),

@@ -57,14 +57,18 @@ pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
     Ok(stat(&format!("/proc/{pid}/stat"))?.0 + beside.map_or(0.0, |(cpu_s, _)| cpu_s))
 }
 
-/// How long the threads that a process has now have run on a CPU.
+/// How long the threads that a process has now have run on a CPU, and Terrace's beside it.
 pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
+    let beside = companion(pid).map_or(Ok(Duration::ZERO), run_time_alone);
+    Ok(run_time_alone(pid)? + beside.unwrap_or_default())
+}
+
+/// How long the threads that a process has now have run on a CPU.
+pub fn run_time_alone(pid: u32) -> anyhow::Result<Duration> {
     let mut time = Duration::ZERO;
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .with_context(|| format!("process {pid} is gone"))?;
-    let beside =
-        companion(pid).and_then(|companion| fs::read_dir(format!("/proc/{companion}/task")).ok());
-    for task in tasks.chain(beside.into_iter().flatten()).flatten() {
+    for task in tasks.flatten() {
         // One that has just ended has none.
         let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
         time += Duration::from_nanos(

@@ -27,6 +27,11 @@ pub fn elsewhere(tiers: &str) -> u64 {
     if tiers.contains('@') { doctor::machine_memory().unwrap_or(u64::MAX >> 1) } else { 0 }
 }
 
+/// Whether any tier below DRAM takes single pages, and so no huge ones.
+pub fn takes_single_pages(tiers: &str) -> bool {
+    tiers.trim() == "auto" || tiers.split(',').skip(1).any(|tier| !tier.starts_with("node:"))
+}
+
 /// The most that is believed of memory, if the kernel says `bytes`.
 pub fn memory(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / SLACK_SHARE + SLACK_BYTES)

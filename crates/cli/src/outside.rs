@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_pager::ranges::MANAGED_FROM;
-use terrace_pager::settings::Settings;
+use terrace_pager::settings::{Eviction, Settings};
 use terrace_pager::sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
@@ -46,9 +46,11 @@ pub struct OtherMemory {
     /// Shared memory (anonymous, memfd, System V, files in memory), in the process that had most
     /// of it in its page table.
     pub shared_bytes: u64,
-    /// Variables of the program and its libraries: `.bss`, and what was written to of `.data`.
+    /// Variables of the program and its libraries that are not managed: what was written to of
+    /// `.data`, and `.bss` of libraries that were loaded later.
     pub static_bytes: u64,
-    /// The heap of `brk` and `sbrk`.
+    /// The heap of `brk` and `sbrk` that Terrace was not told of (moved by an instruction of the
+    /// program's own, or inside the C library).
     pub break_bytes: u64,
     /// Private mappings below 256 KiB.
     pub small_bytes: u64,
@@ -198,6 +200,8 @@ pub struct Outside {
     all_have_pages: bool,
     /// What its tiers may take outside its processes.
     elsewhere: u64,
+    /// Whether managed memory is advised against huge pages.
+    are_marked: bool,
     descendants: HashMap<u32, Descendant>,
     /// Those that had none and are gone.
     apart: Vec<Apart>,
@@ -212,6 +216,8 @@ impl Outside {
             begun_ns: sys::now_ns(),
             all_have_pages: settings.children,
             elsewhere: belief::elsewhere(&settings.tiers),
+            are_marked: settings.evict == Eviction::Move
+                && belief::takes_single_pages(&settings.tiers),
             descendants: HashMap::new(),
             apart: Vec::new(),
         }
@@ -229,7 +235,7 @@ impl Outside {
                 ..Seen::default()
             });
             if !seen.gone {
-                by_kind += seen.look(&file, self.elsewhere);
+                by_kind += seen.look(&file, self.elsewhere, self.are_marked);
             }
         }
         if self.all_have_pages {
@@ -348,7 +354,7 @@ fn is_without_page(pid: u32, run_dir: &Path) -> bool {
 
 impl Seen {
     /// Returns what looking by kind took.
-    fn look(&mut self, file: &PageFile, elsewhere: u64) -> Duration {
+    fn look(&mut self, file: &PageFile, elsewhere: u64, are_marked: bool) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = figures::read_image(file) else { return Duration::ZERO };
         self.gone = image.process().is_none_or(|stat| stat.ended);
@@ -386,7 +392,7 @@ impl Seen {
         let begun = cpu_time();
         self.by_kind_bytes = unmanaged;
         if let Ok(smaps) = File::open(format!("/proc/{}/smaps", self.pid)) {
-            self.other.add(&by_kind(BufReader::new(smaps)));
+            self.other.add(&by_kind(BufReader::new(smaps), are_marked));
         }
         cpu_time() - begun
     }
@@ -445,6 +451,9 @@ struct Mapping {
     anonymous: u64,
     huge: u64,
     is_locked: bool,
+    /// Advised against huge pages, or registered with a userfaultfd: that is what Terrace does with
+    /// memory that it manages and compresses.
+    is_marked: bool,
 }
 
 impl Mapping {
@@ -466,18 +475,21 @@ impl Mapping {
         self.path.starts_with('/') && !self.is_shared
     }
 
-    fn count(&self, before: &Mapping, other: &mut OtherMemory) {
+    fn count(&self, before: &Mapping, is_managed: bool, other: &mut OtherMemory) {
         other.huge_bytes += self.huge;
         // Shared memory is counted by the kernel itself.
         let kind = match self.path.as_str() {
             _ if self.is_shared => return,
+            "[heap]" if is_managed => return,
             "[heap]" => &mut other.break_bytes,
             _ if self.is_of_a_file() => &mut other.static_bytes,
             path if path.starts_with('[') && !path.starts_with("[anon:") => return,
             _ if self.is_executable => &mut other.executable_bytes,
             _ if self.is_locked => &mut other.locked_bytes,
             // The loader maps .bss right behind the file's last part.
-            _ if before.end == self.start && before.is_of_a_file() => &mut other.static_bytes,
+            _ if before.end == self.start && before.is_of_a_file() && !is_managed => {
+                &mut other.static_bytes
+            }
             _ if self.end - self.start < MANAGED_FROM => &mut other.small_bytes,
             _ => return,
         };
@@ -485,13 +497,15 @@ impl Mapping {
     }
 }
 
-/// Sums up smaps.
-fn by_kind(smaps: impl BufRead) -> OtherMemory {
+/// Sums up smaps. Where what is managed is not marked, all static data and what came of the break
+/// passes for managed.
+fn by_kind(smaps: impl BufRead, are_marked: bool) -> OtherMemory {
     let mut other = OtherMemory::default();
     let (mut before, mut mapping) = (Mapping::default(), Mapping::default());
+    let is_managed = |mapping: &Mapping| mapping.is_marked || !are_marked;
     for line in smaps.lines().map_while(Result::ok) {
         if let Some(next) = Mapping::of(&line) {
-            mapping.count(&before, &mut other);
+            mapping.count(&before, is_managed(&mapping), &mut other);
             before = std::mem::replace(&mut mapping, next);
         } else if let Some(kib) = kib_of(&line, "Anonymous") {
             mapping.anonymous = kib << 10;
@@ -500,10 +514,12 @@ fn by_kind(smaps: impl BufRead) -> OtherMemory {
         {
             mapping.huge += kib << 10;
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
-            mapping.is_locked = flags.split_ascii_whitespace().any(|flag| flag == "lo");
+            let has = |flag: &str| flags.split_ascii_whitespace().any(|found| found == flag);
+            mapping.is_locked = has("lo");
+            mapping.is_marked = has("nh") || has("um");
         }
     }
-    mapping.count(&before, &mut other);
+    mapping.count(&before, is_managed(&mapping), &mut other);
     other
 }
 
@@ -526,6 +542,7 @@ mod tests {
             mapping("401000-402000", "rw-p", "/bin/x", 4, ""),
             mapping("402000-13002000", "rw-p", "", 300 << 10, ""),
             mapping("20000000-30000000", "rw-p", "[heap]", 20 << 10, ""),
+            mapping("30000000-38000000", "rw-p", "[heap]", 70 << 10, "nh"),
             mapping("40000000-40010000", "rw-p", "", 64, ""),
             mapping("50000000-60000000", "rw-p", "", 9 << 10, ""),
             mapping("60000000-70000000", "rwxp", "", 70 << 10, ""),
@@ -541,13 +558,15 @@ mod tests {
             locked_bytes: 5 << 20,
             ..OtherMemory::default()
         };
-        let told = by_kind(smaps.concat().as_bytes());
+        let told = by_kind(smaps.concat().as_bytes(), true);
         assert_eq!(told, expected);
+        let unmarked = by_kind(smaps.concat().as_bytes(), false);
+        assert_eq!((unmarked.static_bytes, unmarked.break_bytes), (4096, 0));
         assert_eq!(
             told.text(),
             "300.0M static data (.bss and .data), 70.0M executable, 20.0M of brk and sbrk, 5.0M locked"
         );
-        assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..]), OtherMemory::default());
+        assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..], true), OtherMemory::default());
         assert_eq!(OtherMemory::default().text(), "");
     }
 }

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::*};
 /// Threads that are known at a time; further ones take the places of the oldest.
 const KNOWN: usize = 256;
 /// Reads one after the other that must have found a single fault of the same thread before its CPU
-/// is looked at.
-const STEADY: u32 = 4;
-/// Of this many faults, so many may find the thread on another CPU than before: each move costs a
+/// is looked at, and before it is looked at again: a look is a system call.
+const STEADY: u32 = 8;
+/// Of this many looks, so many may find the thread on another CPU than before: each move costs a
 /// few µs.
 const WINDOW: u32 = 64;
 const MOVES_MOST: u32 = 16;
@@ -128,10 +128,10 @@ pub(crate) struct Follower {
     /// Who faulted last, and its thread pointer, or 0 if it is not known.
     tid: i32,
     pointer: usize,
-    /// Reads in a row with one fault of that thread.
+    /// Reads in a row with one fault of that thread, since its CPU was looked at.
     steady: u32,
     /// Since the window began, and moves in it.
-    faults: u32,
+    looks: u32,
     moves: u32,
     rest: u32,
 }
@@ -145,7 +145,7 @@ impl Follower {
             tid: 0,
             pointer: 0,
             steady: 0,
-            faults: 0,
+            looks: 0,
             moves: 0,
             rest: 0,
         }
@@ -166,10 +166,11 @@ impl Follower {
             self.go(None, own);
             return;
         }
-        self.steady = (self.steady + 1).min(STEADY);
+        self.steady += 1;
         if self.steady < STEADY {
             return;
         }
+        self.steady = 0;
         if self.pointer == 0 {
             match threads.find(tid) {
                 Some(pointer) => self.pointer = pointer,
@@ -180,7 +181,7 @@ impl Follower {
             self.pointer = 0;
             return;
         };
-        self.faults += 1;
+        self.looks += 1;
         if self.at != Some(cpu) {
             self.moves += 1;
             self.go(Some(cpu), own);
@@ -189,8 +190,8 @@ impl Follower {
             self.rest = REST;
             self.go(None, own);
         }
-        if self.faults >= WINDOW || self.rest > 0 {
-            (self.faults, self.moves) = (0, 0);
+        if self.looks >= WINDOW || self.rest > 0 {
+            (self.looks, self.moves) = (0, 0);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what
 //! a program does to its memory and processes: [`entry`] exports the malloc family, [`mappings`]
-//! interposes the `mmap` family, [`kept`] what the kernel must find in place, [`linked`] exports
+//! interposes the `mmap` family, [`segments`] knows static data and the break, [`kept`] what the kernel must find in place, [`linked`] exports
 //! what linked programs call, [`processes`] fork and what may not be missed, [`executed`] what the
 //! program executes, [`privileges`] the calls before which everything must be open. Nothing here
 //! aborts the program or prints more than a line.
@@ -15,8 +15,10 @@ mod linked;
 mod mappings;
 mod privileges;
 mod processes;
+mod segments;
 
 use processes::Next;
+use segments::base_of;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 use terrace_alloc::grouped::{self, Grouping};
@@ -51,6 +53,8 @@ extern "C" fn begin() {
         sys::complain(&format!("{problem}: this program runs unmanaged"));
     }
     terrace_alloc::leave_internal();
+    // A program with much static data need not allocate anything.
+    terrace_alloc::poll();
 }
 
 unsafe extern "C" {
@@ -129,6 +133,7 @@ fn set_up() -> Result<(), String> {
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
         pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
     }
+    segments::manage_static(pager);
     if strict {
         pager.start();
         pager.start_timers();
@@ -142,17 +147,10 @@ fn set_up() -> Result<(), String> {
 
 /// Whether who calls `calloc` by name, as the dynamic loader does, comes to this library.
 fn is_allocator_ours() -> bool {
-    let base = |address: *const c_void| {
-        let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the loader writes the description, for which zeros are valid too.
-        unsafe {
-            libc::dladdr(address, about.as_mut_ptr());
-            about.assume_init().dli_fbase
-        }
-    };
     // SAFETY: a name that ends with a NUL.
     let calloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
-    base(calloc) == base(is_allocator_ours as *const c_void)
+    // SAFETY: functions, if anything.
+    unsafe { base_of(calloc) == base_of(is_allocator_ours as *const c_void) }
 }
 
 /// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last

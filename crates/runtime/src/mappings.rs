@@ -6,6 +6,7 @@
 //! and keeps the pager's view in step. `__wrap_` names are what the library's own code calls
 //! instead (see build.rs): straight to the kernel.
 
+use crate::segments;
 use std::ffi::c_void;
 use terrace_pager::Pager;
 use terrace_pager::ranges::{MANAGED_FROM, Range};
@@ -21,7 +22,7 @@ fn failed<T>(errno: Errno, value: T) -> T {
     value
 }
 
-fn status(result: Result<usize, Errno>) -> i32 {
+pub(crate) fn status(result: Result<usize, Errno>) -> i32 {
     match result {
         Ok(value) => value as i32,
         Err(errno) => failed(errno, -1),
@@ -35,7 +36,7 @@ fn signed(result: Result<usize, Errno>) -> isize {
     }
 }
 
-fn pointer(result: Result<usize, Errno>) -> *mut c_void {
+pub(crate) fn pointer(result: Result<usize, Errno>) -> *mut c_void {
     match result {
         Ok(address) => address as *mut c_void,
         Err(errno) => failed(errno, libc::MAP_FAILED),
@@ -46,7 +47,7 @@ fn whole_pages(len: usize) -> usize {
     len.checked_next_multiple_of(PAGE).unwrap_or(0)
 }
 
-fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the program's own call, passed on as it was made.
     unsafe { sys::forward(number, args) }
 }
@@ -54,7 +55,7 @@ fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
 /// The pager, in the process whose memory it manages. A process that shares the memory (a child of
 /// `vfork`, of clone with CLONE_VM) may be killed at any time and would leave our locks taken: what
 /// it does, the kernel tells us.
-fn pager() -> Option<&'static Pager> {
+pub(crate) fn pager() -> Option<&'static Pager> {
     crate::pager().filter(|pager| pager.serves_this_process())
 }
 
@@ -442,6 +443,7 @@ pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::
         }
         libc::SYS_shmat => attach(a as i32, b, c as i32) as libc::c_long,
         libc::SYS_ioctl => ioctl(a as i32, b as libc::c_ulong, c).into(),
+        libc::SYS_brk => pointer(segments::by_number(a)) as libc::c_long,
         _ => advise(address, b, c as i32).into(),
     }
 }

@@ -742,6 +742,7 @@ extern "C" fn syscall_by_number(
         | libc::SYS_madvise
         | libc::SYS_process_madvise
         | libc::SYS_shmat
+        | libc::SYS_brk
         | libc::SYS_ioctl => mappings::by_number(number, [a, b, c, d, e, f]),
         _ => {
             privileges::before_call(number, a, b);
