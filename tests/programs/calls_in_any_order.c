@@ -68,6 +68,8 @@ struct thread {
 };
 
 static struct thread threads[THREADS_MOST];
+/* A thread's first area is static data, as the program finds it. */
+static char first_areas[THREADS_MOST][PAGES * PAGE] __attribute__((aligned(4096)));
 static atomic_bool stop;
 static uint64_t seed;
 
@@ -136,12 +138,13 @@ static size_t a_run(struct thread *t, size_t *n) {
 }
 
 static void renew(struct thread *t) {
+    char *next = t->area ? (char *)mapping(PAGES * PAGE) : first_areas[t - threads];
     if (t->area)
         /* In parts: where another thread's memory has come into a hole, it stays. */
         for (size_t p = 0; p < PAGES; p++)
             if (t->pages[p].state != HOLE)
                 MUST(munmap(at(t, p), PAGE) == 0);
-    t->area = (char *)mapping(PAGES * PAGE);
+    t->area = next;
     now_is(t, 0, PAGES, WRITABLE);
     for (size_t p = 0; p < PAGES; p++)
         put(at(t, p), t->pages[p].number = ++t->serial);
