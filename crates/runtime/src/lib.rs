@@ -2,10 +2,10 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what
 //! a program does to its memory and processes: [`entry`] exports the malloc family, [`mappings`]
-//! interposes the `mmap` family, [`segments`] knows static data and the break, [`kept`] what the kernel must find in place, [`linked`] exports
-//! what linked programs call, [`processes`] fork and what may not be missed, [`executed`] what the
-//! program executes, [`privileges`] the calls before which everything must be open. Nothing here
-//! aborts the program or prints more than a line.
+//! interposes the `mmap` family, [`segments`] knows static data and the break, [`kept`] what the
+//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and
+//! what may not be missed, [`executed`] what the program executes, [`privileges`] the calls before
+//! which everything must be open. Nothing here aborts the program or prints more than a line.
 
 mod codecs;
 mod entry;
