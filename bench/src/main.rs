@@ -102,6 +102,8 @@ enum What {
     /// Whole programs at a share of their memory, on all CPUs, against a control group over zram
     /// (as root)
     Programs(programs::Options),
+    /// The time that reports tell was lost, against what was, on whole programs (as root)
+    Honesty(programs::Options),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
     /// What sampling costs a program whose memory stays where it is
@@ -235,6 +237,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::HoldProcesses { processes }) => calls::hold_processes(processes),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Programs(options)) => programs::run(&options),
+        Some(What::Honesty(options)) => programs::honesty(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),

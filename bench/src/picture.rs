@@ -16,6 +16,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
+const DARK: &str = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg) } }</style>";
+
 /// Each value with as many around it as make `width`, averaged.
 pub fn smooth(values: &[f64], width: usize) -> impl Iterator<Item = f64> {
     (0..values.len()).map(move |i| {
@@ -94,6 +96,10 @@ pub fn make(
     root.fill(&WHITE).map_err(wrong)?;
     draw(&root)?;
     root.present().map_err(wrong)?;
+    drop(root);
+    // After the line of the root element: dark where the reader's screen is.
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, text.replacen('>', &format!(">\n{DARK}"), 1))?;
     println!("written: bench/results/{name}.svg");
     Ok(())
 }

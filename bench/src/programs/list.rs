@@ -1,0 +1,210 @@
+//! The programs: each computes for some seconds by itself, on data that it makes, and prints what it
+//! found.
+
+use anyhow::{Context, ensure};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A program of the system's.
+pub struct Program {
+    pub name: &'static str,
+    /// A command that ends well where the program is here, and what to install where it is not.
+    check: &'static [&'static str],
+    install: &'static str,
+    /// Its command; it may make its input in the directory.
+    pub command: fn(&Path) -> anyhow::Result<Vec<String>>,
+}
+
+/// All of them.
+pub const PROGRAMS: [Program; 12] = [
+    program("cpython-index", &["python3", "--version"], "python3", index),
+    program("xz", &["xz", "--version"], "xz-utils", xz),
+    program("g++", &["g++", "--version"], "g++", gxx),
+    program("node-map", &["node", "--version"], "nodejs", node),
+    program("java-g1", &["javac", "--version"], "default-jdk", |directory| {
+        java(directory, "-XX:+UseG1GC")
+    }),
+    program("java-parallel", &["javac", "--version"], "default-jdk", |directory| {
+        java(directory, "-XX:+UseParallelGC")
+    }),
+    program("sqlite", &["python3", "-c", "import sqlite3"], "python3", |_| {
+        Ok(words(["python3", "-c", SQLITE]))
+    }),
+    program("numpy", &["python3", "-c", "import numpy"], "python3-numpy", |_| {
+        Ok(words(["python3", "-c", NUMPY]))
+    }),
+    program("polars", &["python3", "-c", "import polars"], "polars of PyPI", |_| {
+        Ok(words(["python3", "-c", POLARS]))
+    }),
+    program("r", &["Rscript", "--version"], "r-base-core", |_| Ok(words(["Rscript", "-e", R]))),
+    program("perl-hash", &["perl", "-v"], "perl", |_| Ok(words(["perl", "-e", PERL]))),
+    program("sort", &["sort", "--version"], "coreutils", sort),
+];
+
+const fn program(
+    name: &'static str,
+    check: &'static [&'static str],
+    install: &'static str,
+    command: fn(&Path) -> anyhow::Result<Vec<String>>,
+) -> Program {
+    Program { name, check, install, command }
+}
+
+impl Program {
+    /// What is to be installed, where it is not here.
+    pub fn is_missing(&self) -> Option<&'static str> {
+        let mut command = Command::new(self.check[0]);
+        command.args(&self.check[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+        (!command.status().is_ok_and(|status| status.success())).then_some(self.install)
+    }
+}
+
+/// A table with an index in memory; most lookups go to a small part of it.
+const SQLITE: &str = "
+import random, sqlite3
+random.seed(1)
+base = sqlite3.connect(':memory:')
+base.execute('create table rows (id integer primary key, name text, body text)')
+base.executemany('insert into rows values (?, ?, ?)', ((n, f'name {n * 7919 % 600000}', f'body of row {n} ' * 12) for n in range(600000)))
+base.execute('create index names on rows (name)')
+total = 0
+for turn in range(300000):
+    n = int(600000 * random.random() ** 4)
+    total += len(base.execute('select body from rows where name = ?', (f'name {n}',)).fetchone()[0])
+print(total)
+";
+
+/// Columns that are computed with one after the other.
+const NUMPY: &str = "
+import numpy
+random = numpy.random.default_rng(1)
+columns = [random.integers(0, 1000, 4000000).astype(float) for _ in range(12)]
+total = 0.0
+for turn in range(40):
+    left, right = columns[turn % 12], columns[turn * 5 % 12]
+    total += float(numpy.sort(left[:1000000] + right[:1000000])[::1000].sum() + (left * right).sum())
+print(total)
+";
+
+/// A join and groups.
+const POLARS: &str = "
+import polars
+rows = 6000000
+frame = polars.DataFrame({'key': polars.Series(range(rows)) * 7919 % 100003, 'value': polars.Series(range(rows)) % 1013})
+names = polars.DataFrame({'key': range(100003), 'name': [f'name {n % 5000}' for n in range(100003)]})
+total = 0
+for turn in range(6):
+    joined = frame.filter(polars.col('value') > turn * 100).join(names, on='key')
+    total += int(joined.group_by('name').agg(polars.col('value').sum()).select(polars.col('value').max()).item())
+print(total)
+";
+
+/// Vectors and a data frame.
+const R: &str = "set.seed(1); n <- 2000000; d <- data.frame(k = sample(5000, n, TRUE), v = runif(n), t = sample(letters, n, TRUE)); s <- 0; \
+    for (i in 1:8) { a <- tapply(d$v, d$k, sum); o <- order(d$v)[1:1000]; s <- s + sum(a[1:10]) + sum(d$k[o]) }; cat(format(s, digits = 12), '\\n')";
+
+/// A hash of strings; most lookups go to a small part of it.
+const PERL: &str = "
+srand(1);
+my %hash;
+$hash{\"key $_\"} = \"value of some length $_\" x 3 for 1 .. 900000;
+my $sum = 0;
+for (1 .. 3000000) { $sum += length $hash{'key ' . (1 + int(900000 * rand() ** 4))} }
+print \"$sum\\n\";
+";
+
+fn sort(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let input = directory.join("lines");
+    if !input.exists() {
+        let mut state = 1u64;
+        let mut text = String::new();
+        while text.len() < 160 << 20 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            text.push_str(&format!("{:016x} line with some text {}\n", state, state >> 40 & 4095));
+        }
+        fs::write(&input, text)?;
+    }
+    let command = format!("LC_ALL=C sort --parallel=1 -S 600M {} | cksum", input.display());
+    Ok(words(["sh", "-c", &command]))
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+fn index(_: &Path) -> anyhow::Result<Vec<String>> {
+    // The interpreter itself, not a script that finds one.
+    let output = Command::new("python3")
+        .args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"])
+        .output()?;
+    let python = String::from_utf8(output.stdout)?;
+    let index = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/document_index.py");
+    Ok(words([python.trim(), index, "--documents", "70000", "--operations", "80000"]))
+}
+
+fn xz(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let input = directory.join("input");
+    if !input.exists() {
+        // Text that repeats itself over long distances, a little changed.
+        let mut state = 1u64;
+        let mut text = String::new();
+        while text.len() < 10 << 20 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            text.push_str(&format!(
+                "record {} of {} holds {:x}\n",
+                state >> 50,
+                state >> 44 & 1023,
+                state >> 40
+            ));
+        }
+        fs::write(&input, text)?;
+    }
+    Ok(words(["sh", "-c", &format!("exec xz -T1 -7 -c {} | cksum", input.display())]))
+}
+
+fn gxx(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let source = directory.join("unit.cc");
+    if !source.exists() {
+        let mut text = String::from(
+            "#include <algorithm>\n#include <functional>\n#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n",
+        );
+        for n in 0..60 {
+            text.push_str(&format!(
+                "struct T{n} {{ int a; bool operator<(const T{n} &o) const {{ return a < o.a; }} }};\n\
+                 int f{n}(const std::string &s) {{ std::map<T{n}, std::vector<std::string>> m; m[{{{n}}}].push_back(s); \
+                 std::vector<T{n}> v(10); std::sort(v.begin(), v.end()); std::function<int(int)> g = [&](int x) {{ return x + v[0].a; }}; \
+                 std::regex r(\"a{n}+b\"); return g({n}) + std::regex_match(s, r) + m.size(); }}\n"
+            ));
+        }
+        fs::write(&source, text)?;
+    }
+    Ok(words(["g++", "-O2", "-c", &source.to_string_lossy(), "-o", "/dev/null"]))
+}
+
+fn node(_: &Path) -> anyhow::Result<Vec<String>> {
+    const SCRIPT: &str = "const map = new Map(); let sum = 0, x = 1; \
+        for (let i = 0; i < 700000; i++) map.set('key ' + i, { number: i, text: 'value of ' + i, list: [i, i + 1] }); \
+        for (let i = 0; i < 2000000; i++) { x = (x * 48271) % 2147483647; const u = x / 2147483647; \
+        sum += map.get('key ' + Math.floor(700000 * u * u * u * u)).number; } console.log(sum)";
+    Ok(words(["node", "-e", SCRIPT]))
+}
+
+fn java(directory: &Path, collector: &str) -> anyhow::Result<Vec<String>> {
+    let source = directory.join("Strings.java");
+    if !directory.join("Strings.class").exists() {
+        fs::write(
+            &source,
+            "import java.util.*; public class Strings { public static void main(String[] a) { \
+             HashMap<String, String> map = new HashMap<>(); Random random = new Random(1); long sum = 0; \
+             for (int i = 0; i < 900000; i++) map.put(\"key \" + i, \"value of some length \" + i); \
+             for (int i = 0; i < 8000000; i++) { double u = random.nextDouble(); \
+             sum += map.get(\"key \" + (int) (900000 * u * u * u * u)).length(); } System.out.println(sum); } }",
+        )?;
+        ensure!(
+            Command::new("javac").arg(&source).status().context("no javac")?.success(),
+            "javac failed"
+        );
+    }
+    Ok(words(["java", "-Xmx1g", collector, "-cp", &directory.to_string_lossy(), "Strings"]))
+}

@@ -1,0 +1,285 @@
+//! Whole programs at a share of their memory, not pinned to any CPU: alone, under Terrace, and in a
+//! control group over zram that holds as much as Terrace took. What is compared is work, 1 ÷ time.
+//! And, as another benchmark, what the report tells of the time that was lost, against what was.
+//!
+//! Memory is what the control group is charged, and what zram takes beside it; Terrace's own
+//! processes are in the group. Terrace's budget is the share of the program's peak alone. The limit
+//! of the other group follows what zram takes, so that both together stay below the 95th percentile
+//! of what the Terrace run before it took.
+//!
+//! Each run is a line of a file; a benchmark that was cut off goes on behind the last of them.
+
+mod list;
+mod one;
+mod runs;
+
+use crate::picture::{self, Frame, Points};
+use crate::results::{self, median};
+use crate::zram::Zram;
+use crate::{interrupt, machine};
+use anyhow::{Context, bail, ensure};
+use list::{PROGRAMS, Program};
+use one::one;
+use plotters::prelude::*;
+use runs::Runs;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is measured.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Interleaved repeats [default: 5 at 60 %, else 3]
+    #[arg(long)]
+    repeats: Option<usize>,
+    /// Shares of the peak alone, percent
+    #[arg(long, value_delimiter = ',', default_values_t = [60u64, 80, 40], value_parser = clap::value_parser!(u64).range(10..=95))]
+    shares: Vec<u64>,
+    /// Only these programs
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// More flags for `terrace run`
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    terrace_flags: String,
+}
+
+/// A run that takes longer than so many times the time alone is ended.
+const SLOWEST: u32 = 12;
+const LONGEST_ALONE: Duration = Duration::from_secs(120);
+/// What zram can hold.
+const ZRAM_BYTES: u64 = 8 << 30;
+/// What is told of the time that was lost is right within so much of it, or so much of the run,
+/// whichever is more.
+const HONEST_SHARE: f64 = 0.2;
+const HONEST_OF_RUN: f64 = 0.02;
+
+/// Which benchmark.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    AgainstZram,
+    Honesty,
+}
+
+/// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    println!(
+        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
+        "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
+    );
+    let rows = of_all(options, Kind::AgainstZram)?;
+    draw(&rows)?;
+    results::write("programs", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+}
+
+/// What the report tells against what was: prints, and writes `bench/results/honesty.json`.
+pub fn honesty(options: &Options) -> anyhow::Result<()> {
+    println!(
+        "{:>14} {:>6} {:>9} {:>10} {:>12} {:>12}",
+        "program", "share", "alone s", "Terrace s", "time lost", "told"
+    );
+    let rows = of_all(options, Kind::Honesty)?;
+    let count = |name: &str| rows.iter().filter(|row| row[name] == true).count();
+    let (right, half) = (count("is_right"), count("is_half_or_more"));
+    println!(
+        "\n{right} of {} told within 20 % of what was lost or 2 points of the run; {} told less than half of it",
+        rows.len(),
+        rows.len() - half
+    );
+    results::write(
+        "honesty",
+        json!({ "terrace_flags": options.terrace_flags, "right": right, "half_or_more": half, "rows": rows }),
+    )
+}
+
+/// All programs that are here, at all shares.
+fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
+    interrupt::watch()?;
+    let directory = tempfile::tempdir()?;
+    let mut runs = Runs::open(kind, &options.terrace_flags)?;
+    let mut rows = Vec::new();
+    for program in PROGRAMS.iter().filter(|program| {
+        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
+    }) {
+        if let Some(missing) = program.is_missing() {
+            println!("{:>14}: not here: install {missing}", program.name);
+            continue;
+        }
+        let words = (program.command)(directory.path()).with_context(|| program.name)?;
+        let mut is_warm = false;
+        for share in &options.shares {
+            let repeats = options.repeats.unwrap_or(if *share == 60 { 5 } else { 3 });
+            let result = (0..repeats).try_for_each(|repeat| {
+                if runs.find(program.name, *share, repeat).is_some() {
+                    return Ok(());
+                }
+                if !is_warm {
+                    // Files that it reads are in the page cache then.
+                    one(&words, None, LONGEST_ALONE)?.with_context(|| {
+                        format!("{} takes longer than {LONGEST_ALONE:?}", program.name)
+                    })?;
+                    is_warm = true;
+                }
+                let sample = sample(program, &words, *share, options, kind)?;
+                runs.add(program.name, *share, repeat, sample)
+            });
+            match result {
+                Ok(()) => {}
+                Err(error) if interrupt::came() => return Err(error),
+                Err(error) => {
+                    println!("{:>14} {share:>5}%: {error:#}", program.name);
+                    continue;
+                }
+            }
+            let samples: Vec<&Value> =
+                (0..repeats).filter_map(|repeat| runs.find(program.name, *share, repeat)).collect();
+            rows.push(row(program.name, *share, &samples, kind));
+        }
+    }
+    runs.are_done()?;
+    Ok(rows)
+}
+
+/// One repeat: alone, under Terrace, over zram.
+fn sample(
+    program: &Program,
+    words: &[String],
+    share: u64,
+    options: &Options,
+    kind: Kind,
+) -> anyhow::Result<Value> {
+    let report = tempfile::NamedTempFile::new()?;
+    let alone = one(words, None, LONGEST_ALONE)?.context("slower than before")?;
+    let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
+    let budget = alone.peak as u64 * share / 100;
+    let under = under_terrace(words, budget, report.path(), &options.terrace_flags)?;
+    let Some(terrace) = one(&under, None, longest)? else {
+        bail!("Terrace takes more than {SLOWEST} times the time alone")
+    };
+    let name = program.name;
+    ensure!(terrace.output == alone.output, "{name} computes something else under Terrace");
+    let figures: Value = serde_json::from_slice(&fs::read(report.path())?)?;
+    let mut sample = json!({
+        "alone_s": alone.seconds, "alone_peak_bytes": alone.peak, "alone_mean_bytes": alone.mean,
+        "terrace_s": terrace.seconds, "terrace_mean_bytes": terrace.mean, "terrace_p95_bytes": terrace.p95,
+        "slowdown_told": figures["slowdown_estimate"],
+        "restored_pages": figures["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>(),
+    });
+    if kind == Kind::AgainstZram {
+        let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
+        let peer = one(words, Some((terrace.p95 as u64, &zram)), longest)?;
+        // One that was ended takes longer than all.
+        sample["zram_s"] = json!(peer.as_ref().map_or(longest.as_secs_f64(), |peer| peer.seconds));
+        sample["zram_mean_bytes"] = json!(peer.as_ref().map(|peer| peer.mean));
+        sample["zram_p95_bytes"] = json!(peer.as_ref().map(|peer| peer.p95));
+    }
+    Ok(sample)
+}
+
+/// Medians of a program at one share; prints them.
+fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
+    let all = |figure: &dyn Fn(&Value) -> Option<f64>| -> Vec<f64> {
+        samples.iter().filter_map(|sample| figure(sample)).collect()
+    };
+    let of = |figure: &'static str| median(&all(&|sample| sample[figure].as_f64()));
+    let (alone, terrace, told) = (of("alone_s"), of("terrace_s"), of("slowdown_told"));
+    let mut row = json!({
+        "program": name, "share_percent": share, "alone_s": alone, "terrace_s": terrace,
+        "alone_mean_bytes": of("alone_mean_bytes"), "terrace_mean_bytes": of("terrace_mean_bytes"),
+        "slowdown_told": told, "samples": samples,
+    });
+    print!("{name:>14} {share:>5}% {alone:>9.2} {terrace:>10.2} ");
+    if kind == Kind::AgainstZram {
+        // Of neighbours in time, as the machine's speed changes.
+        let ratios =
+            all(&|sample| Some(sample["zram_s"].as_f64()? / sample["terrace_s"].as_f64()?));
+        let (least, most) = ratios
+            .iter()
+            .fold((f64::MAX, f64::MIN), |(a, b), ratio| (a.min(*ratio), b.max(*ratio)));
+        let (zram, ratio) = (of("zram_s"), median(&ratios));
+        println!(
+            "{zram:>9.2} {:>19} {:>5.0}%",
+            format!("{ratio:.2} ({least:.2} to {most:.2})"),
+            told * 100.0
+        );
+        row["zram_s"] = json!(zram);
+        row["work_to_zram"] = json!({ "median": ratio, "least": least, "most": most });
+    } else {
+        // Of the run's own time, as it is told.
+        let lost = median(&all(&|sample| {
+            Some(1.0 - sample["alone_s"].as_f64()? / sample["terrace_s"].as_f64()?)
+        }));
+        let bound = (lost * HONEST_SHARE).max(HONEST_OF_RUN);
+        let is_right = (told - lost).abs() <= bound;
+        let is_half = told >= lost / 2.0 || lost - told <= HONEST_OF_RUN;
+        let mark = if is_right { "" } else { "  not within the bound" };
+        println!("{:>11.0}% {:>11.0}%{mark}", lost * 100.0, told * 100.0);
+        row["lost"] = json!(lost);
+        row["is_right"] = json!(is_right);
+        row["is_half_or_more"] = json!(is_half);
+    }
+    row
+}
+
+fn under_terrace(
+    words: &[String],
+    budget: u64,
+    report: &Path,
+    flags: &str,
+) -> anyhow::Result<Vec<String>> {
+    let terrace: PathBuf = machine::terrace()?;
+    let mut under = vec![
+        terrace.to_string_lossy().into_owned(),
+        "run".into(),
+        "--dram".into(),
+        budget.to_string(),
+    ];
+    under.extend(["--report".into(), report.to_string_lossy().into_owned()]);
+    under.extend(flags.split_whitespace().map(str::to_owned));
+    under.push("--".into());
+    under.extend(words.iter().cloned());
+    Ok(under)
+}
+
+/// Work against memory, both relative to the program alone: one panel a program.
+fn draw(rows: &[Value]) -> anyhow::Result<()> {
+    const WIDE: usize = 3;
+    const PANEL: (u32, u32) = (320, 260);
+    let mut names: Vec<&str> = rows.iter().filter_map(|row| row["program"].as_str()).collect();
+    names.dedup();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let deep = names.len().div_ceil(WIDE);
+    let size = (PANEL.0 * WIDE as u32, PANEL.1 * deep as u32);
+    let points = |name: &str, seconds: &str| -> Points {
+        let mut points: Points = rows
+            .iter()
+            .filter(|row| row["program"] == name)
+            .filter_map(|row| {
+                let of = |figure: &str| row[figure].as_f64();
+                let memory = of("terrace_mean_bytes")? / of("alone_mean_bytes")?;
+                Some((memory * 100.0, of("alone_s")? / of(seconds)?))
+            })
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    picture::make("programs", size, |root| {
+        for (area, name) in root.split_evenly((deep, WIDE)).iter().zip(&names) {
+            let frame = Frame {
+                title: name,
+                x: "memory, % of the mean alone",
+                y: "speed alone = 1",
+                across: 20.0..110.0,
+                legend: SeriesLabelPosition::LowerRight,
+            };
+            let curves = vec![
+                ("Terrace", points(name, "terrace_s"), RGBColor(0, 90, 181)),
+                ("zram lz4", points(name, "zram_s"), RGBColor(220, 50, 32)),
+            ];
+            picture::panel(area, frame, true, curves)?;
+        }
+        Ok(())
+    })
+}

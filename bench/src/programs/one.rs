@@ -1,0 +1,86 @@
+//! One run of a program in a memory control group of its own, with or without a limit.
+
+use crate::servers::group::Group;
+use crate::zram::Zram;
+use crate::{interrupt, machine};
+use anyhow::ensure;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Between looks at memory.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
+
+/// One run.
+pub struct Sample {
+    pub seconds: f64,
+    /// Memory of the group and of zram, bytes.
+    pub mean: f64,
+    pub p95: f64,
+    pub peak: f64,
+    /// What the program printed.
+    pub output: Vec<u8>,
+}
+
+/// Runs `words` in a group of its own; with `limit`, usage and what zram takes stay below. `None`:
+/// it took longer than `longest`, and was ended.
+pub fn one(
+    words: &[String],
+    limit: Option<(u64, &Zram)>,
+    longest: Duration,
+) -> anyhow::Result<Option<Sample>> {
+    let group = Group::create()?;
+    let meter = group.meter();
+    let joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
+    let mut output = tempfile::tempfile()?;
+    let mut command = Command::new("sh");
+    machine::ends_with_us(&mut command);
+    command
+        .args(["-c", &joins, "sh"])
+        .args(words)
+        .env("PYTHONHASHSEED", "0")
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).process_group(0);
+    let begun = Instant::now();
+    let mut child = command.spawn()?;
+    let mut looks = Vec::new();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if begun.elapsed() > longest {
+            end(&mut child);
+            return Ok(None);
+        }
+        let swapped = limit.map_or(Ok(0), |(_, zram)| zram.used_bytes())?;
+        looks.push((meter.usage_bytes()? + swapped) as f64);
+        if let Some((bytes, _)) = limit {
+            group.limit(bytes.saturating_sub(swapped).max(8 << 20));
+            group.help();
+        }
+        if let Err(error) = interrupt::sleep(LOOK_EVERY) {
+            end(&mut child);
+            return Err(error);
+        }
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    ensure!(status.success(), "{words:?} failed: {status}");
+    let mut text = Vec::new();
+    std::io::Seek::rewind(&mut output)?;
+    std::io::Read::read_to_end(&mut output, &mut text)?;
+    let mean = looks.iter().sum::<f64>() / looks.len().max(1) as f64;
+    looks.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        looks
+            .get(((looks.len() as f64 * share) as usize).min(looks.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0.0)
+    };
+    Ok(Some(Sample { seconds, mean, p95: at(0.95), peak: at(1.0), output: text }))
+}
+
+fn end(child: &mut Child) {
+    // SAFETY: the group that the child leads.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.wait();
+}
