@@ -595,7 +595,10 @@ pub enum ConfigAction {
 /// `terrace doctor`.
 #[derive(Args, Debug)]
 pub struct DoctorArguments {
-    /// Print JSON
+    /// Print what is well, too
+    #[arg(long)]
+    pub all: bool,
+    /// Print JSON, with everything in it
     #[arg(long)]
     pub json: bool,
 }

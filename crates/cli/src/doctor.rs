@@ -17,6 +17,7 @@ mod swap;
 mod userfaultfd;
 
 use crate::args::DoctorArguments;
+use anstyle::AnsiColor;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
@@ -107,46 +108,54 @@ pub fn run(arguments: &DoctorArguments) -> Result<u8> {
     ]
     .concat();
     let can_evict = !rows.iter().any(|row| row.required && row.status == Status::Missing);
-    let mut out = std::io::stdout().lock();
+    let mut out = anstream::AutoStream::auto(std::io::stdout());
     if arguments.json {
         let answer =
             json!({ "version": env!("CARGO_PKG_VERSION"), "can_evict": can_evict, "rows": rows });
         writeln!(out, "{answer:#}")?;
     } else {
-        write!(out, "{}", text(&rows))?;
+        write!(out, "{}", text(&rows, arguments.all))?;
     }
     Ok(u8::from(!can_evict))
 }
 
-fn text(rows: &[Row]) -> String {
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for row in rows {
-        let status = match row.status {
-            Status::Ok => "ok",
-            Status::Warn => "warn",
-            Status::Missing => "MISSING",
+/// The verdict, and what is not well; with `all`, what is well too. Colours are for a terminal.
+fn text(rows: &[Row], all: bool) -> String {
+    let lacking: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.required && row.status == Status::Missing)
+        .map(|row| row.name)
+        .collect();
+    let mut text = if lacking.is_empty() {
+        String::from("Terrace can evict here.\n\n")
+    } else {
+        format!(
+            "Terrace cannot evict here for want of {}: programs would run unmanaged.\n\n",
+            lacking.join(", ")
+        )
+    };
+    let shown = |row: &&Row| all || row.status != Status::Ok;
+    let width = rows.iter().filter(shown).map(|row| row.name.len()).max().unwrap_or(0);
+    for row in rows.iter().filter(shown) {
+        let (status, colour) = match row.status {
+            Status::Ok => ("ok", AnsiColor::Green),
+            Status::Warn => ("warn", AnsiColor::Yellow),
+            Status::Missing => ("MISSING", AnsiColor::Red),
         };
-        text += &format!("{status:<7}  {:<width$}  {}\n", row.name, row.found);
+        let colour = colour.on_default();
+        text += &format!("{colour}{status:<7}{colour:#}  {:<width$}  {}\n", row.name, row.found);
         for (label, line) in [("", &row.consequence), ("fix: ", &row.fix)] {
             if !line.is_empty() {
                 text += &format!("{:<7}  {:<width$}    {label}{line}\n", "", "");
             }
         }
     }
-    let lacking: Vec<&str> = rows
-        .iter()
-        .filter(|row| row.required && row.status == Status::Missing)
-        .map(|row| row.name)
-        .collect();
-    if lacking.is_empty() {
-        text + "\nTerrace can evict here.\n"
-    } else {
-        text + &format!(
-            "\nTerrace cannot evict here for want of {}: programs would run unmanaged.\n",
-            lacking.join(", ")
-        )
+    match rows.iter().filter(|row| row.status == Status::Ok).count() {
+        0 => {}
+        _ if all => {}
+        well => text += &format!("Well: {well} more (terrace doctor --all shows them).\n"),
     }
+    text
 }
 
 /// A small file of /proc or /sys, without the last newline.
@@ -167,12 +176,29 @@ mod tests {
     fn only_a_missing_required_row_decides() {
         let optional = Row::new("swap", Status::Missing, "none", "no tier", "add one");
         let rows = [Row::ok("kernel", "6.18", "all there").required(), optional];
+        let plain = |rows: &[Row], all| anstream::adapter::strip_str(&text(rows, all)).to_string();
+        let swap =
+            "MISSING  swap    none\n                   no tier\n                   fix: add one\n";
         assert_eq!(
-            text(&rows),
-            "ok       kernel  6.18\n                   all there\nMISSING  swap    none\n                   no tier\n                   fix: add one\n\nTerrace can evict here.\n"
+            plain(&rows, true),
+            format!(
+                "Terrace can evict here.\n\nok       kernel  6.18\n                   all there\n{swap}"
+            )
+        );
+        assert_eq!(
+            plain(&rows, false),
+            format!(
+                "Terrace can evict here.\n\n{swap}Well: 1 more (terrace doctor --all shows them).\n"
+            )
+            .replace("swap    none", "swap  none")
+            .replace("\n                   ", "\n                 ")
         );
         let lacking = Row::new("move", Status::Missing, "no", "no", "upgrade").required();
-        assert!(text(&[lacking]).ends_with("for want of move: programs would run unmanaged.\n"));
+        let told = plain(&[lacking], false);
+        assert!(told.starts_with(
+            "Terrace cannot evict here for want of move: programs would run unmanaged.\n"
+        ));
+        assert!(!told.contains("--all"));
     }
 
     #[test]

@@ -20,8 +20,14 @@ fn every_row_is_whole_and_the_status_is_the_verdict() {
         }
     }
     assert_eq!(output.status.code(), Some(i32::from(answer["can_evict"] != true)));
-    let text = stdout(&scratch.terrace(&["doctor"]).output().unwrap());
-    assert!(text.contains("userfaultfd") && text.contains("Terrace can"), "{text}");
+    let text = |arguments: &[&str]| stdout(&scratch.terrace(arguments).output().unwrap());
+    let (short, long) = (text(&["doctor"]), text(&["doctor", "--all"]));
+    for text in [&short, &long] {
+        // Nobody's terminal: no colours.
+        assert!(text.starts_with("Terrace can") && !text.contains('\x1b'), "{text}");
+    }
+    assert!(long.contains("userfaultfd") && long.contains("\nok  "), "{long}");
+    assert!(!short.contains("\nok  ") && short.contains("terrace doctor --all"), "{short}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ struct Step {
 }
 
 /// Oldest first. `docs/kernels.md` has the same table for people.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step {
         version: (4, 3),
         brings: "userfaultfd with UFFDIO_COPY",
@@ -42,6 +42,11 @@ const STEPS: [Step; 6] = [
         version: (6, 8),
         brings: "UFFDIO_MOVE",
         without: "pages are evicted by --evict wp only, which is unsafe beside direct I/O",
+    },
+    Step {
+        version: (6, 10),
+        brings: "reading a userfaultfd without waiting",
+        without: "memory calls that a program makes past its C library are not followed, which Go's runtime does",
     },
 ];
 

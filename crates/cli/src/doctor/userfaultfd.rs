@@ -181,7 +181,7 @@ fn features_row(features: Result<u64, &io::Error>) -> Row {
     Row::ok(
         name,
         found,
-        "none of these is needed by this version: the library notices mapping changes by itself",
+        "events tell of memory calls that a program makes past its C library; writes are noted by the kernel",
     )
 }
 
