@@ -215,6 +215,26 @@ fn memory_out_of_reach_is_told_by_kind() {
     }
 }
 
+/// Somebody between `terrace run` and the program replaces or clears LD_PRELOAD.
+#[test]
+fn who_was_started_without_the_library_is_named() {
+    let program = compiled("out_of_reach.c", &[]);
+    let shown = program.display();
+    for started in
+        [format!("env -i {shown} small; true"), format!("LD_PRELOAD= {shown} small; true")]
+    {
+        let finished =
+            Program::new("sh").args(["-c", &started]).under(Terrace::within("64M")).succeed();
+        let report = finished.report();
+        assert_eq!(report.at("/without_library/0/program"), "out_of_reach", "{report}");
+        let most = report.number("/without_library/0/peak_anonymous_bytes") / MIB;
+        assert!((115.0..150.0).contains(&most), "{most} MiB: {report}");
+        let line = "  started without the library, and not managed: out_of_reach (";
+        assert!(finished.stderr.contains(line), "{}", finished.account("did not tell"));
+        assert_eq!(report.at("/without_figures"), &serde_json::json!([]), "{report}");
+    }
+}
+
 /// A program that loads a seccomp filter is not managed from then on. What it has after that
 /// counts, seen from outside.
 #[test]

@@ -9,6 +9,7 @@ use crate::belief::{self, Bounds};
 use crate::figures::{self, PageFile};
 use crate::process::{self, cpu_time, kib_of};
 use crate::quantity::bytes;
+use crate::reach;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -137,8 +138,8 @@ pub struct Known {
     pub stalled_before: Option<(u64, u64)>,
 }
 
-/// A process in which Terrace is, and which could leave no page: it may not write into the run's
-/// directory, or there was no place.
+/// A process of the run that has no page: it may not write into the run's directory, there was no
+/// place, or Terrace is not in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Apart {
     /// Its process id.
@@ -147,6 +148,10 @@ pub struct Apart {
     pub program: String,
     /// The most anonymous memory that it was seen with.
     pub peak_anonymous_bytes: u64,
+    /// Whether Terrace is in it. Where it is not, it was started without the library though that
+    /// could be loaded: somebody replaced or cleared LD_PRELOAD.
+    #[serde(skip)]
+    pub has_library: bool,
 }
 
 /// What is known of a descendant.
@@ -155,7 +160,8 @@ struct Descendant {
     file: String,
     /// Since when it seems to have no page; `None` if it has one, or needs none.
     apart_since: Option<Instant>,
-    anonymous_bytes: u64,
+    /// Its anonymous memory; of what it shares with others its part.
+    own_bytes: u64,
     /// Once it was counted.
     told: Option<Apart>,
 }
@@ -276,7 +282,7 @@ impl Outside {
         self.seen.values().map(known).collect()
     }
 
-    /// The processes that are in no page, so far.
+    /// The processes that have no page, so far.
     pub fn apart(&self) -> Vec<Apart> {
         let there = self.descendants.values().filter_map(|descendant| descendant.told.clone());
         let mut all: Vec<Apart> = self.apart.iter().cloned().chain(there).collect();
@@ -284,12 +290,14 @@ impl Outside {
         all
     }
 
-    /// How many of them there are now, and the memory that they have.
+    /// How many of them with Terrace there are now, and their part of the memory that they have.
     pub fn apart_now(&self) -> (usize, u64) {
-        let there = self.descendants.values().filter(|descendant| descendant.told.is_some());
-        there.fold((0, 0), |(count, bytes), descendant| {
-            (count + 1, bytes + descendant.anonymous_bytes)
-        })
+        let has_library = |told: &Apart| told.has_library;
+        let there = self
+            .descendants
+            .values()
+            .filter(|descendant| descendant.told.as_ref().is_some_and(has_library));
+        there.fold((0, 0), |(count, bytes), descendant| (count + 1, bytes + descendant.own_bytes))
     }
 
     /// Among all descendants, those that have the library and no page. Of others a second look is
@@ -303,10 +311,15 @@ impl Outside {
             if known.is_some_and(|known| known.apart_since.is_none()) {
                 continue;
             }
-            let is_apart =
-                !OUR_OWN.contains(&name.as_str()) && is_without_page(*pid, &self.run_dir);
+            let kind =
+                without_page(*pid, &self.run_dir).filter(|_| !OUR_OWN.contains(&name.as_str()));
+            let is_apart = kind.is_some();
             let since = known.and_then(|known| known.apart_since).unwrap_or(now);
             let anonymous_bytes = if is_apart { process::anonymous_bytes(*pid) } else { 0 };
+            let own = if is_apart { process::own_fraction(*pid).unwrap_or(1.0) } else { 0.0 };
+            // Small programs without it are of no interest.
+            let has_library = kind == Some(WithoutPage::HasLibrary);
+            let counts = has_library || is_apart && anonymous_bytes >= BY_KIND_FROM;
             let told = self
                 .descendants
                 .remove(pid)
@@ -316,14 +329,22 @@ impl Outside {
                     peak_anonymous_bytes: told.peak_anonymous_bytes.max(anonymous_bytes),
                     ..told
                 }),
-                None if is_apart && now - since >= APART_AFTER => {
-                    Some(Apart { pid: *pid, program: name, peak_anonymous_bytes: anonymous_bytes })
-                }
+                None if counts && now - since >= APART_AFTER => Some(Apart {
+                    pid: *pid,
+                    program: name,
+                    peak_anonymous_bytes: anonymous_bytes,
+                    has_library,
+                }),
                 None => None,
             };
             self.descendants.insert(
                 *pid,
-                Descendant { file, apart_since: is_apart.then_some(since), anonymous_bytes, told },
+                Descendant {
+                    file,
+                    apart_since: is_apart.then_some(since),
+                    own_bytes: (anonymous_bytes as f64 * own) as u64,
+                    told,
+                },
             );
         }
         let gone: Vec<u32> =
@@ -344,12 +365,26 @@ impl Outside {
     }
 }
 
-/// Whether the library is in a process and no page of the run's. False if that cannot be known.
-fn is_without_page(pid: u32, run_dir: &Path) -> bool {
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+/// Why a process has no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WithoutPage {
+    /// It could make none, though the library is in it.
+    HasLibrary,
+    /// The library is not in it, and could be loaded.
+    StartedWithout,
+}
+
+/// `None` where it has a page or needs none, and where that cannot be known.
+fn without_page(pid: u32, run_dir: &Path) -> Option<WithoutPage> {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
     let directory = run_dir.as_os_str().as_encoded_bytes();
     let has = |part: &[u8]| maps.windows(part.len().max(1)).any(|window| window == part);
-    has(b"/libterrace.so") && !has(directory)
+    if has(b"/libterrace.so") {
+        (!has(directory)).then_some(WithoutPage::HasLibrary)
+    } else {
+        let file = PathBuf::from(format!("/proc/{pid}/exe"));
+        reach::out_of_reach(&file).is_none().then_some(WithoutPage::StartedWithout)
+    }
 }
 
 impl Seen {

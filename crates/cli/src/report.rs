@@ -134,6 +134,9 @@ pub struct Report {
     /// Processes in which Terrace is and which could leave no figures: of other users, or without
     /// a place for them.
     pub without_figures: Vec<Apart>,
+    /// Processes that were started without the library, by somebody who replaced or cleared
+    /// LD_PRELOAD.
+    pub without_library: Vec<Apart>,
     /// Programs that were executed without Terrace, because a preloaded library cannot come into
     /// them.
     pub out_of_reach: Vec<OutOfReach>,
@@ -311,7 +314,9 @@ impl Report {
     pub fn new(run: &Run<'_>, pages: &[Figures]) -> Self {
         let pages = &run.believed(pages)[..];
         // It has become one that could leave no page.
-        let lost = run.apart.iter().find(|apart| apart.pid == run.pid);
+        let (without_figures, without_library): (Vec<Apart>, Vec<Apart>) =
+            run.apart.iter().cloned().partition(|apart| apart.has_library);
+        let lost = without_figures.iter().find(|apart| apart.pid == run.pid);
         let own_page = figures::of_process(pages, run.pid);
         let own = own_page.map(|index| &pages[index]);
         // It has become a program without the library. What it was before counts where it had
@@ -338,7 +343,7 @@ impl Report {
             together.processes > 1
                 || together.processes == 1 && !one
                 || !has_own
-                || !run.apart.is_empty()
+                || !without_figures.is_empty()
         });
         // Nor does it know anything of the time after Terrace ended in it.
         let measured_until_s = main.and_then(Figures::measured_until_s);
@@ -481,7 +486,8 @@ impl Report {
                     ..process(page, Some(index) == main_page)
                 })
                 .collect(),
-            without_figures: run.apart.clone(),
+            without_figures,
+            without_library,
             out_of_reach: out_of_reach(&run.unreached),
             sites: run.sites.clone(),
         }

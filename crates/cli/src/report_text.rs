@@ -61,6 +61,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
     }
     lines.extend(children(report));
     lines.extend(without_figures(report));
+    lines.extend(without_library(report));
     lines.extend(out_of_reach(report));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
@@ -181,7 +182,7 @@ fn floor(report: &Report) -> Option<String> {
         report.floor_bytes.filter(|floor| *floor > 0 && report.measured_until_s.is_none())?;
     let seconds = report.floor_s.unwrap_or(0.0);
     Some(format!(
-        "; could not get below {} for {seconds:.1}s, while the rest was in use",
+        "; could not get below {} for {seconds:.1}s, as the rest was in use or does not compress",
         bytes(floor)
     ))
 }
@@ -273,17 +274,34 @@ fn children(report: &Report) -> Vec<String> {
 }
 
 fn without_figures(report: &Report) -> Option<String> {
-    let all = &report.without_figures;
+    apart(&report.without_figures).map(|shown| {
+        format!(
+            "  without figures: {shown}; they count for the budget, and nothing is assigned to them"
+        )
+    })
+}
+
+fn without_library(report: &Report) -> Option<String> {
+    apart(&report.without_library).map(|shown| {
+        format!(
+            "  started without the library, and not managed: {shown}. Who sets LD_PRELOAD is to append to it"
+        )
+    })
+}
+
+/// Processes without a page, as a list.
+fn apart(all: &[Apart]) -> Option<String> {
     let named = |apart: &Apart| {
         format!("{} ({}), {} at most", apart.program, apart.pid, bytes(apart.peak_anonymous_bytes))
     };
     let shown = all.iter().take(OUT_OF_REACH_SHOWN).map(named).collect::<Vec<_>>().join(", ");
-    let more = if all.len() > OUT_OF_REACH_SHOWN {
-        format!(" and {} more", all.len() - OUT_OF_REACH_SHOWN)
-    } else {
-        String::new()
-    };
-    (!all.is_empty()).then(|| format!("  without figures: {shown}{more}; they count for the budget, and nothing is assigned to them"))
+    match all.len() {
+        0 => None,
+        all if all > OUT_OF_REACH_SHOWN => {
+            Some(format!("{shown} and {} more", all - OUT_OF_REACH_SHOWN))
+        }
+        _ => Some(shown),
+    }
 }
 
 fn out_of_reach(report: &Report) -> Option<String> {
@@ -368,7 +386,8 @@ terrace: redis-server  61.2s  exit 0
             "  budget 2.0G: kept for 90% of the time (peak 2.0G, more than 2% above it for 6.0s)";
         assert!(told(|_| {}, std::slice::from_ref(&missed)).contains(&format!("{line}\n")));
         let stuck = Figures { floor_bytes: 3 << 30, floor_ms: 4_000, ..missed.clone() };
-        let why = "; could not get below 3.0G for 4.0s, while the rest was in use";
+        let why =
+            "; could not get below 3.0G for 4.0s, as the rest was in use or does not compress";
         assert!(told(|_| {}, &[stuck]).contains(&format!("{line}{why}\n")));
         let touching = Figures { over_budget_ms: 9_000, far_over_budget_ms: 0, ..active(7) };
         assert!(told(|_| {}, &[touching]).contains("  budget 2.0G: kept (peak 2.0G)\n"));

@@ -79,8 +79,8 @@ struct Member {
     /// It was there under its number, at some look; and at the last.
     seen: bool,
     same: bool,
-    /// How much of its memory is its own, where others share it.
-    own: f64,
+    /// How much of its memory is its own, where others share it; `None` until that was counted.
+    own: Option<f64>,
     floor: f64,
     /// The highest `peak_physical_bytes` it told of, at earlier looks.
     peak: u64,
@@ -90,6 +90,12 @@ struct Member {
 }
 
 impl Member {
+    /// How much of its memory counts in sums. What a child has just inherited is its parent's,
+    /// until it is counted.
+    fn part(&self) -> f64 {
+        self.own.unwrap_or(if self.image.forked { 0.0 } else { 1.0 })
+    }
+
     /// What the process says of its memory is over where Terrace has ended in it: from then on it
     /// is what the kernel says.
     fn see_from_outside(&mut self) {
@@ -268,7 +274,7 @@ impl Tree {
                 image: Image::default(),
                 seen: false,
                 same: false,
-                own: 1.0,
+                own: None,
                 floor: 0.0,
                 peak: 0,
                 told_logical: 0,
@@ -326,7 +332,7 @@ impl Tree {
     fn count_sharing(&mut self, now: Instant) -> Duration {
         let sharing = self.live().count() > 1 && self.live().any(|member| member.image.forked);
         if !sharing {
-            self.live().for_each(|member| member.own = 1.0);
+            self.live().for_each(|member| member.own = Some(1.0));
             return Duration::ZERO;
         }
         let since = self.sharing_looked.map_or(Duration::MAX, |looked| now - looked);
@@ -350,7 +356,7 @@ impl Tree {
         for member in self.live().filter(|member| member.shares_pages()) {
             if let Some(own) = process::own_fraction(member.image.pid) {
                 // Nobody's share of a page is so small that what is assigned for it could run away.
-                member.own = own.max(1.0 / 64.0);
+                member.own = Some(own.max(1.0 / 64.0));
             }
         }
         self.sharing_looked = Some(now);
@@ -375,22 +381,24 @@ impl Tree {
             if image.state == State::Idle {
                 // Nothing of it can be evicted yet, so it comes first.
                 let bytes = image.committed_bytes.min(process::anonymous_bytes(image.pid));
-                idle_bytes += (bytes as f64 * member.own) as u64;
+                idle_bytes += (bytes as f64 * member.part()) as u64;
                 continue;
             }
             if !image.counts() {
                 continue;
             }
-            let own = |bytes: u64| (bytes as f64 * member.own) as u64;
+            let (of_sum, of_need) = (member.part(), member.own.unwrap_or(1.0));
+            let part = |bytes: u64| (bytes as f64 * of_sum) as u64;
+            let own = |bytes: u64| (bytes as f64 * of_need) as u64;
             let stuck = image.at_floor || image.state == State::Frozen;
             at_floor &= stuck;
             member.floor =
                 if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
-            logical += own(image.logical_bytes);
-            physical += own(image.physical_bytes);
+            logical += part(image.logical_bytes);
+            physical += part(image.physical_bytes);
             // A burst between two looks is over at the second, but the process saw it.
             let burst = image.peak_physical_bytes > member.peak;
-            peak += own(if burst { image.peak_physical_bytes } else { image.physical_bytes });
+            peak += part(if burst { image.peak_physical_bytes } else { image.physical_bytes });
             member.peak = image.peak_physical_bytes;
             needs.push(Need {
                 demand: own(image.logical_bytes + image.peak_overhead_bytes),
@@ -427,7 +435,8 @@ impl Tree {
                 beginning
             } else if member.image.counts() {
                 // Its own account has shared pages in full.
-                ((shares.next().expect("one share for each need") as f64 / member.own) as u64)
+                ((shares.next().expect("one share for each need") as f64
+                    / member.own.unwrap_or(1.0)) as u64)
                     .min(budget)
             } else {
                 continue;

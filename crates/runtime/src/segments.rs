@@ -3,7 +3,7 @@
 //! It is private and anonymous as any other, and managed as any other.
 //!
 //! Not `.data`: those pages are copies of a file's, for which no userfaultfd tells of a fault. Nor
-//! what libraries have that are loaded later: nobody would tell of their end.
+//! what libraries have that are loaded after this one's constructor.
 
 use crate::mappings::{kernel, pager, pointer, status};
 use crate::processes::Next;
@@ -13,9 +13,9 @@ use terrace_pager::Pager;
 use terrace_pager::ranges::MANAGED_FROM;
 use terrace_pager::sys::{Errno, PAGE};
 
-/// At the beginning of a program's zeros its linker puts the C library's variables that the program
-/// names (copy relocations: `environ`, `stdout`). They are read where no page may be missing, and
-/// take a page or two.
+/// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the C
+/// library's variables that the program names (copy relocations: `environ`, `stdout`). They are read
+/// where no page may be missing, and take a page or two.
 const COPIED_BYTES: usize = 64 << 10;
 
 /// Where the break was when the program began. What is below is none of ours.
@@ -80,12 +80,13 @@ unsafe extern "C" fn look_at(
 }
 
 /// The pages of a part of a file, as addresses in that file, that begin as zeros and can be
-/// managed: those behind its last page in the file.
+/// managed: those behind its last page in the file, but for both ends.
 fn zeros_of(header: &libc::Elf64_Phdr) -> Option<(usize, usize)> {
     const RIGHTS: u32 = libc::PF_R | libc::PF_W | libc::PF_X;
     let (address, in_file, size) =
         (header.p_vaddr as usize, header.p_filesz as usize, header.p_memsz as usize);
-    let end = address.checked_add(size)?.checked_next_multiple_of(PAGE)?;
+    let end =
+        address.checked_add(size)?.checked_next_multiple_of(PAGE)?.checked_sub(COPIED_BYTES)?;
     let start = address.checked_add(in_file)?.checked_next_multiple_of(PAGE)? + COPIED_BYTES;
     let is_written = header.p_flags & RIGHTS == libc::PF_R | libc::PF_W;
     (is_written && end.saturating_sub(start) >= MANAGED_FROM).then_some((start, end))
@@ -191,9 +192,9 @@ mod tests {
         let found = |flags, size| zeros_of(&header(flags, 0x3010, 0x100, size));
         assert_eq!(
             found(written, 1 << 20),
-            Some((0x4000 + COPIED_BYTES, 0x3010 + (1 << 20) + 0xff0))
+            Some((0x4000 + COPIED_BYTES, 0x4000 + (1 << 20) - COPIED_BYTES))
         );
-        assert_eq!(found(written, COPIED_BYTES + MANAGED_FROM), None);
+        assert_eq!(found(written, 2 * COPIED_BYTES + MANAGED_FROM - PAGE), None);
         assert_eq!(found(written | libc::PF_X, 1 << 20), None);
         assert_eq!(found(libc::PF_R, 1 << 20), None);
         assert_eq!(found(written, usize::MAX), None);
