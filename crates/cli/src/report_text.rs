@@ -268,7 +268,9 @@ fn children(report: &Report) -> Vec<String> {
     match rest.len() {
         0 => {}
         1 => lines.push(format!("  and 1 more process, {together} on average (it is in the file of --report)")),
-        more => lines.push(format!("  and {more} more processes, together {together} on average (all are in the file of --report)")),
+        more => lines.push(format!(
+            "  and {more} more processes, {together} on average with shared pages in each (all are in the file of --report)"
+        )),
     }
     lines
 }
@@ -570,8 +572,7 @@ terrace: redis-server  61.2s  exit 0
         };
         let also = "  also redis-server (8), active: saved 1.4G of 3.3G on average, 812345 restores in all";
         assert_eq!(tail(&[active(7), active(8), quiet.clone()]), [also]);
-        let together =
-            "  and 4 more processes, together 39.2M on average (all are in the file of --report)";
+        let together = "  and 4 more processes, 39.2M on average with shared pages in each (all are in the file of --report)";
         let all: Vec<Figures> =
             [active(7), active(8), quiet].into_iter().chain((20..24).map(small)).collect();
         assert_eq!(tail(&all), [also, together]);
@@ -582,6 +583,6 @@ terrace: redis-server  61.2s  exit 0
         let many: Vec<Figures> = (7..28).map(active).collect();
         let lines = tail(&many);
         assert_eq!(lines.len(), 9);
-        assert!(lines[8].starts_with("  and 12 more processes, together "), "{lines:?}");
+        assert!(lines[8].starts_with("  and 12 more processes, "), "{lines:?}");
     }
 }
