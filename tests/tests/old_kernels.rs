@@ -129,7 +129,7 @@ fn the_doctor_names_what_the_kernel_lacks() {
         "{kernel}"
     );
     assert!(
-        !consequence.contains("/dev/userfaultfd") && kernel["fix"] == "boot Linux 6.8 or later",
+        !consequence.contains("/dev/userfaultfd") && kernel["fix"] == "boot Linux 6.10 or later",
         "{kernel}"
     );
     for (name, status) in

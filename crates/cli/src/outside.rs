@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_pager::ranges::MANAGED_FROM;
 use terrace_pager::settings::{Eviction, Settings};
+use terrace_pager::stats::State;
 use terrace_pager::sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
@@ -48,7 +49,7 @@ pub struct OtherMemory {
     /// of it in its page table.
     pub shared_bytes: u64,
     /// Variables of the program and its libraries that are not managed: what was written to of
-    /// `.data`, and `.bss` of libraries that were loaded later.
+    /// `.data`, and `.bss` of libraries.
     pub static_bytes: u64,
     /// The heap of `brk` and `sbrk` that Terrace was not told of (moved by an instruction of the
     /// program's own, or inside the C library).
@@ -148,8 +149,9 @@ pub struct Apart {
     pub program: String,
     /// The most anonymous memory that it was seen with.
     pub peak_anonymous_bytes: u64,
-    /// Whether Terrace is in it. Where it is not, it was started without the library though that
-    /// could be loaded: somebody replaced or cleared LD_PRELOAD.
+    /// Whether Terrace is in it. Where it is not, it was started without the library, though that
+    /// could be loaded: somebody replaced or cleared LD_PRELOAD, or a program out of reach started
+    /// it.
     #[serde(skip)]
     pub has_library: bool,
 }
@@ -206,8 +208,8 @@ pub struct Outside {
     all_have_pages: bool,
     /// What its tiers may take outside its processes.
     elsewhere: u64,
-    /// Whether managed memory is advised against huge pages.
-    are_marked: bool,
+    /// How static data and the break can be told from what is managed of them.
+    managed: Managed,
     descendants: HashMap<u32, Descendant>,
     /// Those that had none and are gone.
     apart: Vec<Apart>,
@@ -222,8 +224,14 @@ impl Outside {
             begun_ns: sys::now_ns(),
             all_have_pages: settings.children,
             elsewhere: belief::elsewhere(&settings.tiers),
-            are_marked: settings.evict == Eviction::Move
-                && belief::takes_single_pages(&settings.tiers),
+            managed: if settings.evict == Eviction::Move
+                && !settings.observe
+                && belief::takes_single_pages(&settings.tiers)
+            {
+                Managed::Marked
+            } else {
+                Managed::All
+            },
             descendants: HashMap::new(),
             apart: Vec::new(),
         }
@@ -241,7 +249,7 @@ impl Outside {
                 ..Seen::default()
             });
             if !seen.gone {
-                by_kind += seen.look(&file, self.elsewhere, self.are_marked);
+                by_kind += seen.look(&file, self.elsewhere, self.managed);
             }
         }
         if self.all_have_pages {
@@ -365,6 +373,17 @@ impl Outside {
     }
 }
 
+/// What of static data and of what came of the break is managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Managed {
+    /// What is advised against huge pages, or registered with a userfaultfd.
+    Marked,
+    /// All of it, as far as is known.
+    All,
+    /// Nothing: Terrace does not manage this process, or no longer.
+    None,
+}
+
 /// Why a process has no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WithoutPage {
@@ -389,7 +408,7 @@ fn without_page(pid: u32, run_dir: &Path) -> Option<WithoutPage> {
 
 impl Seen {
     /// Returns what looking by kind took.
-    fn look(&mut self, file: &PageFile, elsewhere: u64, are_marked: bool) -> Duration {
+    fn look(&mut self, file: &PageFile, elsewhere: u64, managed_by: Managed) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = figures::read_image(file) else { return Duration::ZERO };
         self.gone = image.process().is_none_or(|stat| stat.ended);
@@ -427,7 +446,9 @@ impl Seen {
         let begun = cpu_time();
         self.by_kind_bytes = unmanaged;
         if let Ok(smaps) = File::open(format!("/proc/{}/smaps", self.pid)) {
-            self.other.add(&by_kind(BufReader::new(smaps), are_marked));
+            let ended = image.ended_early || image.state == State::Unmanaged;
+            let here = if ended { Managed::None } else { managed_by };
+            self.other.add(&by_kind(BufReader::new(smaps), here));
         }
         cpu_time() - begun
     }
@@ -532,12 +553,13 @@ impl Mapping {
     }
 }
 
-/// Sums up smaps. Where what is managed is not marked, all static data and what came of the break
-/// passes for managed.
-fn by_kind(smaps: impl BufRead, are_marked: bool) -> OtherMemory {
+/// Sums up smaps.
+fn by_kind(smaps: impl BufRead, managed: Managed) -> OtherMemory {
     let mut other = OtherMemory::default();
     let (mut before, mut mapping) = (Mapping::default(), Mapping::default());
-    let is_managed = |mapping: &Mapping| mapping.is_marked || !are_marked;
+    let is_managed = |mapping: &Mapping| {
+        managed == Managed::All || mapping.is_marked && managed == Managed::Marked
+    };
     for line in smaps.lines().map_while(Result::ok) {
         if let Some(next) = Mapping::of(&line) {
             mapping.count(&before, is_managed(&mapping), &mut other);
@@ -593,15 +615,17 @@ mod tests {
             locked_bytes: 5 << 20,
             ..OtherMemory::default()
         };
-        let told = by_kind(smaps.concat().as_bytes(), true);
+        let told = by_kind(smaps.concat().as_bytes(), Managed::Marked);
         assert_eq!(told, expected);
-        let unmarked = by_kind(smaps.concat().as_bytes(), false);
+        let unmarked = by_kind(smaps.concat().as_bytes(), Managed::All);
         assert_eq!((unmarked.static_bytes, unmarked.break_bytes), (4096, 0));
+        let unmanaged = by_kind(smaps.concat().as_bytes(), Managed::None);
+        assert_eq!((unmanaged.static_bytes, unmanaged.break_bytes), ((300 << 20) + 4096, 90 << 20));
         assert_eq!(
             told.text(),
             "300.0M static data (.bss and .data), 70.0M executable, 20.0M of brk and sbrk, 5.0M locked"
         );
-        assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..], true), OtherMemory::default());
+        assert_eq!(by_kind(&b"nonsense\n: - kB\n"[..], Managed::None), OtherMemory::default());
         assert_eq!(OtherMemory::default().text(), "");
     }
 }

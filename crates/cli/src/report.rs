@@ -134,8 +134,8 @@ pub struct Report {
     /// Processes in which Terrace is and which could leave no figures: of other users, or without
     /// a place for them.
     pub without_figures: Vec<Apart>,
-    /// Processes that were started without the library, by somebody who replaced or cleared
-    /// LD_PRELOAD.
+    /// Processes that were started without the library, though that could be loaded: somebody
+    /// replaced or cleared LD_PRELOAD, or a program out of reach started them.
     pub without_library: Vec<Apart>,
     /// Programs that were executed without Terrace, because a preloaded library cannot come into
     /// them.

@@ -286,7 +286,7 @@ fn without_figures(report: &Report) -> Option<String> {
 fn without_library(report: &Report) -> Option<String> {
     apart(&report.without_library).map(|shown| {
         format!(
-            "  started without the library, and not managed: {shown}. Who sets LD_PRELOAD is to append to it"
+            "  started without the library, and not managed: {shown}; either somebody replaced or cleared LD_PRELOAD instead of appending to it, or a program out of reach started them"
         )
     })
 }

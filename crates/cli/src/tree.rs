@@ -354,10 +354,10 @@ impl Tree {
         self.sharers = sharers.into_iter().collect();
         let begun = cpu_time();
         for member in self.live().filter(|member| member.shares_pages()) {
-            if let Some(own) = process::own_fraction(member.image.pid) {
-                // Nobody's share of a page is so small that what is assigned for it could run away.
-                member.own = Some(own.max(1.0 / 64.0));
-            }
+            // Nobody's share of a page is so small that what is assigned for it could run away. Of
+            // another user's process it may not be asked: then all of it counts.
+            let own = process::own_fraction(member.image.pid).map(|own| own.max(1.0 / 64.0));
+            member.own = own.or(member.own).or(Some(1.0));
         }
         self.sharing_looked = Some(now);
         self.sharing_cost = cpu_time() - begun;
@@ -399,7 +399,10 @@ impl Tree {
             // A burst between two looks is over at the second, but the process saw it.
             let burst = image.peak_physical_bytes > member.peak;
             peak += part(if burst { image.peak_physical_bytes } else { image.physical_bytes });
-            member.peak = image.peak_physical_bytes;
+            // What came before it was counted is looked at once more when it is.
+            if member.own.is_some() || !image.forked {
+                member.peak = image.peak_physical_bytes;
+            }
             needs.push(Need {
                 demand: own(image.logical_bytes + image.peak_overhead_bytes),
                 floor: member.floor as u64,

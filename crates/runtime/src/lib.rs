@@ -149,8 +149,7 @@ fn set_up() -> Result<(), String> {
 fn is_allocator_ours() -> bool {
     // SAFETY: a name that ends with a NUL.
     let calloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
-    // SAFETY: functions, if anything.
-    unsafe { base_of(calloc) == base_of(is_allocator_ours as *const c_void) }
+    base_of(calloc) == base_of(is_allocator_ours as *const c_void)
 }
 
 /// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last

@@ -436,6 +436,10 @@ extern "C" fn clone(
     // SAFETY: the C library's function of this name, its variadic arguments in their places.
     let real: Clone = unsafe { std::mem::transmute(real) };
     if flags & libc::CLONE_VM != 0 {
+        // The kernel clears it as the child ends.
+        if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+            kept::keep(child_tid as usize, size_of::<libc::pid_t>());
+        }
         return real(main, stack, flags, argument, parent_tid, tls, child_tid);
     }
     let mut start = CloneStart { main, argument };

@@ -1,17 +1,18 @@
-//! Memory that no mapping of the program's own makes: variables that begin as zeros (`.bss`), of
-//! the program and of the libraries that are loaded with it, and what `brk` and `sbrk` hand out.
-//! It is private and anonymous as any other, and managed as any other.
+//! Memory that no mapping of the program's own makes: variables of the program that begin as zeros
+//! (`.bss`), and what `brk` and `sbrk` hand out. It is private and anonymous as any other, and
+//! managed as any other.
 //!
 //! Not `.data`: those pages are copies of a file's, for which no userfaultfd tells of a fault. Nor
-//! what libraries have that are loaded after this one's constructor.
+//! what libraries have: their constructors run before this library's, so what they did to their
+//! memory is not known, and nobody tells when the loader unmaps it.
 
 use crate::mappings::{kernel, pager, pointer, status};
 use crate::processes::Next;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use terrace_pager::Pager;
-use terrace_pager::ranges::MANAGED_FROM;
 use terrace_pager::sys::{Errno, PAGE};
+use terrace_pager::table::REGION;
 
 /// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the C
 /// library's variables that the program names (copy relocations: `environ`, `stdout`). They are read
@@ -20,76 +21,66 @@ const COPIED_BYTES: usize = 64 << 10;
 
 /// Where the break was when the program began. What is below is none of ours.
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
+/// Whether a thread is moving the break.
+static MOVING: AtomicBool = AtomicBool::new(false);
 
-/// Takes the zeros of everything that is loaded under management, but not those of this library, of
-/// the C library and of the loader: what they hold is read where no page may be missing. Called
-/// before the program's first instruction.
+/// Takes the program's zeros under management. Called before the program's first instruction.
 pub fn manage_static(pager: &'static Pager) {
     FIRST_BREAK.store(break_now(), Relaxed);
-    let mut found = Found { pager, ours: [0; 3] };
-    // SAFETY: asks what the kernel told this process; a function of the C library's, and of ours.
-    found.ours = unsafe {
-        [
-            libc::getauxval(libc::AT_BASE) as usize,
-            base_of(libc::getauxval as *const c_void),
-            base_of(manage_static as *const c_void),
-        ]
-    };
-    // SAFETY: the callback has this signature, and gets what is alive until the call is over.
-    unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut found).cast()) };
+    // SAFETY: the callback has this signature, and the pager lives as long as the process.
+    unsafe { libc::dl_iterate_phdr(Some(of_program), std::ptr::from_ref(pager) as *mut c_void) };
 }
 
-struct Found {
-    pager: &'static Pager,
-    /// Where those are loaded of which nothing is managed.
-    ours: [usize; 3],
-}
-
-/// Where the file is loaded that has this function; 0 if there is none.
-///
-/// # Safety
-/// `function` is one, or null.
-pub unsafe fn base_of(function: *const c_void) -> usize {
+/// Where the file is loaded that has this function or variable; 0 if there is none.
+pub fn base_of(address: *const c_void) -> usize {
     let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the loader writes the description, for which zeros are valid too.
+    // SAFETY: the loader looks the address up, and writes the description, for which zeros are valid
+    // too.
     unsafe {
-        libc::dladdr(function, about.as_mut_ptr());
+        libc::dladdr(address, about.as_mut_ptr());
         about.assume_init().dli_fbase as usize
     }
 }
 
-unsafe extern "C" fn look_at(
+/// The loader tells of the program first, and of nothing more where this returns 1.
+unsafe extern "C" fn of_program(
     info: *mut libc::dl_phdr_info,
     _size: usize,
-    found: *mut c_void,
+    pager: *mut c_void,
 ) -> c_int {
     // SAFETY: the loader's description of one file, and what `manage_static` passed.
-    let (info, found) = unsafe { (&*info, &*found.cast::<Found>()) };
-    let base = info.dlpi_addr as usize;
-    if found.ours.contains(&base) || info.dlpi_phdr.is_null() {
-        return 0;
+    let (info, pager) = unsafe { (&*info, &*pager.cast::<Pager>()) };
+    // What the handlers call may be the program's own, and use its variables.
+    let called =
+        [libc::memcpy as *const c_void, libc::memset as _, libc::memmove as _, libc::memcmp as _];
+    let program = base_of(info.dlpi_phdr.cast());
+    if info.dlpi_phdr.is_null() || called.into_iter().any(|function| base_of(function) == program) {
+        return 1;
     }
     // SAFETY: so many headers are there, as the loader says.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
-        if let Some((start, end)) = zeros_of(header) {
-            found.pager.manage(base.wrapping_add(start), end - start, true);
+        if let Some((start, end)) = zeros_of(header, info.dlpi_addr as usize) {
+            pager.manage(start, end - start, true);
         }
     }
-    0
+    1
 }
 
-/// The pages of a part of a file, as addresses in that file, that begin as zeros and can be
-/// managed: those behind its last page in the file, but for both ends.
-fn zeros_of(header: &libc::Elf64_Phdr) -> Option<(usize, usize)> {
+/// The whole regions among a part's zeros, which is loaded at `base`, but for both ends. A region
+/// that the loader has written to may have become a huge page, of which nothing is known; at its end
+/// it has the alignment of the largest variable.
+fn zeros_of(header: &libc::Elf64_Phdr, base: usize) -> Option<(usize, usize)> {
     const RIGHTS: u32 = libc::PF_R | libc::PF_W | libc::PF_X;
-    let (address, in_file, size) =
-        (header.p_vaddr as usize, header.p_filesz as usize, header.p_memsz as usize);
-    let end =
-        address.checked_add(size)?.checked_next_multiple_of(PAGE)?.checked_sub(COPIED_BYTES)?;
-    let start = address.checked_add(in_file)?.checked_next_multiple_of(PAGE)? + COPIED_BYTES;
+    let [address, in_file, size, align] =
+        [header.p_vaddr, header.p_filesz, header.p_memsz, header.p_align]
+            .map(|field| field as usize);
+    let address = base.wrapping_add(address);
+    let first = address.checked_add(in_file)?.checked_next_multiple_of(align.max(PAGE))?;
+    let start = first.checked_add(COPIED_BYTES)?.checked_next_multiple_of(REGION)?;
+    let end = address.checked_add(size)?.checked_sub(COPIED_BYTES)? / REGION * REGION;
     let is_written = header.p_flags & RIGHTS == libc::PF_R | libc::PF_W;
-    (is_written && end.saturating_sub(start) >= MANAGED_FROM).then_some((start, end))
+    (is_written && end > start).then_some((start, end))
 }
 
 static BRK: Next = Next::new(c"brk");
@@ -113,7 +104,7 @@ extern "C" fn sbrk(by: isize) -> *mut c_void {
     let Some(real) = next_sbrk() else { return pointer(Err(Errno::ENOSYS)) };
     match by {
         0 => real(0),
-        _ => moving(break_now().checked_add_signed(by), || real(by)),
+        _ => moving((real(0) as usize).checked_add_signed(by), || real(by)),
     }
 }
 
@@ -154,10 +145,16 @@ fn moving<R>(to: Option<usize>, act: impl FnOnce() -> R) -> R {
         return answer.expect("what is to be done is done once");
     }
     pager.make_room(until - from);
+    // Where two threads move it at a time, it is not known who got what.
+    let alone = !MOVING.swap(true, AcqRel);
+    let from = whole_pages(break_now()).unwrap_or(from);
     let answer = act();
-    if until > from && break_now() == to {
+    if alone && until > from && break_now() == to {
         pager.manage(from, until - from, true);
         terrace_alloc::poll();
+    }
+    if alone {
+        MOVING.store(false, Release);
     }
     answer
 }
@@ -173,30 +170,36 @@ extern "C" fn __wrap_sbrk(by: isize) -> *mut c_void {
 mod tests {
     use super::*;
 
-    fn header(flags: u32, address: usize, in_file: usize, size: usize) -> libc::Elf64_Phdr {
+    fn header(flags: u32, in_file: usize, size: usize, align: usize) -> libc::Elf64_Phdr {
         libc::Elf64_Phdr {
             p_type: libc::PT_LOAD,
             p_flags: flags,
             p_offset: 0,
-            p_vaddr: address as u64,
+            p_vaddr: 0x3010,
             p_paddr: 0,
             p_filesz: in_file as u64,
             p_memsz: size as u64,
-            p_align: PAGE as u64,
+            p_align: align as u64,
         }
     }
 
     #[test]
-    fn zeros_behind_the_file_are_managed_where_they_are_many() {
+    fn whole_regions_of_the_programs_zeros_are_managed() {
+        const BASE: usize = 64 * REGION;
         let written = libc::PF_R | libc::PF_W;
-        let found = |flags, size| zeros_of(&header(flags, 0x3010, 0x100, size));
-        assert_eq!(
-            found(written, 1 << 20),
-            Some((0x4000 + COPIED_BYTES, 0x4000 + (1 << 20) - COPIED_BYTES))
-        );
-        assert_eq!(found(written, 2 * COPIED_BYTES + MANAGED_FROM - PAGE), None);
-        assert_eq!(found(written | libc::PF_X, 1 << 20), None);
-        assert_eq!(found(libc::PF_R, 1 << 20), None);
-        assert_eq!(found(written, usize::MAX), None);
+        let found = |flags, size, align| {
+            zeros_of(&header(flags, 0x100, size, align), BASE)
+                .map(|(start, end)| ((start - BASE) / REGION, (end - BASE) / REGION))
+        };
+        assert_eq!(found(written, 5 * REGION, PAGE), Some((1, 4)));
+        // The end lies in the last region, and less than what may be copied is in it.
+        assert_eq!(found(written, 5 * REGION - 0x3010, PAGE), Some((1, 4)));
+        assert_eq!(found(written, 5 * REGION - 0x3010 + COPIED_BYTES, PAGE), Some((1, 5)));
+        // Aligned, the first of them begins a region, which stays.
+        assert_eq!(found(written, 5 * REGION, REGION), Some((2, 4)));
+        assert_eq!(found(written, REGION, PAGE), None);
+        assert_eq!(found(written | libc::PF_X, 5 * REGION, PAGE), None);
+        assert_eq!(found(libc::PF_R, 5 * REGION, PAGE), None);
+        assert_eq!(found(written, usize::MAX, PAGE), None);
     }
 }
