@@ -327,27 +327,7 @@ static void who_is_traced_from_the_start_goes_on(void) {
     MUST(status == 0);
 }
 
-/* Memory calls by instruction. */
-static long by_instruction(long number, long a, long b, long c, long d, long e) {
-#ifdef __x86_64__
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
-    return result;
-#else
-    register long x8 __asm__("x8") = number;
-    register long x0 __asm__("x0") = a;
-    register long x1 __asm__("x1") = b;
-    register long x2 __asm__("x2") = c;
-    register long x3 __asm__("x3") = d;
-    register long x4 __asm__("x4") = e;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
-    return x0;
-#endif
-}
-
-/* Whether the kernel tells Terrace of such calls: it must be able to read without waiting (Linux 6.10). */
+/* Whether the kernel tells Terrace of memory calls by instruction: it must be able to read without waiting (Linux 6.10). */
 static void needs_events(void) {
     struct utsname name;
     int major = 0, minor = 0;
@@ -364,7 +344,7 @@ static void discarded_by_instruction(void) {
     make_cold();
     for (int round = 0; round < 20; round++) {
         size_t from = mix((uint64_t)round) % (PAGES - 600), pages = 1 + mix((uint64_t)round + 100) % 500;
-        MUST(by_instruction(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0) == 0);
+        MUST(syscall_without_the_c_library(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0, 0) == 0);
         for (size_t p = from; p < from + pages; p++)
             MUST(*(volatile uint64_t *)(map + p * PAGE) == 0);
         /* What is written after the discard stays, and may leave again. */
@@ -390,8 +370,8 @@ static void moved_by_instruction(void) {
         MUST(madvise(map, BYTES, MADV_PAGEOUT) == 0);
         usleep(10000);
     }
-    long moved = by_instruction(SYS_mremap, (long)(map + from * PAGE), (long)(pages * PAGE), (long)(pages * PAGE),
-                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target);
+    long moved = syscall_without_the_c_library(SYS_mremap, (long)(map + from * PAGE), (long)(pages * PAGE), (long)(pages * PAGE),
+                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target, 0);
     MUST(moved == (long)target);
     for (size_t p = 0; p < pages; p++)
         MUST(*(volatile uint64_t *)(target + p * PAGE) == word_of(SEED, from + p, 0));
@@ -445,13 +425,13 @@ __attribute__((force_align_arg_pointer, noinline)) static void taken_over(void) 
     if (__atomic_fetch_add(&taken, 1, __ATOMIC_SEQ_CST) == 0) {
         for (size_t t = 0; t < COUNT(tried); t++) {
             long *with = tried[t].arguments;
-            tried[t].result = by_instruction(tried[t].number, with[0], with[1], with[2], with[3], with[4]);
+            tried[t].result = syscall_without_the_c_library(tried[t].number, with[0], with[1], with[2], with[3], with[4], 0);
         }
         __atomic_store_n(&taken, 1000, __ATOMIC_SEQ_CST);
     }
     for (;;) {
         struct timespec second = {1, 0};
-        by_instruction(SYS_nanosleep, (long)&second, 0, 0, 0, 0);
+        syscall_without_the_c_library(SYS_nanosleep, (long)&second, 0, 0, 0, 0, 0);
     }
 }
 
@@ -538,7 +518,7 @@ static void forked_by_instruction(void) {
     for (int round = 0; round < 3; round++) {
         evict(map, BYTES);
         int status;
-        pid_t child = (pid_t)by_instruction(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        pid_t child = (pid_t)syscall_without_the_c_library(SYS_clone, SIGCHLD, 0, 0, 0, 0, 0);
         if (child == 0) {
             check_pages(map, 0, PAGES, SEED);
             _exit(0);
@@ -576,8 +556,8 @@ static void moved_over_evicted_memory(void) {
     evict(source, pages * PAGE);
     evict(map + at * PAGE, pages * PAGE);
     char *target = map + at * PAGE;
-    long moved = by_instruction(SYS_mremap, (long)source, (long)(pages * PAGE), (long)(pages * PAGE),
-                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target);
+    long moved = syscall_without_the_c_library(SYS_mremap, (long)source, (long)(pages * PAGE), (long)(pages * PAGE),
+                                MREMAP_MAYMOVE | MREMAP_FIXED, (long)target, 0);
     if (moved == -EFAULT || moved == -EINVAL)
         cannot_check("the kernel does not move several mappings at once");
     MUST(moved == (long)target);
@@ -597,7 +577,7 @@ static void protected_while_staged(void) {
     MUST(scratch != MAP_FAILED);
     memset(scratch, 1, MIB);
     evict(scratch, MIB);
-    MUST(by_instruction(SYS_madvise, (long)scratch, MIB, MADV_DONTNEED, 0, 0) == 0);
+    MUST(syscall_without_the_c_library(SYS_madvise, (long)scratch, MIB, MADV_DONTNEED, 0, 0, 0) == 0);
     for (int round = 0; round < 60; round++) {
         check_pages(map, 0, PAGES, SEED);
         MUST(mprotect(map, BYTES, PROT_NONE) == 0);
@@ -617,7 +597,7 @@ static void unmapped_by_instruction(void) {
     needs_events();
     make_cold();
     size_t from = 512, pages = 2048;
-    MUST(by_instruction(SYS_munmap, (long)(map + from * PAGE), (long)(pages * PAGE), 0, 0, 0) == 0);
+    MUST(syscall_without_the_c_library(SYS_munmap, (long)(map + from * PAGE), (long)(pages * PAGE), 0, 0, 0, 0) == 0);
     char *anew = mmap(map + from * PAGE, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     MUST(anew == map + from * PAGE);
     for (size_t p = 0; p < pages; p++)
@@ -635,7 +615,7 @@ static void *discards(void *number) {
     for (int round = 0; round < 300; round++) {
         random = mix(random + 0x9E3779B97F4A7C15ULL);
         size_t from = first + random % (OWN - 40), pages = 1 + (random >> 20) % 32;
-        MUST(by_instruction(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0) == 0);
+        MUST(syscall_without_the_c_library(SYS_madvise, (long)(map + from * PAGE), (long)(pages * PAGE), MADV_DONTNEED, 0, 0, 0) == 0);
         for (size_t p = from; p < from + pages; p++)
             MUST(*(volatile uint64_t *)(map + p * PAGE) == 0);
         refill(from, pages);

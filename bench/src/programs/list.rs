@@ -116,17 +116,26 @@ print \"$sum\\n\";
 
 fn sort(directory: &Path) -> anyhow::Result<Vec<String>> {
     let input = directory.join("lines");
-    if !input.exists() {
-        let mut state = 1u64;
-        let mut text = String::new();
-        while text.len() < 160 << 20 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            text.push_str(&format!("{:016x} line with some text {}\n", state, state >> 40 & 4095));
-        }
-        fs::write(&input, text)?;
-    }
+    make_text(&input, 160 << 20, |random| {
+        format!("{random:016x} line with some text {}\n", random >> 40 & 4095)
+    })?;
     let command = format!("LC_ALL=C sort --parallel=1 -S 600M {} | cksum", input.display());
     Ok(words(["sh", "-c", &command]))
+}
+
+/// Makes a file of at least so many bytes, unless it is there: lines of random numbers, always the
+/// same.
+fn make_text(path: &Path, bytes: usize, line: impl Fn(u64) -> String) -> anyhow::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut random = 1u64;
+    let mut text = String::new();
+    while text.len() < bytes {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        text.push_str(&line(random));
+    }
+    Ok(fs::write(path, text)?)
 }
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
@@ -145,21 +154,10 @@ fn index(_: &Path) -> anyhow::Result<Vec<String>> {
 
 fn xz(directory: &Path) -> anyhow::Result<Vec<String>> {
     let input = directory.join("input");
-    if !input.exists() {
-        // Text that repeats itself over long distances, a little changed.
-        let mut state = 1u64;
-        let mut text = String::new();
-        while text.len() < 10 << 20 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            text.push_str(&format!(
-                "record {} of {} holds {:x}\n",
-                state >> 50,
-                state >> 44 & 1023,
-                state >> 40
-            ));
-        }
-        fs::write(&input, text)?;
-    }
+    // It repeats itself over long distances, a little changed.
+    make_text(&input, 10 << 20, |random| {
+        format!("record {} of {} holds {:x}\n", random >> 50, random >> 44 & 1023, random >> 40)
+    })?;
     Ok(words(["sh", "-c", &format!("exec xz -T1 -7 -c {} | cksum", input.display())]))
 }
 
