@@ -4,7 +4,10 @@
 #include <dirent.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -103,6 +106,94 @@ static void no_descriptors_are_left(void) {
     check(memory, BYTES, 1);
 }
 
+static void put(const char *file, long number) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", getenv("TASK_GROUP"), file);
+    int control = open(path, O_WRONLY);
+    MUST(control >= 0 && dprintf(control, "%ld", number) > 0);
+    close(control);
+}
+
+static void *nothing(void *argument) { return argument; }
+
+static int ends(void *unused) {
+    (void)unused;
+    _exit(0);
+}
+
+static void by_fork(void) {
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    wait_for(child);
+}
+
+static void by_fork_alone(void) {
+    pid_t child = _Fork();
+    if (child == 0)
+        _exit(0);
+    wait_for(child);
+}
+
+static void by_number(void) {
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0)
+        _exit(0);
+    wait_for(child);
+}
+
+static void by_clone(void) {
+    static char stack[64 * KIB] __attribute__((aligned(16)));
+    wait_for(clone(ends, stack + sizeof stack, SIGCHLD, NULL));
+}
+
+static void by_thread(void) {
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void by_spawning(void) {
+    pid_t child = 0;
+    MUST(posix_spawn(&child, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ) == 0);
+    wait_for(child);
+}
+
+/* Every way to a task, each in a process of its own, in a group that allows as many tasks as this process and
+ * Terrace's beside it have, and none more. */
+static void tasks_are_few(void) {
+    static void (*const ways[])(void) = {by_fork, by_fork_alone, by_number, by_clone, by_thread, by_spawning};
+    if (!getenv("TASK_GROUP"))
+        cannot_check("no control group of tasks (pids)");
+    for (size_t way = 0; way < COUNT(ways); way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            char *memory = cold_mapping(BYTES, way);
+            pid_t companion = companion_of_this();
+            MUST(!evicts() || companion > 0);
+            put("cgroup.procs", getpid());
+            if (companion > 0)
+                put("cgroup.procs", companion);
+            char path[4096], text[32] = {0};
+            snprintf(path, sizeof path, "%s/pids.current", getenv("TASK_GROUP"));
+            int current = open(path, O_RDONLY);
+            MUST(current >= 0 && read(current, text, sizeof text - 1) > 0);
+            close(current);
+            long tasks = atol(text);
+            MUST(!evicts() || tasks > 2);
+            put("pids.max", companion > 0 ? tasks : tasks + 1);
+            ways[way]();
+            check(memory, BYTES, way);
+            fill(memory, BYTES, way + 1);
+            ways[way]();
+            check(memory, BYTES, way + 1);
+            put("pids.max", 1000);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+}
+
 static void give_up(const char *what) {
     enum { NOBODY = 65534 };
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -135,6 +226,7 @@ int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(pages_leave),           CASE(children_too),       CASE(pages_are_truncated),
         CASE(pages_are_removed),     CASE(no_files_may_grow),  CASE(no_descriptors_are_left),
+        CASE(tasks_are_few),
     };
     if (count > 2)
         give_up(words[2]);

@@ -131,6 +131,13 @@ static void children_where_nothing_more_can_be_made(void) {
         MUST(getrlimit(RLIMIT_NPROC, &limit) == 0);
         limit.rlim_cur = tasks_allowed;
         MUST(setrlimit(RLIMIT_NPROC, &limit) == 0);
+        /* By an instruction first: refused there, fork() would have Terrace give its own tasks back. */
+        pid_t tried = (pid_t)syscall_without_the_c_library(SYS_clone, SIGCHLD, 0, 0, 0, 0, 0);
+        if (tried == 0)
+            syscall_without_the_c_library(SYS_exit_group, 0, 0, 0, 0, 0, 0);
+        if (tried < 0)
+            continue;
+        wait_for(tried);
         child = fork();
     }
     MUST(child >= 0);
@@ -449,9 +456,29 @@ static bool find_mapping(uintptr_t address, uintptr_t *from, uintptr_t *to) {
     return found;
 }
 
+static int touch_now;
+
 static void *touch_all(void *unused) {
+    while (!__atomic_load_n(&touch_now, __ATOMIC_SEQ_CST))
+        usleep(1000);
     check_all();
     return unused;
+}
+
+/* Where a sleeping task's stack is, by the kernel's word; 0 if it does not sleep. Touches no heap. */
+static uintptr_t stack_of(pid_t process, int task) {
+    char path[64], line[512] = {0};
+    uintptr_t stack = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", process, task);
+    /* Number, six arguments, stack pointer. */
+    for (int tries = 0; stack == 0 && tries < 1000; tries++) {
+        int call = open(path, O_RDONLY);
+        if (call >= 0 && read(call, line, sizeof line - 1) > 0)
+            sscanf(line, "%*s %*s %*s %*s %*s %*s %*s %lx", &stack);
+        close(call);
+        usleep(1000);
+    }
+    return stack;
 }
 #endif
 
@@ -466,34 +493,33 @@ static void a_companion_that_was_taken_over_reaches_nothing(void) {
         return;
     uintptr_t code, code_end;
     MUST(find_mapping(0, &code, &code_end));
-    char path[64], line[512];
+    char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", companion);
     DIR *directory = opendir(path);
     MUST(directory);
-    size_t changed = 0;
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        uintptr_t stack = 0, from, to;
-        snprintf(path, sizeof path, "/proc/%d/task/%.20s/syscall", companion, entry->d_name);
-        /* Number, six arguments, stack pointer. One that runs has none of this. */
-        for (int tries = 0; entry->d_name[0] != '.' && stack == 0 && tries < 1000; tries++) {
-            FILE *call = fopen(path, "r");
-            if (call && fgets(line, sizeof line, call))
-                sscanf(line, "%*s %*s %*s %*s %*s %*s %*s %lx", &stack);
-            if (call)
-                fclose(call);
-            usleep(1000);
-        }
-        if (stack == 0 || !find_mapping(stack, &from, &to))
-            continue;
-        for (uintptr_t *word = (uintptr_t *)stack; (uintptr_t)word < to && (uintptr_t)word < stack + 16 * KIB; word++)
+    enum { TASKS_MAX = 16 };
+    int tasks[TASKS_MAX];
+    uintptr_t ends[TASKS_MAX];
+    size_t count = 0, changed = 0;
+    for (struct dirent *entry; (entry = readdir(directory)) && count < TASKS_MAX;) {
+        tasks[count] = atoi(entry->d_name);
+        uintptr_t from, stack = tasks[count] > 0 ? stack_of(companion, tasks[count]) : 0;
+        if (stack != 0 && find_mapping(stack, &from, &ends[count]))
+            count++;
+    }
+    closedir(directory);
+    pthread_t toucher;
+    MUST(pthread_create(&toucher, NULL, touch_all, NULL) == 0);
+    /* From here on a page of the heap that is out might not come back: it is not touched. */
+    for (size_t t = 0; t < count; t++) {
+        uintptr_t stack = stack_of(companion, tasks[t]);
+        for (uintptr_t *word = (uintptr_t *)stack; stack != 0 && (uintptr_t)word < ends[t] && (uintptr_t)word < stack + 16 * KIB; word++)
             if (*word >= code && *word < code_end)
                 *word = (uintptr_t)taken_over, changed++;
     }
-    closedir(directory);
     MUST(changed > 0);
     /* A fault makes a handler return. */
-    pthread_t toucher;
-    MUST(pthread_create(&toucher, NULL, touch_all, NULL) == 0);
+    __atomic_store_n(&touch_now, 1, __ATOMIC_SEQ_CST);
     for (int tries = 0; taken < 1000 && tries < 20000; tries++)
         usleep(1000);
     if (taken < 1000) {

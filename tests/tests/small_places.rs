@@ -169,6 +169,49 @@ fn no_descriptors_are_left() {
     hold(&["no_descriptors_are_left"], "");
 }
 
+/// A control group that limits tasks, removed in the end.
+struct TaskGroup(PathBuf);
+
+impl TaskGroup {
+    fn new() -> Option<TaskGroup> {
+        let hierarchy = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
+        let path =
+            |parent: &str| PathBuf::from(format!("{parent}/terrace-tests-{}", std::process::id()));
+        let makes = |group: PathBuf| {
+            let made = std::fs::create_dir(&group).is_ok().then(|| TaskGroup(group))?;
+            made.0.join("pids.max").exists().then_some(made)
+        };
+        hierarchy.map(path).into_iter().find_map(makes)
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        // The last process may not be gone yet.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn tasks_are_few() {
+    let Some(group) = TaskGroup::new() else {
+        return skip("a limit on tasks", "no control group for them (pids) can be made");
+    };
+    let place = format!("export TASK_GROUP={};", group.0.display());
+    let Some(finished) = hold(&["tasks_are_few"], &place) else { return };
+    assert_eq!(
+        finished.stderr.matches("terrace: frozen, nothing more is evicted: the limit").count(),
+        1,
+        "{}",
+        finished.account("says nothing, or too much")
+    );
+}
+
 /// One test for each way of giving up rights before anything else.
 macro_rules! gives_up {
     ($($name:ident: $way:literal)*) => {$(

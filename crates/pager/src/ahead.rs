@@ -495,7 +495,7 @@ impl Pager {
             self.check(removed.is_ok(), "a restored page's bytes were in its store");
         }
         drop(store);
-        entry.region.evicted.fetch_sub(claims.len() as u32, Relaxed);
+        self.count_restored(entry, claims.len());
         let counter =
             if cause == Cause::Room { &self.account.room_pages } else { &self.account.ahead_pages };
         counter.fetch_add(claims.len() as u64, Relaxed);

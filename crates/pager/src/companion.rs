@@ -276,6 +276,18 @@ impl Companion {
         }
     }
 
+    /// Whether the kernel makes a process for us now: one that ends at once. Called on a thread of
+    /// the program, with signals blocked, while nothing else is made (`fork.forking`).
+    pub fn can_make_task(&self, pager: &'static Pager) -> bool {
+        let made = self.task(COMPANION | libc::CLONE_VFORK, pager, slot::INTERMEDIATE, |_, _| {
+            sys::end_process()
+        });
+        if let Ok(process) = made {
+            sys::reap(process);
+        }
+        made.is_ok()
+    }
+
     /// In the keeper, when everything is back in DRAM: ends the companion once its other threads
     /// have left, which were told to.
     pub fn end_when_alone(&self) -> ! {

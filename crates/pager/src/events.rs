@@ -373,7 +373,7 @@ impl Pager {
         self.fill(uffd, to, tools.page.0.as_ptr() as usize);
         let removed = entry.region.store.lock().remove(&self.tiers, location);
         self.check(removed.is_ok(), "a moved page's bytes were in its store");
-        entry.region.evicted.fetch_sub(1, Relaxed);
+        self.count_restored(entry, 1);
         self.settle(entry, address, claim, Snapshot(0));
         true
     }

@@ -1063,7 +1063,7 @@ impl Pager {
                     let note = format!(
                         "{refusal}. Until that works again, pages stay in DRAM or go to other tiers"
                     );
-                    sys::complain(&note);
+                    self.complain(&note);
                     self.remark(&note);
                 }
             }

@@ -174,7 +174,7 @@ impl Pager {
             let note = "a forked child could not be given files with pages (out of descriptors, or Linux before 6.9): they were restored first";
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Relaxed) {
-                sys::complain(note);
+                self.complain(note);
                 self.remark(note);
             }
             self.restore_everything();
@@ -251,9 +251,8 @@ impl Pager {
                     removed.is_ok(),
                     "a page filled during a fork had its bytes in its store",
                 );
-                entry.region.evicted.fetch_sub(1, Relaxed);
+                self.count_restored(&entry, 1);
                 self.account.resident_pages.fetch_add(1, Relaxed);
-                self.account.promoted_pages.fetch_add(1, Relaxed);
                 entry.region.returned.fetch_add(1, Relaxed);
             }
         }
@@ -375,9 +374,8 @@ impl Pager {
         let removed =
             entry.region.store.lock().remove(&self.tiers, Location::from_bits(found.payload()));
         self.check(removed.is_ok(), "a restored page's bytes were in its store");
-        entry.region.evicted.fetch_sub(1, Relaxed);
+        self.count_restored(entry, 1);
         self.account.resident_pages.fetch_add(1, Relaxed);
-        self.account.promoted_pages.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn table_has_evicted(&self) -> bool {

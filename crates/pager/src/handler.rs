@@ -344,7 +344,7 @@ impl Pager {
             let removed = entry.region.store.lock().remove(&self.tiers, location);
             self.check(removed.is_ok(), "a restored page's bytes were in its store");
         }
-        entry.region.evicted.fetch_sub(1, Relaxed);
+        self.count_restored(entry, 1);
         tier.stats.count_fault();
         tier.stats.record_restore(now_ns - start_ns);
         self.back(entry, address, claim, page, now_ms, copy);
@@ -391,6 +391,13 @@ impl Pager {
         self.settle_in_place(entry, address, claim, page, now_ms, copy);
     }
 
+    /// Counts `pages` of a region that are not evicted any more. A page that was touched while it
+    /// was staged is none of them: it never counted as evicted.
+    pub(crate) fn count_restored(&self, entry: &Entry, pages: usize) {
+        entry.region.evicted.fetch_sub(pages as u32, Relaxed);
+        self.account.promoted_pages.fetch_add(pages as u64, Relaxed);
+    }
+
     /// Ends a claim whose page is in place now. `copy`: what is still stored of it.
     pub(crate) fn settle_in_place(
         &self,
@@ -404,7 +411,6 @@ impl Pager {
         let back = Snapshot::back(page, tick_of(now_ms));
         let back = copy.map_or(back, |copy| back.with(State::Kept, copy.to_bits()));
         self.account.resident_pages.fetch_add(1, Relaxed);
-        self.account.promoted_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
         if page.probation && !self.probation.enter(entry.page_number(address)) {
             // No room: it is as the others are.

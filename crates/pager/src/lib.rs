@@ -50,6 +50,7 @@ mod streams;
 mod swapping;
 pub mod sys;
 pub mod table;
+mod tasks;
 mod timers;
 pub mod trace;
 pub mod unreached;

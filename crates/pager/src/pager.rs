@@ -477,7 +477,7 @@ impl Pager {
         }
         let failure = self.companion.failure();
         if !failure.is_empty() {
-            sys::complain(&failure);
+            self.complain(&failure);
         }
     }
 
@@ -485,7 +485,7 @@ impl Pager {
         self.say(State::Unmanaged, note);
         // What stops the companion is said by the thread of the program that waits for it.
         if sys::is_program() {
-            sys::complain(note);
+            self.complain(note);
         } else {
             self.companion.fails(note);
         }
@@ -541,7 +541,7 @@ impl Pager {
     pub fn freeze(&self, why: &str) {
         if !self.frozen.swap(true, AcqRel) {
             self.say(State::Frozen, why);
-            sys::complain(&format!("frozen, nothing more is evicted: {why}"));
+            self.complain(&format!("frozen, nothing more is evicted: {why}"));
         }
     }
 
@@ -551,7 +551,7 @@ impl Pager {
         if said.swap(true, Relaxed) {
             return;
         }
-        sys::complain(text);
+        self.complain(text);
         if let Some(page) = self.stats()
             && !self.is_frozen()
         {

@@ -211,7 +211,7 @@ impl Pager {
             }
         }
         drop(store);
-        entry.region.evicted.fetch_sub(claimed.len() as u32, Relaxed);
+        self.count_restored(entry, claimed.len());
         let now_ms = sys::now_ns() / 1_000_000;
         for page in claimed {
             let back = Return { returns: page.word.returns(), probation: true };

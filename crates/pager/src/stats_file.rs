@@ -14,6 +14,7 @@ use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
 use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
 use crate::sys::{self, Errno};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -100,7 +101,7 @@ impl Pager {
         self.fill_stats(page, forked);
         match self.make_stats_file() {
             Ok(mapping) => self.stats.mapping.store(mapping, Release),
-            Err(errno) => complain_of_no_place(dir, errno),
+            Err(errno) => self.complain_of_no_place(dir, errno),
         }
     }
 
@@ -337,36 +338,50 @@ impl Pager {
     }
 }
 
-/// Says that there is no place for this process's figures, once in a run where that can be known.
-fn complain_of_no_place(dir: &str, errno: Errno) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let remedy = match errno {
-        Errno::ENOSPC | Errno::EDQUOT => {
-            "make room there, or set XDG_RUNTIME_DIR to a directory with room"
+impl Pager {
+    /// Says a line on standard error, unless a process of this run has said it.
+    pub(crate) fn complain(&self, line: &str) {
+        let mut hasher = DefaultHasher::new();
+        line.hash(&mut hasher);
+        if self.is_first_in_run(&format!("said-{:016x}", hasher.finish())) {
+            sys::complain(line);
         }
-        Errno::EFBIG => "raise the limit on the size of files (ulimit -f)",
-        Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n)",
-        // The run has ended, or the program gave up its user id or root directory before it forked
-        // or executed this one.
-        Errno::ENOENT | Errno::EACCES | Errno::EPERM | Errno::ENOTDIR => return,
-        _ => "set XDG_RUNTIME_DIR to a writable directory",
-    };
-    // An empty file takes no block. Whoever makes it is the first.
-    let first = match sys::open(
-        &format!("{dir}/{}\0", stats::NO_PLACE),
-        libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL,
-        0o600,
-    ) {
-        Ok(fd) => {
-            sys::close(fd);
-            true
+    }
+
+    /// Whether this process is the first of its run that makes the file `name` in the run
+    /// directory; an empty file takes no room. Where it cannot be made, every process is.
+    fn is_first_in_run(&self, name: &str) -> bool {
+        let Some(dir) = &self.settings.run_dir else { return true };
+        let path = format!("{dir}/{name}\0");
+        match sys::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
+            Ok(fd) => {
+                sys::close(fd);
+                true
+            }
+            Err(e) => e != Errno::EEXIST,
         }
-        Err(e) => e != Errno::EEXIST,
-    };
-    if first && !SAID.swap(true, Relaxed) {
-        sys::complain(&format!(
-            "no place in {dir} for the figures of a process ({errno}): it runs, but is not in the report and takes half of the budget for \
-             its own. To change that: {remedy}"
-        ));
+    }
+
+    /// Says that there is no place for this process's figures, once in a run where that can be
+    /// known.
+    fn complain_of_no_place(&self, dir: &str, errno: Errno) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let remedy = match errno {
+            Errno::ENOSPC | Errno::EDQUOT => {
+                "make room there, or set XDG_RUNTIME_DIR to a directory with room"
+            }
+            Errno::EFBIG => "raise the limit on the size of files (ulimit -f)",
+            Errno::EMFILE | Errno::ENFILE => "raise the limit on open files (ulimit -n)",
+            // The run has ended, or the program gave up its user id or root directory before it
+            // forked or executed this one.
+            Errno::ENOENT | Errno::EACCES | Errno::EPERM | Errno::ENOTDIR => return,
+            _ => "set XDG_RUNTIME_DIR to a writable directory",
+        };
+        if self.is_first_in_run(stats::NO_PLACE) && !SAID.swap(true, Relaxed) {
+            sys::complain(&format!(
+                "no place in {dir} for the figures of a process ({errno}): it runs, but is not in \
+                 the report and takes half of the budget for its own. To change that: {remedy}"
+            ));
+        }
     }
 }

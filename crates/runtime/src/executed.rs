@@ -10,7 +10,7 @@
 
 use crate::entry::jumps;
 use crate::pager;
-use crate::processes::{Next, no_such_call, result};
+use crate::processes::{Next, no_such_call, result, with_tasks_given_back};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -288,8 +288,9 @@ jumps! {
     execlp => terrace_execlp;
 }
 
-/// An error number, as `posix_spawn` returns it.
-fn spawned(result: i32) -> i32 {
+/// What `spawn` returns: 0 or an error number.
+fn spawned(spawn: impl Fn() -> i32) -> i32 {
+    let result = with_tasks_given_back(spawn, |error| *error == libc::EAGAIN);
     if result < 0 { libc::ENOSYS } else { result }
 }
 
@@ -310,15 +311,9 @@ extern "C" fn posix_spawn(
         Named { path, arguments, becomes: false },
         environment,
         |environment| {
-            spawned(next!(
-                POSIX_SPAWN as Spawn,
-                pid,
-                path,
-                actions,
-                attributes,
-                arguments,
-                environment
-            ))
+            spawned(|| {
+                next!(POSIX_SPAWN as Spawn, pid, path, actions, attributes, arguments, environment)
+            })
         },
     )
 }
@@ -339,15 +334,9 @@ extern "C" fn posix_spawnp(
         Named { path: name, arguments, becomes: false },
         environment,
         |environment| {
-            spawned(next!(
-                POSIX_SPAWNP as Spawn,
-                pid,
-                name,
-                actions,
-                attributes,
-                arguments,
-                environment
-            ))
+            spawned(|| {
+                next!(POSIX_SPAWNP as Spawn, pid, name, actions, attributes, arguments, environment)
+            })
         },
     )
 }

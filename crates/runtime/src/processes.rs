@@ -48,7 +48,8 @@ impl Next {
 }
 
 static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
-static FORK: Next = Next::new(c"_Fork");
+static FORK: Next = Next::new(c"fork");
+static FORK_ALONE: Next = Next::new(c"_Fork");
 static CLONE: Next = Next::new(c"clone");
 static SYSCALL: Next = Next::new(c"syscall");
 static DLMOPEN: Next = Next::new(c"dlmopen");
@@ -86,7 +87,7 @@ pub fn register_fork_handlers() {
         return;
     }
     // What a child or our own threads call there must be known by then.
-    for function in [&CLONE, &SYSCALL, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
+    for function in [&CLONE, &FORK, &SYSCALL, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
         function.get();
     }
     let real = REGISTER_ATFORK.get();
@@ -220,7 +221,10 @@ extern "C" fn pthread_create(
         let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
         kept::keep(top - len, len);
     }
-    let error = real(thread, attributes, main, argument);
+    let error = with_tasks_given_back(
+        || real(thread, attributes, main, argument),
+        |error| *error == libc::EAGAIN,
+    );
     if error == 0
         && let Some(pager) = pager()
     {
@@ -363,25 +367,56 @@ fn in_child() {
     terrace_alloc::leave_internal();
 }
 
+/// Has `make` make a process or a thread; once more if the kernel refuses it a task that Terrace can
+/// give back.
+pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R) -> bool) -> R {
+    let made = make();
+    match refused(&made) && pager().is_some_and(|pager| pager.gives_tasks_back()) {
+        true => make(),
+        false => made,
+    }
+}
+
+/// Whether a call that answers with a process's number was refused for want of tasks.
+fn lacks_task(process: &i32) -> bool {
+    // SAFETY: the C library's thread-local errno.
+    *process == -1 && unsafe { *libc::__errno_location() } == libc::EAGAIN
+}
+
+/// `fork`. Its handlers are ours, so here is only what a fork needs that the kernel refuses.
+#[unsafe(no_mangle)]
+extern "C" fn fork() -> i32 {
+    let real = FORK.get();
+    if real.is_null() {
+        return no_such_call(-1);
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: extern "C" fn() -> i32 = unsafe { std::mem::transmute(real) };
+    with_tasks_given_back(|| real(), lacks_task)
+}
+
 /// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of
 /// grouped objects stay as they are, as jemalloc's do: a signal handler may be forking that
 /// interrupted their holder, and such a child may not allocate.
-fn forking(fork: impl FnOnce() -> i32) -> i32 {
-    before_any_fork();
-    let child = fork();
-    if child == 0 {
-        in_child();
-        sys::restore_signals(SIGNALS.load(Relaxed));
-    } else {
-        after_any_fork_in_parent()
-    }
-    child
+fn forking(fork: impl Fn() -> i32) -> i32 {
+    let make = || {
+        before_any_fork();
+        let child = fork();
+        if child == 0 {
+            in_child();
+            sys::restore_signals(SIGNALS.load(Relaxed));
+        } else {
+            after_any_fork_in_parent()
+        }
+        child
+    };
+    with_tasks_given_back(make, lacks_task)
 }
 
 /// `_Fork`: fork without handlers, for signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn _Fork() -> i32 {
-    let real = FORK.get();
+    let real = FORK_ALONE.get();
     if real.is_null() {
         return no_such_call(-1);
     }
@@ -440,16 +475,20 @@ extern "C" fn clone(
         if flags & libc::CLONE_CHILD_CLEARTID != 0 {
             kept::keep(child_tid as usize, size_of::<libc::pid_t>());
         }
-        return real(main, stack, flags, argument, parent_tid, tls, child_tid);
+        let make = || real(main, stack, flags, argument, parent_tid, tls, child_tid);
+        return with_tasks_given_back(make, lacks_task);
     }
-    let mut start = CloneStart { main, argument };
-    lock_allocator();
-    lock_for_any_fork(|| ());
-    bring_for_child(flags as usize, child_tid as usize);
-    let child =
-        real(clone_begins, stack, flags, (&raw mut start).cast(), parent_tid, tls, child_tid);
-    after_fork_in_parent();
-    child
+    let start = CloneStart { main, argument };
+    let make = || {
+        lock_allocator();
+        lock_for_any_fork(|| ());
+        bring_for_child(flags as usize, child_tid as usize);
+        let start = (&raw const start).cast_mut().cast();
+        let child = real(clone_begins, stack, flags, start, parent_tid, tls, child_tid);
+        after_fork_in_parent();
+        child
+    };
+    with_tasks_given_back(make, lacks_task)
 }
 
 /// Where the kernel writes a child's number in the child, before anything is registered there: the
@@ -757,7 +796,7 @@ extern "C" fn syscall_by_number(
 
 /// A clone by number without a stack. With shared memory it shares our threads, too; without it is
 /// a fork.
-fn cloning(arguments: CloneArguments, forward: impl FnOnce() -> libc::c_long) -> libc::c_long {
+fn cloning(arguments: CloneArguments, forward: impl Fn() -> libc::c_long) -> libc::c_long {
     if arguments.shares_memory() {
         return forward();
     }
