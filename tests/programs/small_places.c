@@ -194,6 +194,32 @@ static void tasks_are_few(void) {
     }
 }
 
+/* Some children at a time, in a group that allows few tasks. */
+static void children_at_a_time(void) {
+    enum { CHILDREN = 8 };
+    char *memory = mapping(BYTES);
+    fill(memory, BYTES, 1);
+    madvise(memory, BYTES, MADV_PAGEOUT);
+    usleep(300000);
+    pid_t children[CHILDREN];
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    for (int c = 0; c < CHILDREN; c++) {
+        MUST((children[c] = fork()) >= 0);
+        if (children[c] == 0) {
+            char byte;
+            close(ends[1]);
+            check(memory, BYTES, 1);
+            MUST(read(ends[0], &byte, 1) == 0);
+            _exit(0);
+        }
+    }
+    close(ends[1]);
+    for (int c = 0; c < CHILDREN; c++)
+        wait_for(children[c]);
+    check(memory, BYTES, 1);
+}
+
 static void give_up(const char *what) {
     enum { NOBODY = 65534 };
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -226,7 +252,7 @@ int main(int count, char **words) {
     static const struct a_case cases[] = {
         CASE(pages_leave),           CASE(children_too),       CASE(pages_are_truncated),
         CASE(pages_are_removed),     CASE(no_files_may_grow),  CASE(no_descriptors_are_left),
-        CASE(tasks_are_few),
+        CASE(tasks_are_few),         CASE(children_at_a_time),
     };
     if (count > 2)
         give_up(words[2]);

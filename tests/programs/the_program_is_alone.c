@@ -245,6 +245,33 @@ static void a_sharer_outlives_the_program(void) {
     MUST(read(ends[2], &byte, 1) == 1 && byte == 'r');
 }
 
+/* A child of vfork outlives its parent, which was killed meanwhile. */
+static void a_child_of_vfork_outlives_the_program(void) {
+    static int ends[2];
+    static volatile pid_t parent;
+    MUST(pipe(ends) == 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        make_cold();
+        parent = getpid();
+        if (vfork() == 0) {
+            kill(parent, SIGKILL);
+            usleep(300000);
+            for (size_t p = 0; p < PAGES; p++)
+                if (*(volatile uint64_t *)(map + p * PAGE) != word_of(SEED, p, 0))
+                    _exit(1);
+            (void)!write(ends[1], "r", 1);
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    int status;
+    MUST(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    char byte = 0;
+    MUST(read(ends[0], &byte, 1) == 1 && byte == 'r');
+}
+
 /* A process that shares the memory is killed in the middle of its memory calls: nobody waits for it. */
 static atomic_int sharer_goes_on;
 static int maps_and_unmaps(void *unused) {
@@ -682,6 +709,7 @@ int main(int count, char **words) {
         CASE(a_companion_that_was_taken_over_reaches_nothing),
         CASE(nothing_is_wrong_when_the_companion_is_killed),
         CASE(a_sharer_outlives_the_program),
+        CASE(a_child_of_vfork_outlives_the_program),
         CASE(sharers_may_be_killed),
         CASE(who_traces_reads_evicted_memory),
         CASE(who_is_traced_from_the_start_goes_on),

@@ -137,6 +137,21 @@ fn preloads_of_the_users_stay() {
     assert!(String::from_utf8_lossy(&under.stdout).contains("theirs.so"));
 }
 
+/// Alone, under the usual allocator, and with the program's own.
+#[test]
+fn a_library_is_bound_deeply() {
+    let library = compiled("deep_binding_library.c", &["-shared", "-fPIC"]);
+    for way in [None, Some("size"), Some("system")] {
+        let program = Program::new(compiled("deep_binding.c", &[])).args([&library]);
+        match way {
+            None => program.succeed(),
+            Some(way) => {
+                program.under(Terrace::within("64M").and("--allocator").and(way)).succeed()
+            }
+        };
+    }
+}
+
 #[test]
 fn a_project_checks_itself_with_sanitizers() {
     let scratch = tempfile::tempdir().unwrap();

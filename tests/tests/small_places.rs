@@ -212,6 +212,39 @@ fn tasks_are_few() {
     );
 }
 
+/// No companion is made that would leave the program too few of 16 tasks.
+#[test]
+fn a_small_limit_on_tasks_is_left_to_the_program() {
+    let shell = "p() { \"$0\" children_at_a_time & sleep 0.5; }; p; wait; \
+                 \"$0\" pages_leave & \"$0\" pages_leave & /bin/true && wait";
+    let program = SMALL_PLACES.to_string_lossy().into_owned();
+    for (case, of) in [("program", vec![]), ("shell", vec!["sh", "-c", shell, &program])] {
+        let Some(group) = TaskGroup::new() else {
+            return skip("a limit on tasks", "no control group for them (pids) can be made");
+        };
+        let place = format!(
+            "echo 16 >{0}/pids.max; echo $$ >{0}/cgroup.procs; exec \"$@\"",
+            group.0.display()
+        );
+        let program = match &of[..] {
+            [] => Program::new(&program).args(["children_at_a_time"]),
+            [name, arguments @ ..] => Program::new(name).args(arguments),
+        };
+        let program = program
+            .under(Terrace::within("1G"))
+            .launched_by(["sh", "-c", &place, "sh"].map(str::to_owned))
+            .time_limit(TIME_LIMIT);
+        let Some(finished) = run(program) else { return };
+        let line = "terrace: the limit on tasks (pids.max, ulimit -u) is 16, which leaves";
+        assert_eq!(
+            finished.stderr.matches(line).count(),
+            1,
+            "{case}: {}",
+            finished.account("says nothing, or too much")
+        );
+    }
+}
+
 /// One test for each way of giving up rights before anything else.
 macro_rules! gives_up {
     ($($name:ident: $way:literal)*) => {$(

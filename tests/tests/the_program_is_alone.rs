@@ -20,6 +20,7 @@ cases! { PROGRAM.hold:
     a_companion_that_was_taken_over_reaches_nothing
     nothing_is_wrong_when_the_companion_is_killed
     a_sharer_outlives_the_program
+    a_child_of_vfork_outlives_the_program
     sharers_may_be_killed
     who_traces_reads_evicted_memory
     who_is_traced_from_the_start_goes_on

@@ -254,6 +254,7 @@ impl Companion {
                 become: all memory stays in DRAM"
                 .into());
         }
+        crate::tasks::leaves_tasks_for_the_program()?;
         self.make_thread_storage()?;
         if let Some(address) = sys::tid_address() {
             pager.threads.learn(address, self.main_tid.load(Relaxed));

@@ -60,3 +60,4 @@ pub mod word;
 
 pub use pager::{Host, Mode, Pager};
 pub use terrace_policy::victims::Expectation;
+pub use timers::is_own_thread;

@@ -25,6 +25,8 @@ const ADVISED_BYTES: usize = 1 << 30;
 const WAIT_FULL_FROM: usize = 1 << 20;
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 256 << 10;
+/// How often everything is restored in vain before the companion ends all the same.
+const RETIRE_ROUNDS: usize = 100;
 
 /// Whether the kernel tells of the memory call that is to be made (see [`crate::events`]).
 enum Told {
@@ -469,9 +471,16 @@ impl Pager {
             self.set_mode(crate::Mode::Failed);
             return;
         }
-        for range in self.ranges_within(0, usize::MAX) {
-            // Unregisters too: first touches must not need our threads any more either.
-            self.unmanage(range.start, range.end - range.start);
+        // Another thread may put a range back that the kernel would not unmap.
+        for _ in 0..RETIRE_ROUNDS {
+            for range in self.ranges_within(0, usize::MAX) {
+                // Unregisters too: first touches must not need our threads any more either.
+                self.unmanage(range.start, range.end - range.start);
+            }
+            if !self.table_has_evicted() {
+                break;
+            }
+            sys::sleep(Duration::from_millis(1));
         }
         self.publish_last();
         self.tell_end_of_measuring();

@@ -1057,7 +1057,7 @@ fn machine_memory_bytes() -> u64 {
 }
 
 /// The first number in a small file.
-fn first_number(path: &str) -> Option<u64> {
+pub(crate) fn first_number(path: &str) -> Option<u64> {
     let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
     let mut text = [0u8; 128];
     let len = sys::read_at(fd, &mut text, 0);

@@ -1,36 +1,82 @@
-//! Tasks that the program lacks under a limit on them (`pids.max`, RLIMIT_NPROC): the companion's
-//! are given back to it.
+//! Limits on tasks (`pids.max`, RLIMIT_NPROC): where they are small, a companion's tasks are those
+//! that the program lacks. So none is made where that would leave the program too few, and where
+//! the kernel refuses the program a task all the same, the companion's are given back to it.
 
-use crate::pager::{Mode, Pager};
+use crate::pager::{Mode, Pager, SHARDS_MAX, first_number};
 use crate::sys::{self, SignalsBlocked};
-use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// A companion's tasks beside the handlers: the keeper, the watcher and the mover.
+const BESIDE_HANDLERS: usize = 3;
+/// How many tasks RLIMIT_NPROC must allow for each of a companion's. All tasks of a user count,
+/// and how many there are is not looked at.
+const OF_A_USER: u64 = 8;
+/// Ended tasks count until their parent was told: for so long at most.
+const COUNTED_MS: u32 = 100;
+
+/// The tasks of a companion that moves pages.
+fn companions_tasks() -> u64 {
+    (sys::cpu_count().min(SHARDS_MAX) + BESIDE_HANDLERS) as u64
+}
+
+/// Whether a companion would leave the program half of a limit or less. `Err` is a sentence for
+/// the user.
+pub(crate) fn leaves_tasks_for_the_program() -> Result<(), String> {
+    let needed = companions_tasks();
+    let groups = || {
+        sys::task_groups().into_iter().filter_map(|group| {
+            let limit = first_number(&format!("{group}/pids.max\0"))?;
+            Some((limit, first_number(&format!("{group}/pids.current\0"))?))
+        })
+    };
+    let too_small = groups().find(|(limit, used)| (used + needed) * 2 >= *limit);
+    let limit = match (too_small, sys::user_task_limit()) {
+        (Some((limit, _)), _) => limit,
+        (None, Some(limit)) if limit < needed * OF_A_USER => limit,
+        _ => return Ok(()),
+    };
+    Err(format!(
+        "the limit on tasks (pids.max, ulimit -u) is {limit}, which leaves the program too few beside {needed} of Terrace's: \
+         all memory stays in DRAM. To change that: a higher limit"
+    ))
+}
 
 impl Pager {
     /// To be called when the kernel refused the program a process or a thread (EAGAIN), outside of
     /// the fork's handlers. Where it refuses every task, the companion ends, and all memory stays
     /// in DRAM. True if the program's call is worth making once more.
     pub fn gives_tasks_back(&'static self) -> bool {
-        if !matches!(self.mode(), Mode::Active | Mode::Observing) || self.companion.has_ended() {
-            return self.is_retired();
+        // Who shares the memory (a child of vfork) may be killed while it holds our locks.
+        if !sys::is_program() || self.mode() == Mode::Off {
+            return false;
         }
         let _errno = sys::ErrnoKept::new();
         let Some(refused) = self.refuses_every_task() else { return false };
         if refused {
-            // The keeper, the watcher, the mover and the handlers.
-            let tasks = self.descriptors.shards.load(Relaxed) + 3;
+            let tasks = companions_tasks();
             self.retire(&format!(
                 "the limit on tasks (pids.max, ulimit -u) left none for the program, so Terrace gave its own back. All memory stays \
                  in DRAM. To change that: allow {tasks} tasks more for each process"
             ));
+            let _signals = SignalsBlocked::new();
+            let _forking = self.fork.forking.lock();
+            for _ in 0..COUNTED_MS {
+                if self.companion.can_make_task(self) {
+                    break;
+                }
+                sys::sleep(Duration::from_millis(1));
+            }
         }
         true
     }
 
-    /// Whether the kernel refuses a task that ends at once. `None` where that may not be tried.
+    /// Whether there is a companion, and the kernel refuses even a task that ends at once. `None`
+    /// where that may not be tried.
     fn refuses_every_task(&'static self) -> Option<bool> {
         let _signals = SignalsBlocked::new();
+        // Waits for a companion that is being made, and may not come to be.
         let _forking = self.fork.forking.lock();
-        if self.companion.has_ended() {
+        if !matches!(self.mode(), Mode::Active | Mode::Observing) || self.companion.has_ended() {
             return Some(false);
         }
         if sys::children_enter_another_pid_namespace() {

@@ -85,6 +85,11 @@ impl Pager {
     }
 }
 
+/// Whether `main` is that of the one thread of ours that is the program's.
+pub fn is_own_thread(main: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+    std::ptr::fn_addr_eq(main, timers_main as extern "C" fn(*mut c_void) -> *mut c_void)
+}
+
 extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     // SAFETY: `start_timers` passes the pager, which lives for ever.
     let pager = unsafe { &*pager.cast::<Pager>() };

@@ -13,7 +13,7 @@
 
 use crate::{PROCESS, executed, kept, mappings, pager, privileges};
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use terrace_alloc::{grouped, placement, unmanaged, zone};
 use terrace_pager::{locking, sys};
@@ -53,6 +53,9 @@ static FORK_ALONE: Next = Next::new(c"_Fork");
 static CLONE: Next = Next::new(c"clone");
 static SYSCALL: Next = Next::new(c"syscall");
 static DLMOPEN: Next = Next::new(c"dlmopen");
+static DLOPEN: Next = Next::new(c"dlopen");
+static SYSTEM: Next = Next::new(c"system");
+static POPEN: Next = Next::new(c"popen");
 static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
 static PTHREAD_SETSPECIFIC: Next = Next::new(c"pthread_setspecific");
 static TSS_SET: Next = Next::new(c"tss_set");
@@ -87,7 +90,9 @@ pub fn register_fork_handlers() {
         return;
     }
     // What a child or our own threads call there must be known by then.
-    for function in [&CLONE, &FORK, &SYSCALL, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC] {
+    for function in
+        [&CLONE, &FORK, &SYSCALL, &SYSTEM, &POPEN, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC]
+    {
         function.get();
     }
     let real = REGISTER_ATFORK.get();
@@ -221,10 +226,11 @@ extern "C" fn pthread_create(
         let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
         kept::keep(top - len, len);
     }
-    let error = with_tasks_given_back(
-        || real(thread, attributes, main, argument),
-        |error| *error == libc::EAGAIN,
-    );
+    let make = || real(thread, attributes, main, argument);
+    let error = match terrace_pager::is_own_thread(main) {
+        true => make(),
+        false => with_tasks_given_back(make, |error| *error == libc::EAGAIN),
+    };
     if error == 0
         && let Some(pager) = pager()
     {
@@ -393,6 +399,32 @@ extern "C" fn fork() -> i32 {
     // SAFETY: the C library's function of this name has this signature.
     let real: extern "C" fn() -> i32 = unsafe { std::mem::transmute(real) };
     with_tasks_given_back(|| real(), lacks_task)
+}
+
+/// `system`, whose child the C library makes itself.
+#[unsafe(no_mangle)]
+extern "C" fn system(command: *const c_char) -> i32 {
+    let real = SYSTEM.get();
+    if real.is_null() {
+        return no_such_call(-1);
+    }
+    // SAFETY: the C library's function of this name has this signature.
+    let real: extern "C" fn(*const c_char) -> i32 = unsafe { std::mem::transmute(real) };
+    with_tasks_given_back(|| real(command), lacks_task)
+}
+
+/// `popen`, likewise.
+#[unsafe(no_mangle)]
+extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+    let real = POPEN.get();
+    if real.is_null() {
+        return no_such_call(std::ptr::null_mut());
+    }
+    type Open = extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+    // SAFETY: the C library's function of this name has this signature.
+    let real: Open = unsafe { std::mem::transmute(real) };
+    let refused = |stream: &*mut libc::FILE| stream.is_null() && lacks_task(&-1);
+    with_tasks_given_back(|| real(command, kind), refused)
 }
 
 /// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of
@@ -662,6 +694,55 @@ unsafe extern "C" fn dlmopen() {
         "ret",
         where_to_open = sym where_to_open,
     );
+}
+
+/// `dlopen`, without RTLD_DEEPBIND: a library that is loaded with it frees by the C library's `free`
+/// what it was given from ours, and the other way round. A jump, because the C library looks at
+/// who calls it.
+// SAFETY: the arguments are kept over the one call, and a tail jump passes them on, without the one
+// bit.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlopen() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {next_dlopen}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "and esi, {others}",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        next_dlopen = sym next_dlopen,
+        others = const !libc::RTLD_DEEPBIND,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {next_dlopen}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "and w1, w1, #{others}",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "mov x0, xzr",
+        "ret",
+        next_dlopen = sym next_dlopen,
+        others = const !libc::RTLD_DEEPBIND as u32,
+    );
+}
+
+extern "C" fn next_dlopen() -> *mut c_void {
+    DLOPEN.get()
 }
 
 /// The C library's `dlmopen`. What is loaded into a namespace of its own has a C library of its own
