@@ -235,6 +235,26 @@ fn who_was_started_without_the_library_is_named() {
     }
 }
 
+/// Of two equal blocks one is written all the time, and the other never again.
+#[test]
+fn observing_tells_what_is_idle() {
+    let script = "import time\nb = bytearray(b'x') * (64 << 20)\nc = bytearray(b'y') * (64 << 20)\n\
+        end = time.time() + 6\nwhile time.time() < end:\n    b[::4096] = bytes(16384)\n    time.sleep(0.01)";
+    let finished =
+        Program::new("python3").args(["-c", script]).under(Terrace::observing()).succeed();
+    let report = finished.report();
+    assert_eq!(report.at("/idle/not_touched/0/seconds"), 2, "{report}");
+    let part = report.number("/idle/not_touched/0/mean_bytes")
+        / report.number("/idle/not_touched/0/of_bytes");
+    assert!((0.35..0.65).contains(&part), "{part} of memory was idle: {report}");
+    assert_eq!(report.at("/idle/compressed/0/tier"), "lz4", "{report}");
+    let lz4 = report.number("/idle/compressed/0/fraction");
+    assert!(lz4 < 0.2, "repeated bytes take {lz4} of their size: {report}");
+    let told = finished.stderr.contains("not touched, of anonymous memory")
+        && finished.stderr.contains("compressed it takes");
+    assert!(told, "{}", finished.account("did not tell"));
+}
+
 /// A program that loads a seccomp filter is not managed from then on. What it has after that
 /// counts, seen from outside.
 #[test]

@@ -4,6 +4,7 @@
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
 use crate::sampling::{Choice, Cost};
 use crate::sim::{Cache, Fast, Page, Plays, Seeds};
+use crate::slowdown;
 use crate::wake::WakeLatency;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -174,6 +175,12 @@ pub struct RunArguments {
     /// [default: unlimited]
     #[arg(long, value_name = "SIZE|PCT")]
     pub dram: Option<Dram>,
+
+    /// Take as little memory as costs no more than this slowdown (2%): once memory has stopped
+    /// growing it is limited, more and more while less is lost and less where more is. Beside
+    /// --dram, whichever allows less
+    #[arg(long, value_name = "PCT", conflicts_with = "of")]
+    pub slowdown: Option<slowdown::Target>,
 
     /// Take the share of --dram of the most data that an earlier run had, as its JSON report
     /// tells, and hold to it from the start; without it, of what this run has had so far, once

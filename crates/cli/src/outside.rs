@@ -45,8 +45,8 @@ const OUR_OWN: [&str; 3] = ["terrace-pager", "terrace-keeper", "signal-witness"]
 /// Memory out of Terrace's reach, by kind: the most that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OtherMemory {
-    /// Shared memory (anonymous, memfd, System V, files in memory), in the process that had most
-    /// of it in its page table.
+    /// Shared memory (anonymous, memfd, System V, files in memory) of all processes of the run; a
+    /// page that several of them map, or one maps several times, counts once.
     pub shared_bytes: u64,
     /// Variables of the program and its libraries that are not managed: what was written to of
     /// `.data`, and `.bss` of libraries.
@@ -184,6 +184,8 @@ struct Seen {
     most_threads: u64,
     lied: bool,
     gone_ns: u64,
+    /// Shared memory in its page table at the last look: all mappings of a page count.
+    shared_bytes: u64,
     other: OtherMemory,
     /// How much there was when it was last looked at by kind.
     by_kind_bytes: u64,
@@ -208,6 +210,7 @@ pub struct Outside {
     all_have_pages: bool,
     /// What its tiers may take outside its processes.
     elsewhere: u64,
+    shared: Shared,
     /// How static data and the break can be told from what is managed of them.
     managed: Managed,
     descendants: HashMap<u32, Descendant>,
@@ -224,6 +227,7 @@ impl Outside {
             begun_ns: sys::now_ns(),
             all_have_pages: settings.children,
             elsewhere: belief::elsewhere(&settings.tiers),
+            shared: Shared::default(),
             managed: if settings.evict == Eviction::Move
                 && !settings.observe
                 && belief::takes_single_pages(&settings.tiers)
@@ -252,6 +256,7 @@ impl Outside {
                 by_kind += seen.look(&file, self.elsewhere, self.managed);
             }
         }
+        by_kind += self.shared.look(self.seen.values().filter(|seen| !seen.gone));
         if self.all_have_pages {
             self.look_for_those_apart();
         }
@@ -262,8 +267,7 @@ impl Outside {
         LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
-    /// What was seen of all processes. Memory that is shared may be in any one's page table, and so
-    /// is everyone's.
+    /// What was seen of all processes. Memory that is shared is everyone's.
     pub fn known(self) -> Vec<Known> {
         let now_ns = sys::now_ns();
         let begun_ns = self.begun_ns;
@@ -276,8 +280,7 @@ impl Outside {
                 .saturating_sub(seen.held_ns) as f64
                 / 1e9,
         };
-        let shared_bytes =
-            self.seen.values().map(|seen| seen.other.shared_bytes).max().unwrap_or(0);
+        let shared_bytes = self.shared.bytes();
         let known = |seen: &Seen| Known {
             pid: seen.pid,
             started_ns: seen.started_ns,
@@ -373,6 +376,42 @@ impl Outside {
     }
 }
 
+/// The shared memory of a run.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The most that one process had in its page table.
+    mapped_bytes: u64,
+    /// The same when the pages were last counted, and the most that there were.
+    counted_at: u64,
+    counted_bytes: u64,
+}
+
+impl Shared {
+    /// Counts the pages again where one process has a quarter more than then. Returns what that
+    /// took.
+    fn look<'a>(&mut self, live: impl Iterator<Item = &'a Seen> + Clone) -> Duration {
+        let mapped = live.clone().map(|seen| seen.shared_bytes).max().unwrap_or(0);
+        self.mapped_bytes = self.mapped_bytes.max(mapped);
+        if mapped < BY_KIND_FROM || mapped <= self.counted_at + self.counted_at / 4 {
+            return Duration::ZERO;
+        }
+        let begun = cpu_time();
+        self.counted_at = mapped;
+        let counted = live.filter_map(|seen| process::own_shared_bytes(seen.pid)).sum();
+        self.counted_bytes = self.counted_bytes.max(counted);
+        cpu_time() - begun
+    }
+
+    /// Not more than what one process maps; what is shared with processes of others counts in part.
+    fn bytes(&self) -> u64 {
+        match self.counted_bytes {
+            0 => self.mapped_bytes,
+            // What has come since then is in the same proportion.
+            counted => (self.mapped_bytes as f64 * counted as f64 / self.counted_at as f64) as u64,
+        }
+    }
+}
+
 /// What of static data and of what came of the break is managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Managed {
@@ -424,7 +463,7 @@ impl Seen {
         let most = self.most_bytes + self.most_swapped_bytes;
         self.lied |= image.counts()
             && image.peak_physical_bytes.max(image.physical_bytes) > belief::memory(most);
-        self.other.shared_bytes = self.other.shared_bytes.max(resident.shared_bytes);
+        self.shared_bytes = resident.shared_bytes;
         self.note_stall(image.updated_ns, image.stall_ns);
         if image.ended_early {
             self.add_afterwards(resident.anonymous_bytes);

@@ -132,6 +132,13 @@ fn parse_own_fraction(rollup: &str) -> Option<f64> {
     (all > 0.0).then(|| (own / all).clamp(0.0, 1.0))
 }
 
+/// Shared memory in a process, where a page that is mapped N times, there or elsewhere, counts
+/// 1/N each time. `None` if that cannot be known. Looks at every page of it.
+pub fn own_shared_bytes(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    rollup.lines().find_map(|line| kib_of(line, "Pss_Shmem")).map(|kib| kib << 10)
+}
+
 /// Whether a process has a file mapped. `true` if that cannot be known.
 pub fn maps(pid: u32, file: &str) -> bool {
     fs::read(format!("/proc/{pid}/maps")).map_or(true, |maps| {

@@ -6,9 +6,11 @@
 use crate::belief::Bounds;
 use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
+use crate::idle::Idle;
 use crate::outside::{Afterwards, Apart, Known, OtherMemory};
 use crate::sampling::Sampled;
 use crate::sites::Sites;
+use crate::slowdown::Target;
 use crate::tree::Together;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -67,6 +69,10 @@ pub struct Report {
     /// How long a share (`--dram 60%`) was not held to, or not in full, because memory grew and
     /// the machine had room; `null` without a share.
     pub growing_s: Option<f64>,
+    /// `--slowdown`, as a part of the time; `null` without it.
+    pub slowdown_target: Option<f64>,
+    /// The limit that followed from it, at the end; `null` where there was none yet.
+    pub slowdown_limit_bytes: Option<u64>,
     /// How long memory was above it.
     pub over_budget_s: Option<f64>,
     /// How long by more than 2 %.
@@ -114,6 +120,9 @@ pub struct Report {
     pub afterwards: Option<Afterwards>,
     /// Memory that Terrace does not manage, by kind; `null` where Terrace was not in the program.
     pub other_memory: Option<OtherMemory>,
+    /// With `--observe`: how much was not touched for how long, and how memory compresses; `null`
+    /// where that was not seen.
+    pub idle: Option<Idle>,
     /// Pages left alone because a forked child shares them, at the end.
     pub shared_pages: Option<u64>,
     /// The tiers, fastest first.
@@ -272,6 +281,10 @@ pub struct Run<'a> {
     pub command: Vec<String>,
     /// What it was run with.
     pub settings: &'a Settings,
+    /// With `--slowdown`.
+    pub slowdown: Option<Target>,
+    /// Whether there is a limit that must be kept (`--dram`).
+    pub has_budget: bool,
     /// Its process.
     pub pid: u32,
     /// How it ended.
@@ -284,6 +297,8 @@ pub struct Run<'a> {
     pub together: Option<Together>,
     /// What the kernel said of the processes' memory.
     pub outside: Option<Vec<Known>>,
+    /// What of it was idle, by process and the time at which its image started.
+    pub idle: HashMap<(u32, u64), Idle>,
     /// Processes that have Terrace and no page.
     pub apart: Vec<Apart>,
     /// The lowest limit of the memory groups that it is in.
@@ -369,7 +384,7 @@ impl Report {
             Dram::Bytes(bytes) => Some(bytes),
             Dram::Unlimited | Dram::Share(_) => None,
         };
-        Report {
+        let mut report = Report {
             version: env!("CARGO_PKG_VERSION"),
             command: run.command.clone(),
             program: match (lost, left) {
@@ -413,6 +428,12 @@ impl Report {
                 .or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
             floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
+            slowdown_target: run.slowdown.map(|target| target.0),
+            slowdown_limit_bytes: run
+                .slowdown
+                .and(run.together)
+                .map(|all| all.budget_bytes)
+                .filter(|limit| *limit != u64::MAX),
             growing_s: run
                 .together
                 .filter(|_| matches!(run.settings.dram, Dram::Share(_)))
@@ -462,6 +483,7 @@ impl Report {
             other_memory: main
                 .filter(|_| run.outside.is_some())
                 .map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other)),
+            idle: main.and_then(|page| run.idle.get(&(page.pid, page.started_ns)).cloned()),
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
@@ -490,6 +512,20 @@ impl Report {
             without_library,
             out_of_reach: out_of_reach(&run.unreached),
             sites: run.sites.clone(),
+        };
+        if run.slowdown.is_some() && !run.has_budget {
+            report.forget_budget();
+        }
+        report
+    }
+
+    /// The limit that follows from a slowdown is none that must be kept.
+    fn forget_budget(&mut self) {
+        (self.budget_bytes, self.budget_met, self.budget_kept_fraction) = (None, None, None);
+        (self.floor_bytes, self.floor_s, self.growing_s) = (None, None, None);
+        (self.over_budget_s, self.far_over_budget_s) = (None, None);
+        for process in &mut self.processes {
+            (process.budget_met, process.budget_kept_fraction) = (None, None);
         }
     }
 }
@@ -667,12 +703,15 @@ pub mod samples {
         Run {
             command: vec!["/usr/bin/redis-server".into(), "--save".into()],
             settings,
+            slowdown: None,
+            has_budget: true,
             pid: 7,
             end: End::Exited(0),
             elapsed: Duration::from_millis(61_200),
             going_on: 0,
             together: None,
             outside: None,
+            idle: HashMap::new(),
             apart: Vec::new(),
             group_limit: None,
             sampled: None,

@@ -40,10 +40,11 @@ pub fn text(report: &Report, settings: &Settings) -> String {
                 lines.extend(table(report));
             }
             if state == "observing" {
-                lines.push(observed(report, settings));
+                lines.extend(observed(report, settings));
             } else {
                 lines.extend(is_measured(report).then(|| balance(report)));
                 lines.extend(budget(report));
+                lines.extend(target(report));
             }
             lines.extend(is_measured(report).then(|| cost(report)));
             lines.extend(huge_pages(report));
@@ -133,15 +134,55 @@ fn balance(report: &Report) -> String {
     )
 }
 
-fn observed(report: &Report, settings: &Settings) -> String {
+fn observed(report: &Report, settings: &Settings) -> Vec<String> {
     let why = if settings.observe { "observed only (--observe)" } else { "no budget (--dram)" };
     let peak = report.peak_logical_bytes.unwrap_or(0);
-    format!(
-        "  {why}: nothing was moved; {} of program data on average, {} at most; --dram {}M would hold three fifths of that",
+    let mut lines = vec![format!(
+        "  {why}: nothing was moved; {} of program data on average, {} at most",
         bytes(report.logical_bytes.unwrap_or(0)),
         bytes(peak),
-        (peak * 3 / 5) >> 20
-    )
+    )];
+    let idle = report.idle.as_ref();
+    let times: Vec<String> = idle
+        .iter()
+        .flat_map(|idle| &idle.not_touched)
+        .map(|idle| format!("{} for {}s", share(idle.fraction()), idle.seconds))
+        .collect();
+    if !times.is_empty() {
+        lines.push(format!("  not touched, of anonymous memory: {}", times.join(", ")));
+    }
+    let tiers: Vec<String> = idle
+        .iter()
+        .flat_map(|idle| &idle.compressed)
+        .map(|compressed| format!("{} in {}", share(compressed.fraction), compressed.tier))
+        .collect();
+    if let Some(idle) = idle.filter(|_| !tiers.is_empty()) {
+        let pages = idle.sampled_pages;
+        lines.push(format!("  compressed it takes {} ({pages} pages tried)", tiers.join(", ")));
+    }
+    lines.push(match idle.and_then(|idle| idle.budget(peak)) {
+        Some((budget, idle)) => format!(
+            "  to try: --dram {}M, which holds all of it if what was idle for {}s is compressed",
+            budget.div_ceil(1 << 20),
+            idle.seconds
+        ),
+        None => format!("  to try: --dram {}M, three fifths of the most", (peak * 3 / 5) >> 20),
+    });
+    lines
+}
+
+fn target(report: &Report) -> Option<String> {
+    let target = share(report.slowdown_target?);
+    let peak = bytes(report.peak_physical_bytes.unwrap_or(0));
+    Some(match report.slowdown_limit_bytes {
+        Some(limit) => format!(
+            "  at most {target} slower (--slowdown): limited to {} in the end (peak {peak})",
+            bytes(limit)
+        ),
+        None => format!(
+            "  at most {target} slower (--slowdown): not limited, as memory grew until the end (peak {peak})"
+        ),
+    })
 }
 
 fn budget(report: &Report) -> Option<String> {
@@ -430,7 +471,7 @@ terrace: redis-server  61.2s  exit 0
             "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n"
         );
         let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
-        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average, 3.4G at most; --dram 2084M would hold three fifths of that\n"));
+        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average, 3.4G at most\n  to try: --dram 2084M, three fifths of the most\n"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::effective::Effective;
 use crate::ended::Ended;
 use crate::figures;
 use crate::going_on::GoingOn;
+use crate::idle::IdleWatch;
 use crate::keeper::{self, Side};
 use crate::moves::MoveList;
 use crate::outside::Outside;
@@ -73,8 +74,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
-        if settings.observe && settings.dram != Dram::Unlimited {
-            say("--dram has no effect: --observe moves nothing");
+        if settings.observe && (settings.dram != Dram::Unlimited || arguments.slowdown.is_some()) {
+            let flag = if arguments.slowdown.is_some() { "--slowdown" } else { "--dram" };
+            say(&format!("{flag} has no effect: --observe moves nothing"));
         } else if let Some(remark) = budget::remark(settings.dram) {
             say(&remark);
         }
@@ -99,14 +101,20 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     run_dir.describe(&About {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         dram: settings.dram.to_string(),
+        slowdown: arguments.slowdown.map(|target| target.to_string()),
         tiers: settings.tiers.clone(),
         observe: settings.observe,
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     });
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let dram =
-        if settings.observe || out_of_reach.is_some() { Dram::Unlimited } else { settings.dram };
+    let manages = !settings.observe && out_of_reach.is_none();
+    let dram = if manages { settings.dram } else { Dram::Unlimited };
+    let slowdown = arguments.slowdown.filter(|_| manages);
+    if slowdown.is_some() && dram == Dram::Unlimited {
+        // Processes have no limit before they are assigned one.
+        settings.dram = Dram::Share(1.0);
+    }
     // Inherited by what is started next.
     let sampling = match &out_of_reach {
         None => Sampling::begin(sampler, sampler_cost, &settings, run_dir.path())?,
@@ -140,9 +148,11 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         prepare(&mut command, &settings, &library);
     }
     let mut watch = Watch {
-        tree: Tree::new(run_dir.path(), dram, &settings.tiers),
+        tree: Tree::new(run_dir.path(), dram, slowdown, &settings.tiers),
         ended: Ended::new(run_dir.path()),
         outside: out_of_reach.is_none().then(|| Outside::new(run_dir.path(), &settings)),
+        idle: (settings.observe && out_of_reach.is_none())
+            .then(|| IdleWatch::new(run_dir.path(), &settings.tiers)),
         sampling,
         wakefulness,
         moves,
@@ -176,7 +186,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         _ => Rest::None,
     };
     let going_on = if matches!(rest, Rest::Kept | Rest::Unkept(_)) { going_on } else { 0 };
-    let Watch { tree, ended: ended_processes, outside, sampling, wakefulness, moves, .. } = watch;
+    let Watch { tree, ended: ended_processes, outside, idle, sampling, wakefulness, moves, .. } =
+        watch;
 
     match moves {
         // The keeper lists on.
@@ -198,6 +209,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let known = Run {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         settings: &settings,
+        slowdown,
+        has_budget: dram != Dram::Unlimited,
         pid: ended.pid,
         end: ended.end,
         elapsed: ended.elapsed,
@@ -205,6 +218,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         together: tree.together(),
         apart: outside.as_ref().map(Outside::apart).unwrap_or_default(),
         outside: outside.map(Outside::known),
+        idle: idle.map(IdleWatch::known).unwrap_or_default(),
         group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
         sampled: sampling.map(Sampling::end),
         wakeful: wakefulness.map(Wakefulness::end),
@@ -314,6 +328,7 @@ struct Watch {
     tree: Tree,
     ended: Ended,
     outside: Option<Outside>,
+    idle: Option<IdleWatch>,
     sampling: Option<Sampling>,
     wakefulness: Option<Wakefulness>,
     moves: Option<MoveList>,
@@ -326,6 +341,7 @@ struct Looks {
     tree: Option<Instant>,
     ended: Option<Instant>,
     outside: Option<Instant>,
+    idle: Option<Instant>,
     sampling: Option<Instant>,
     wakefulness: Option<Instant>,
     moves: Option<Instant>,
@@ -337,7 +353,7 @@ struct Looks {
 impl Watch {
     /// Looks at what is due. Returns how long nothing else will be.
     fn look(&mut self) -> Duration {
-        let Watch { tree, ended, outside, sampling, wakefulness, moves, looks } = self;
+        let Watch { tree, ended, outside, idle, sampling, wakefulness, moves, looks } = self;
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
@@ -354,6 +370,9 @@ impl Watch {
             if let Some(outside) = outside {
                 tree.set_apart(outside.apart_now());
             }
+        }
+        if due(&looks.idle) {
+            looks.idle = later(idle.as_mut().map_or(Duration::MAX, IdleWatch::look));
         }
         if due(&looks.sampling) {
             looks.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::look));
@@ -379,6 +398,7 @@ impl Watch {
             looks.tree,
             looks.ended,
             looks.outside,
+            looks.idle,
             looks.sampling,
             looks.wakefulness,
             looks.moves,

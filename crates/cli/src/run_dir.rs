@@ -35,6 +35,8 @@ pub struct About {
     pub command: Vec<String>,
     /// `--dram`, as it would be written.
     pub dram: String,
+    /// `--slowdown`, as it would be written; `null` without it.
+    pub slowdown: Option<String>,
     /// `--tiers`.
     pub tiers: String,
     /// `--observe`.

@@ -228,7 +228,8 @@ fn headline(run: &Run) -> String {
     let what = if about.observe {
         "--observe".to_string()
     } else {
-        format!("--dram {dram} --tiers {}", about.tiers)
+        let slowdown = about.slowdown.as_ref().map(|pct| format!(" --slowdown {pct}"));
+        format!("--dram {dram}{} --tiers {}", slowdown.unwrap_or_default(), about.tiers)
     };
     format!(
         "{}  ({what}; for {})",
@@ -292,6 +293,7 @@ mod tests {
         let about = About {
             command: vec!["redis-server".into(), "\u{1b}[2Jx".into()],
             dram: "60%".into(),
+            slowdown: None,
             tiers: "dram,lz4".into(),
             observe: false,
             started: 0,

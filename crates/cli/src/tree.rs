@@ -11,12 +11,13 @@ use crate::growth::{self, Growth};
 use crate::process::{self, cpu_time};
 use crate::room;
 use crate::shares::{Need, shares};
+use crate::slowdown::{self, Slowdown, Target};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use terrace_pager::kept::Kept;
 use terrace_pager::quiet::Quiet;
-use terrace_pager::settings::Dram;
+use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
 use terrace_pager::stats::State;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy
@@ -51,6 +52,9 @@ pub struct Tree {
     members: HashMap<String, Member>,
     touched_max: u64,
     growth: Growth,
+    /// With `--slowdown`; and how long threads have waited for memory, in seconds.
+    slowdown: Option<Slowdown>,
+    waited_s: f64,
     kept: Kept,
     together: Together,
     logical_byte_s: f64,
@@ -86,6 +90,8 @@ struct Member {
     peak: u64,
     /// `peak_logical_bytes` as it told it.
     told_logical: u64,
+    /// `stall_ns` at the last look.
+    stall_ns: u64,
     written: Option<(u64, u64)>,
 }
 
@@ -146,7 +152,7 @@ impl Member {
 pub struct Together {
     /// Most processes with memory under management at a time.
     pub processes: usize,
-    /// The budget at the end, as it is held to.
+    /// The budget at the end, as it is held to; `u64::MAX` where there is none (yet).
     pub budget_bytes: u64,
     /// The most data at a time.
     pub peak_logical_bytes: u64,
@@ -176,7 +182,7 @@ pub struct Together {
 
 impl Tree {
     /// The processes that put their pages into `run_dir`.
-    pub fn new(run_dir: &Path, dram: Dram, tiers: &str) -> Self {
+    pub fn new(run_dir: &Path, dram: Dram, slowdown: Option<Target>, tiers: &str) -> Self {
         Tree {
             run_dir: run_dir.to_owned(),
             dram,
@@ -185,6 +191,8 @@ impl Tree {
             members: HashMap::new(),
             touched_max: 0,
             growth: Growth::new(),
+            slowdown: slowdown.map(Slowdown::new),
+            waited_s: 0.0,
             kept: Kept::default(),
             together: Together::default(),
             logical_byte_s: 0.0,
@@ -209,7 +217,7 @@ impl Tree {
 
     /// Looks at all processes and assigns what each may have. Returns when to look again.
     pub fn look(&mut self) -> Duration {
-        if self.dram == Dram::Unlimited {
+        if self.dram == Dram::Unlimited && self.slowdown.is_none() {
             return Duration::MAX;
         }
         let now = Instant::now();
@@ -278,6 +286,7 @@ impl Tree {
                 floor: 0.0,
                 peak: 0,
                 told_logical: 0,
+                stall_ns: 0,
                 written: None,
             });
         }
@@ -390,6 +399,9 @@ impl Tree {
             let (of_sum, of_need) = (member.part(), member.own.unwrap_or(1.0));
             let part = |bytes: u64| (bytes as f64 * of_sum) as u64;
             let own = |bytes: u64| (bytes as f64 * of_need) as u64;
+            let stalled_ns = image.stall_ns.saturating_sub(member.stall_ns);
+            self.waited_s += stalled_ns as f64 / 1e9;
+            member.stall_ns = image.stall_ns;
             let stuck = image.at_floor || image.state == State::Frozen;
             at_floor &= stuck;
             member.floor =
@@ -414,16 +426,26 @@ impl Tree {
             self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
         let share = dram.budget_bytes(self.touched_max);
+        let now_s = (now - self.begun).as_secs_f64();
         let budget = match dram {
-            Dram::Share(_) => {
-                let now_s = (now - self.begun).as_secs_f64();
-                self.growth.limit(
-                    growth::Look { now_s, most: self.touched_max, data: logical, physical, share },
-                    room::after,
-                )
-            }
+            Dram::Share(_) => self.growth.limit(
+                growth::Look { now_s, most: self.touched_max, data: logical, physical, share },
+                room::after,
+            ),
             Dram::Bytes(_) | Dram::Unlimited => share,
         };
+        let advised = self.slowdown.as_mut().map(|slowdown| {
+            let look = slowdown::Look {
+                now_s,
+                most: self.touched_max,
+                data: logical,
+                physical,
+                waited_s: self.waited_s,
+            };
+            slowdown.limit(look, MIN_BUDGET_BYTES)
+        });
+        let budget = budget.min(advised.unwrap_or(u64::MAX));
+        let told = share.min(advised.unwrap_or(u64::MAX));
         let to_share = budget.saturating_sub(idle_bytes);
         // What an idle process may begin with: as much as if all of them began now.
         let beginning = to_share / members.len().max(1) as u64;
@@ -454,7 +476,7 @@ impl Tree {
         }
         self.record(
             now,
-            budget,
+            (budget, told),
             logical,
             physical,
             at_floor && processes > 0 && physical > budget,
@@ -466,7 +488,7 @@ impl Tree {
     fn record(
         &mut self,
         now: Instant,
-        budget: u64,
+        (budget, told): (u64, u64),
         logical: u64,
         physical: u64,
         at_floor: bool,
@@ -483,7 +505,7 @@ impl Tree {
         let budget_met = self.kept.is_kept();
         self.together = Together {
             processes: self.together.processes.max(processes),
-            budget_bytes: self.dram.budget_bytes(self.touched_max),
+            budget_bytes: told,
             peak_logical_bytes: self.touched_max,
             growing_s: self.growth.waited_s(),
             budget_met,
@@ -560,7 +582,7 @@ mod tests {
         std::hint::black_box(&memory);
         let honest = put(scratch.path(), std::process::id(), 200 * MIB, 60 * MIB);
         let liar = put(scratch.path(), sleeper.0.id(), 1 << 50, 1 << 50);
-        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), "dram,lz4");
+        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), None, "dram,lz4");
         tree.look();
         let (honest, liar) = (share(&honest), share(&liar));
         assert!(honest > 45 * MIB && honest + liar == 100 * MIB, "{honest} and {liar}");
@@ -574,7 +596,7 @@ mod tests {
     fn who_has_no_page_is_counted() {
         let scratch = tempfile::tempdir().unwrap();
         let own = put(scratch.path(), std::process::id(), 200 * MIB, 10 * MIB);
-        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), "dram,lz4");
+        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), None, "dram,lz4");
         tree.set_apart((1, 70 * MIB));
         tree.look();
         assert_eq!(share(&own), 30 * MIB);
