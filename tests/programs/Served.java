@@ -7,7 +7,8 @@ import java.util.HashMap;
 class Served {
     record Item(int id, String text, int[] list) {
         String json() {
-            return "{\"id\":" + id + ",\"text\":\"" + text + "\",\"list\":[" + list[0] + "," + list[1] + "]}";
+            return String.format(
+                "{\"id\":%d,\"text\":\"%s\",\"list\":[%d,%d]}", id, text, list[0], list[1]);
         }
     }
 
@@ -16,7 +17,8 @@ class Served {
         HashMap<String, Item> map = new HashMap<>();
         for (int id = 0; id < count; id++)
             map.put("key " + id, new Item(id, "object " + id * 7919L, new int[] {id, id + 1}));
-        var server = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[1])), 0);
+        var address = new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[1]));
+        var server = HttpServer.create(address, 0);
         server.createContext("/", exchange -> {
             String name = exchange.getRequestURI().getPath().substring(1);
             String answer = name.equals("size") ? "" + map.size() : map.get("key " + name).json();

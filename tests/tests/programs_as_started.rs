@@ -156,18 +156,26 @@ fn status_bytes(process: i32, field: &str) -> Option<u64> {
 /// What the kernel says of a run's processes: the most memory that each has had.
 #[derive(Default)]
 struct Outside {
-    peaks: BTreeMap<i32, u64>,
+    peaks: BTreeMap<i32, Seen>,
     /// The anonymous memory of the one that has most, when last looked at.
     anonymous: u64,
 }
 
+struct Seen {
+    peak: u64,
+    since: Instant,
+    last: Instant,
+}
+
 impl Outside {
     fn look(&mut self, processes: &[i32]) {
-        let now = processes.iter().filter_map(|pid| status_bytes(*pid, "RssAnon")).max();
-        self.anonymous = now.unwrap_or(self.anonymous);
+        let most = processes.iter().filter_map(|pid| status_bytes(*pid, "RssAnon")).max();
+        self.anonymous = most.unwrap_or(self.anonymous);
+        let now = Instant::now();
         for pid in processes {
             if let Some(peak) = status_bytes(*pid, "VmHWM") {
-                self.peaks.insert(*pid, peak);
+                let seen = self.peaks.entry(*pid).or_insert(Seen { peak, since: now, last: now });
+                (seen.peak, seen.last) = (peak, now);
             }
         }
     }
@@ -267,12 +275,17 @@ fn holds(row: &Row, alone: &Finished, under: &Finished, outside: &Outside, may_s
         else {
             continue;
         };
-        // A program that ends by itself may grow after the last look; the kernel's counts are
-        // late by some pages for each CPU.
-        let late = if matches!(row.end, End::ByItself) { seen / 20 + 4 * MIB } else { 2 * MIB };
+        // A process that ends by itself may grow after the last look, and one that lives shortly
+        // does; the kernel's counts are late by some pages for each CPU.
+        let by_itself = matches!(row.end, End::ByItself);
+        if by_itself && seen.last - seen.since < Duration::from_secs(2) {
+            continue;
+        }
+        let late = if by_itself { seen.peak / 20 + 4 * MIB } else { 2 * MIB };
         assert!(
-            peak <= seen + late,
-            "a peak of {peak}, where the kernel says {seen}, of {process:#}"
+            peak <= seen.peak + late,
+            "a peak of {peak}, where the kernel says {}, of {process:#}",
+            seen.peak
         );
     }
 }
@@ -542,7 +555,7 @@ const ROWS: &[Row] = &[
     Row {
         name: "php_fpm",
         dram: "60%",
-        needs: &[("php-fpm8.2", "php-fpm"), ("nginx", "nginx-light")],
+        needs: &[("php-fpm8.2", "php8.2-fpm"), ("nginx", "nginx-light")],
         command: |scene| {
             let home = scene.home.path().display();
             scene.write(
@@ -564,7 +577,10 @@ const ROWS: &[Row] = &[
         report: |_| {},
         falls_by: None,
         may_say: &[],
-        known: None,
+        known: Some(
+            "it opens its modules with RTLD_DEEPBIND: they call the C library's free for what \
+             Terrace's malloc gave",
+        ),
     },
     Row {
         name: "gunicorn",
@@ -607,7 +623,10 @@ const ROWS: &[Row] = &[
     Row {
         name: "postgres",
         dram: "60%",
-        needs: &[("/usr/lib/postgresql/15/bin/postgres", "postgresql"), ("psql", "postgresql")],
+        needs: &[
+            ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
+            ("psql", "postgresql-15"),
+        ],
         command: |scene| {
             make_cluster(scene);
             Program::new("setpriv")
@@ -621,7 +640,10 @@ const ROWS: &[Row] = &[
         report: tells_shared,
         falls_by: None,
         may_say: &[],
-        known: None,
+        known: Some(
+            "each of its processes says that it has no right to userfaultfd, and the report does \
+             not say why nothing is managed",
+        ),
     },
     Row {
         name: "soffice",
@@ -931,7 +953,7 @@ fn use_postgres(scene: &Scene, running: &mut Running) {
         assert!(running.is_running() && Instant::now() < deadline, "{:?}", psql("select 1"));
     }
     let (made, _, told) = psql(
-        "create table orders as select n, 'order ' || n * 7919 as text, n % 97 as customer \
+        "create table orders as select n, 'order ' || n * 79 as text, n % 97 as customer \
          from generate_series(1, 600000) as n; create index on orders (n); analyze orders",
     );
     assert!(made, "{told}");
@@ -945,7 +967,7 @@ fn use_postgres(scene: &Scene, running: &mut Running) {
     }
     let (_, found, told) = psql(
         "set work_mem = '256MB'; select count(*) from (select text, n from orders order by text) s \
-         where text = 'order ' || n * 7919",
+         where text = 'order ' || n * 79",
     );
     assert_eq!(found.trim(), "600000", "{told}");
 }
