@@ -1,4 +1,4 @@
-# What there is to do. `demo` and `test` install what is missing (as root on Debian; elsewhere they say what to install).
+# What there is to do. `demo`, `test` and `programs` install what is missing (as root on Debian; elsewhere they say what to install).
 
 MAKEFLAGS += --no-print-directory
 PREFIX ?= /usr/local
@@ -10,12 +10,13 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test sanitize soak bench bench-servers bench-malloc install uninstall clean
+.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
 	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
 	@echo 'make test                       all tests'
+	@echo 'make programs                   real programs as their users start them (large packages)'
 	@echo 'make sanitize                   tests under AddressSanitizer (needs a nightly Rust) and valgrind'
 	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, eleven times as long, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
@@ -38,6 +39,11 @@ test:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	$(CARGO) test --release --workspace --no-fail-fast
+
+programs:
+	@scripts/setup.sh programs
+	$(CARGO) build --release --workspace
+	$(CARGO) test --release -p terrace-tests --test programs_as_started -- --ignored
 
 # The crates that the sanitizer can follow, in a target directory of their own; pager and runtime move pages behind its back. Without leaks: tests that fork, and that never give code back, have some.
 # gcc and clang poison a function's constants differently (zstd has such). `context` is compared with the C library's unwinder, which the sanitizer replaces: so it, and the allocator once more, run

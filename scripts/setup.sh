@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing for one job, and nothing if nothing is:
 #
-#     scripts/setup.sh build | demo | test | bench | ci
+#     scripts/setup.sh build | demo | test | programs | bench | ci
 #
 # As root on Debian it installs packages. Elsewhere it lists what is missing, once, and exits with status 1.
 set -eu
@@ -50,21 +50,21 @@ missing() {
 can_compile || missing 'gcc libc6-dev' 'a C compiler with the C library headers (gcc, libc6-dev)'
 has make || missing make 'GNU make'
 has_certificates || missing ca-certificates 'CA certificates (ca-certificates)'
-case $job in build) ;; demo | test | bench | ci)
+case $job in build) ;; demo | test | programs | bench | ci)
     has python3 || missing python3 'Python 3.8 or newer (python3)'
     ;;
 *)
-    echo "terrace: setup: what is \`$job\`? Write build, demo, test, bench or ci" >&2
+    echo "terrace: setup: what is \`$job\`? Write build, demo, test, programs, bench or ci" >&2
     exit 2
     ;;
 esac
-case $job in test | bench | ci)
+case $job in test | programs | bench | ci)
     has redis-server redis-cli redis-benchmark || { missing 'redis-server redis-tools' 'Redis (redis-server, redis-cli)'; services="$services redis-server"; }
     has memcached || { missing memcached 'memcached'; services="$services memcached"; }
     has sqlite3 || missing sqlite3 'SQLite (sqlite3)'
     ;;
 esac
-case $job in test | ci)
+case $job in test | programs | ci)
     has g++ || missing g++ 'a C++ compiler (g++)'
     # Programs that a preloaded library cannot come into.
     has musl-gcc || missing musl-tools 'a C compiler for musl (musl-gcc)'
@@ -82,6 +82,21 @@ case $job in test | ci)
     has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
     ;;
 esac
+# Large ones, which are started as their users start them.
+if [ "$job" = programs ]; then
+    has cpio || missing cpio 'cpio'
+    has javac || missing default-jdk-headless 'a Java compiler without display (javac)'
+    has go || missing golang-go 'Go (go)'
+    has nginx || { missing nginx-light 'nginx'; services="$services nginx"; }
+    has php-fpm8.2 || { missing php8.2-fpm 'PHP 8.2 as a server (php-fpm8.2)'; services="$services php8.2-fpm"; }
+    has gunicorn || missing gunicorn 'gunicorn'
+    has uwsgi && [ -e /usr/lib/uwsgi/plugins/python3_plugin.so ] ||
+        { missing 'uwsgi-core uwsgi-plugin-python3' 'uWSGI with its plugin for Python 3 (uwsgi)'; }
+    [ -e /usr/lib/postgresql/15/bin/postgres ] && has psql ||
+        { missing postgresql-15 'PostgreSQL 15 (postgres, psql)'; services="$services postgresql"; }
+    has soffice || missing libreoffice-writer-nogui 'LibreOffice Writer (soffice)'
+    has chromium || missing chromium 'Chromium (chromium)'
+fi
 id=$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null | tr -d '"') || true
 # Other allocators. A benchmark says which it leaves out.
 has_library() {
@@ -106,7 +121,7 @@ fi
 
 # The older kernel. Without it one test is skipped, which is no reason to have none.
 fetch_kernel() {
-    case $job in test | ci) "$scripts/guest.sh" fetch || echo 'terrace: setup: no kernel for the guest, see above; tests on it are skipped' >&2 ;; esac
+    case $job in test | programs | ci) "$scripts/guest.sh" fetch || echo 'terrace: setup: no kernel for the guest, see above; tests on it are skipped' >&2 ;; esac
 }
 
 [ -n "$names" ] || { fetch_kernel; exit 0; }

@@ -307,6 +307,12 @@ impl Running {
             .into_owned()
     }
 
+    /// Terrace's report, if there is one yet. It is written again when a daemon that was left ends.
+    pub fn report_so_far(&self) -> Option<Report> {
+        let text = fs::read(self.scratch.path().join("report.json")).ok()?;
+        Some(Report::parse(&text))
+    }
+
     /// Asks it to end.
     pub fn terminate(&self) {
         kill(self.pid(), libc::SIGTERM);
