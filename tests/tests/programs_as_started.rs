@@ -407,9 +407,7 @@ const ROWS: &[Row] = &[
         report: moves,
         falls_by: None,
         may_say: &["1 process goes on, managed as before"],
-        known: Some(
-            "the report at the program's end says now and then that the library never came up",
-        ),
+        known: None,
     },
     Row {
         name: "node",
@@ -592,10 +590,7 @@ const ROWS: &[Row] = &[
         report: |_| {},
         falls_by: None,
         may_say: &[],
-        known: Some(
-            "it opens its modules with RTLD_DEEPBIND: they call the C library's free for what \
-             Terrace's malloc gave",
-        ),
+        known: None,
     },
     Row {
         name: "gunicorn",
@@ -659,8 +654,8 @@ const ROWS: &[Row] = &[
         falls_by: None,
         may_say: &[],
         known: Some(
-            "each of its processes says that it has no right to userfaultfd, and the report does \
-             not say why nothing is managed",
+            "its user has no right to userfaultfd here: that is said, and the report does not tell \
+             its shared buffers",
         ),
     },
     Row {
@@ -1142,10 +1137,12 @@ const PLACES: &[Place] = &[
         ),
         user: Some(NOBODY),
         dram: "32M",
-        may_say: &["is there a limit on threads", "is there a limit on processes"],
+        may_say: &[
+            "the limit on tasks (pids.max, ulimit -u) is 16, which leaves the program too few",
+        ],
         limit: None,
         alone_not: &["java_g1"],
-        known: &[("gunicorn", "each worker without a companion says the same line")],
+        known: &[],
     },
     Place {
         name: "little_shared_memory",

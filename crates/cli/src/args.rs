@@ -910,7 +910,7 @@ mod tests {
             &["--sampler-cost", "0%", "--", "p"],
             &["--tiers", "dram,nonsense", "--", "p"],
             &["--frobnicate", "--", "p"],
-            &["--slowdown", "3%", "--", "p"],
+            &["--slow-down", "3%", "--", "p"],
             &["--"],
             &[],
         ] {

@@ -132,9 +132,9 @@ impl Ended {
     }
 
     /// All processes of the run: those that were taken out, and those whose pages are there.
-    pub fn all(self) -> Pages {
+    pub fn all(&self) -> Pages {
         let mut pages = figures::read_all(&self.run_dir);
-        pages.good.extend(self.figures);
+        pages.good.extend(self.figures.iter().cloned());
         pages.good.sort_by_key(|figures| (figures.started_ns, figures.pid));
         pages
     }

@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_pager::ranges::MANAGED_FROM;
-use terrace_pager::settings::{Eviction, Settings};
+use terrace_pager::settings::{Eviction, MIN_BUDGET_BYTES, Settings};
 use terrace_pager::stats::State;
 use terrace_pager::sys;
 
@@ -65,34 +65,57 @@ pub struct OtherMemory {
 }
 
 impl OtherMemory {
-    /// The kinds, with words for people: the largest first.
-    fn kinds(&self) -> Vec<(u64, &'static str)> {
+    /// The kinds, with words for people, and how memory of that kind is made one that is managed:
+    /// the largest first.
+    fn kinds(&self) -> Vec<(u64, &'static str, &'static str)> {
         let mut kinds = vec![
-            (self.shared_bytes, "shared (several processes may have its pages)"),
-            (self.static_bytes, "static data (.bss and .data)"),
-            (self.break_bytes, "of brk and sbrk"),
-            (self.small_bytes, "in mappings below 256K"),
-            (self.executable_bytes, "executable"),
-            (self.locked_bytes, "locked"),
-            (self.huge_bytes, "in huge pages of hugetlbfs"),
+            (
+                self.shared_bytes,
+                "shared (several processes may have its pages)",
+                "settings by which the program has it private or smaller (shared_buffers; -XX:+UseG1GC for ZGC)",
+            ),
+            (
+                self.static_bytes,
+                "static data (.bss and .data)",
+                "malloc instead of large variables",
+            ),
+            (self.break_bytes, "of brk and sbrk", "the C library's malloc, or a newer allocator"),
+            (self.small_bytes, "in mappings below 256K", "malloc, or mappings of 256K and more"),
+            (
+                self.executable_bytes,
+                "executable",
+                "settings without compiled code (-Xint, --jitless)",
+            ),
+            (self.locked_bytes, "locked", "the program's settings without mlock"),
+            (
+                self.huge_bytes,
+                "in huge pages of hugetlbfs",
+                "the program's settings without huge pages",
+            ),
         ];
-        kinds.retain(|(bytes, _)| *bytes >= WORTH_TELLING);
-        kinds.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        kinds.retain(|(bytes, ..)| *bytes >= WORTH_TELLING);
+        kinds.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
         kinds
     }
 
     /// All of it that is worth telling.
     pub fn bytes(&self) -> u64 {
-        self.kinds().iter().map(|(bytes, _)| bytes).sum()
+        self.kinds().iter().map(|(bytes, ..)| bytes).sum()
     }
 
     /// What there is, as a list; empty if that is little.
     pub fn text(&self) -> String {
         self.kinds()
             .iter()
-            .map(|(size, what)| format!("{} {what}", bytes(*size)))
+            .map(|(size, what, _)| format!("{} {what}", bytes(*size)))
             .collect::<Vec<_>>()
             .join(", ")
+    }
+
+    /// What would make the largest part of it managed, if that is as much as a budget.
+    pub fn remedy(&self) -> Option<&'static str> {
+        let (size, _, remedy) = *self.kinds().first()?;
+        (size >= MIN_BUDGET_BYTES).then_some(remedy)
     }
 
     fn add(&mut self, other: &OtherMemory) {
@@ -402,7 +425,7 @@ impl Shared {
         cpu_time() - begun
     }
 
-    /// Not more than what one process maps; what is shared with processes of others counts in part.
+    /// What is shared with processes outside of the run counts in part.
     fn bytes(&self) -> u64 {
         match self.counted_bytes {
             0 => self.mapped_bytes,

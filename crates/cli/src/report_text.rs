@@ -33,6 +33,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
             } else {
                 lines[last] += &format!("  touched less than {least} that can be managed");
                 lines.push(format!("  not managed: {other}"));
+                lines.extend(remedy(report));
             }
         }
         state => {
@@ -49,6 +50,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
             lines.extend(is_measured(report).then(|| cost(report)));
             lines.extend(huge_pages(report));
             lines.extend(left_alone(report));
+            lines.extend(remedy(report));
             lines.extend(afterwards(report));
         }
     }
@@ -287,6 +289,11 @@ fn left_alone(report: &Report) -> Option<String> {
     (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
 }
 
+fn remedy(report: &Report) -> Option<String> {
+    let remedy = report.other_memory?.remedy()?;
+    Some(format!("  what would help: {remedy}"))
+}
+
 fn children(report: &Report) -> Vec<String> {
     // A shell's many small children have nothing to tell.
     let worth = |process: &&Process| {
@@ -502,6 +509,7 @@ terrace: redis-server  61.2s  exit 0
         let expected = "\
 terrace: redis-server  61.2s  exit 0  touched less than 64.0M that can be managed
   not managed: 300.0M static data (.bss and .data), 160.0M shared (several processes may have its pages)
+  what would help: malloc instead of large variables
 ";
         let known = || Some(vec![Known { pid: 7, other, ..Known::default() }]);
         assert_eq!(told(|run| run.outside = known(), &[idle]), expected);

@@ -174,6 +174,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let mut others = (out_of_reach.is_none() && settings.children)
         .then(|| GoingOn::new(run_dir.path(), RUN_DIR_VARIABLE, &library));
     let going_on = others.as_ref().map_or(0, |others| others.settled().len());
+    // Before there is a keeper, which takes pages out of the run's directory.
+    let pages_now = watch.ended.all();
     let rest = match &mut others {
         Some(others) if going_on > 0 && arguments.wait => {
             child::stay(others, |others| Some(others.look()?.min(watch.look())));
@@ -195,7 +197,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Some(moves) => moves.end(),
         None => {}
     }
-    let mut pages = ended_processes.all();
+    let mut pages = if matches!(rest, Rest::Kept) { pages_now } else { ended_processes.all() };
     if let Some(main) = figures::of_process(&pages.good, ended.pid) {
         pages.good[main].notice_silence(ended_ns);
     }
