@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-/// The time told is at least what was lost: a program also computes slower after each wait, as its
-/// caches are cold. All of it is this many times what is told, in the programs of
-/// `terrace-bench honesty` (median).
+/// The time told is less than what was lost: a program also computes slower after each wait, as
+/// its caches are cold. All of it is taken to be this many times what is told
+/// (`terrace-bench honesty` compares the two).
 const UNTOLD: f64 = 2.0;
 /// Nothing is taken before memory has stopped growing: by less than this part within this time.
 const GROWS: f64 = 0.02;

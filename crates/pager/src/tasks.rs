@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// A companion's tasks beside the handlers: the keeper, the watcher and the mover.
 const BESIDE_HANDLERS: usize = 3;
+/// A program that may have so many tasks more has enough, however small a part of the limit it is.
+const ENOUGH: u64 = 32;
 /// How many tasks RLIMIT_NPROC must allow for each of a companion's. All tasks of a user count,
 /// and how many there are is not looked at.
 const OF_A_USER: u64 = 8;
@@ -19,8 +21,14 @@ fn companions_tasks() -> u64 {
     (sys::cpu_count().min(SHARDS_MAX) + BESIDE_HANDLERS) as u64
 }
 
-/// Whether a companion would leave the program half of a limit or less. `Err` is a sentence for
-/// the user.
+/// Whether a group whose tasks `limit` allows, and which has `used`, would leave the program too
+/// few if it had `needed` more: neither more than half of them, nor enough.
+fn leaves_too_few(limit: u64, used: u64, needed: u64) -> bool {
+    let left = limit.saturating_sub(used + needed);
+    left * 2 <= limit && left < ENOUGH
+}
+
+/// Whether a companion would leave the program enough tasks. `Err` is a sentence for the user.
 pub(crate) fn leaves_tasks_for_the_program() -> Result<(), String> {
     let needed = companions_tasks();
     let groups = || {
@@ -29,7 +37,7 @@ pub(crate) fn leaves_tasks_for_the_program() -> Result<(), String> {
             Some((limit, first_number(&format!("{group}/pids.current\0"))?))
         })
     };
-    let too_small = groups().find(|(limit, used)| (used + needed) * 2 >= *limit);
+    let too_small = groups().find(|(limit, used)| leaves_too_few(*limit, *used, needed));
     let limit = match (too_small, sys::user_task_limit()) {
         (Some((limit, _)), _) => limit,
         (None, Some(limit)) if limit < needed * OF_A_USER => limit,
@@ -83,5 +91,17 @@ impl Pager {
             return None;
         }
         Some(!self.companion.can_make_task(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_group_is_left_to_the_program_and_a_busy_one_is_not() {
+        assert!(leaves_too_few(16, 3, 5) && leaves_too_few(16, 15, 5) && leaves_too_few(8, 0, 5));
+        assert!(!leaves_too_few(16, 2, 5) && !leaves_too_few(100, 60, 5));
+        assert!(!leaves_too_few(4000, 3900, 5) && leaves_too_few(4000, 3980, 5));
     }
 }
