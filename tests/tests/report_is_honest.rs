@@ -255,6 +255,26 @@ fn observing_tells_what_is_idle() {
     assert!(told, "{}", finished.account("did not tell"));
 }
 
+/// What is idle leaves, and nothing is said of a budget.
+#[test]
+fn a_slowdown_limits_what_is_idle() {
+    let script = "import time\nb = b''.join(b'row %d of some text ' % n * 20 for n in range(300000))\n\
+        end = time.time() + 20\nwhile time.time() < end:\n    time.sleep(0.01)\nprint(len(b))";
+    let finished = Program::new("python3")
+        .args(["-c", script])
+        .under(Terrace::default().and("--slowdown").and("2%"))
+        .succeed();
+    let report = finished.report();
+    let (limit, peak) =
+        (report.number("/slowdown_limit_bytes"), report.number("/peak_logical_bytes"));
+    assert!(limit < peak * 0.9, "limited to {limit} of {peak} bytes: {report}");
+    assert!(report.number("/saved_bytes") > 0.0, "{report}");
+    assert_eq!(report.at("/budget_bytes"), &serde_json::Value::Null, "{report}");
+    assert_eq!(report.at("/budget_met"), &serde_json::Value::Null, "{report}");
+    let told = finished.stderr.contains("  at most 2.0% slower (--slowdown): limited to ");
+    assert!(told, "{}", finished.account("did not tell"));
+}
+
 /// A program that loads a seccomp filter is not managed from then on. What it has after that
 /// counts, seen from outside.
 #[test]

@@ -87,6 +87,10 @@ pub struct Steps {
     pub eviction: EvictionSteps,
 }
 
+/// A budget of so many bytes or more is none. Processes of a run whose limit follows a slowdown
+/// have this one until they are assigned another.
+pub const NO_BUDGET: u64 = 1 << 62;
+
 /// One statistics page: one program image in one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
@@ -644,7 +648,7 @@ fn figures_of(page: &StatsPage) -> Figures {
         started_ns: long(&page.started_ns),
         updated_ns: long(&page.updated_ns),
         measured_until_ns: Some(long(&page.measured_until_ns)).filter(|until| *until != 0),
-        budget_bytes: Some(long(&page.budget_bytes)).filter(|budget| *budget != u64::MAX),
+        budget_bytes: Some(long(&page.budget_bytes)).filter(|budget| *budget < NO_BUDGET),
         budget_met: short(&page.budget_met) != 0,
         floor_bytes: long(&page.floor_bytes),
         mean_window_ms: long(&page.mean_window_ms),

@@ -112,8 +112,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let dram = if manages { settings.dram } else { Dram::Unlimited };
     let slowdown = arguments.slowdown.filter(|_| manages);
     if slowdown.is_some() && dram == Dram::Unlimited {
-        // Processes have no limit before they are assigned one.
-        settings.dram = Dram::Share(1.0);
+        // More than any process needs before it is assigned a limit.
+        settings.dram = Dram::Bytes(figures::NO_BUDGET);
     }
     // Inherited by what is started next.
     let sampling = match &out_of_reach {

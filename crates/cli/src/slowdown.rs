@@ -25,15 +25,21 @@ const ALARM_S: f64 = 1.0;
 /// How much of the data is taken in a second, at most; and how near to the target no more is taken.
 const DOWN: f64 = 0.03;
 const NEAR: f64 = 0.7;
+/// The loss of a second that is a mistake at once, as a multiple of the target.
+const ALARM: f64 = 3.0;
 /// How much more of the data is given where more is lost than the target, for each time that it is
 /// exceeded; and the most of it at once.
-const UP: f64 = 0.02;
+const UP: f64 = 0.01;
 const UP_MOST: f64 = 0.15;
 /// So often it is given at most.
 const UP_EVERY_S: f64 = 0.5;
-/// Rest after a mistake, the first and the longest.
-const REST_S: f64 = 10.0;
+/// Rest after a mistake, the least and the longest: longer after each, and less long after a time
+/// without one.
+const REST_S: f64 = 5.0;
 const REST_MOST_S: f64 = 300.0;
+/// A process has less than its limit by so much at most, for what it touches next (`HEADROOM_MAX`
+/// of the mover). So a limit is no nearer to what there is at the beginning.
+const HEADROOM: f64 = (64 << 20) as f64;
 
 /// The loss that is allowed, as a part of the time: 0.02 is 2 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +126,7 @@ impl Slowdown {
             let grows = (look.most - oldest.most.min(look.most)) as f64 > look.most as f64 * GROWS;
             let known = look.now_s - oldest.now_s >= GROWTH_S * 0.9;
             if known && !grows || look.now_s - begun_s >= GROWTH_MOST_S {
-                self.limit = Some(look.physical as f64);
+                self.limit = Some(look.physical as f64 + HEADROOM);
             }
             return u64::MAX;
         };
@@ -128,11 +134,11 @@ impl Slowdown {
         let (alarm, calm) = (self.loss(ALARM_S), self.loss(CALM_S));
         // What comes new is no mistake.
         let mut limit = limit + grown as f64;
-        if alarm.max(calm) > self.target.0 {
+        let most = look.physical as f64 + HEADROOM;
+        if alarm > self.target.0 * ALARM || calm > self.target.0 {
             if look.now_s - self.raised_s >= UP_EVERY_S {
                 let times = alarm.max(calm) / self.target.0;
-                // Above what there is nothing more is given.
-                limit = limit.min(look.physical as f64 * 1.05) + data * (UP * times).min(UP_MOST);
+                limit = limit.min(most) + data * (UP * times).min(UP_MOST);
                 self.raised_s = look.now_s;
                 // One mistake is raised for several times.
                 if look.now_s >= self.rests_until_s {
@@ -142,7 +148,11 @@ impl Slowdown {
             }
         } else if look.now_s >= self.rests_until_s && calm < self.target.0 * NEAR {
             let part = 1.0 - calm / (self.target.0 * NEAR);
-            limit = limit.min(look.physical as f64) - data * DOWN * part * part * seconds;
+            limit = limit.min(most) - data * DOWN * part * part * seconds;
+            if look.now_s - self.rests_until_s > self.rest_s {
+                self.rest_s = (self.rest_s / 2.0).max(REST_S);
+                self.rests_until_s = look.now_s;
+            }
         }
         let limit = limit.clamp(least as f64, (look.most as f64 * 1.25).max(least as f64));
         self.limit = Some(limit);
