@@ -34,7 +34,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// How often the watcher looks whether the program has ended, where nothing wakes it.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// The same while the program's main thread has left, or others share the memory.
-const WATCH_CLOSELY: Duration = Duration::from_millis(30);
+const WATCH_CLOSELY: Duration = Duration::from_millis(15);
 
 /// So many looks in a row find another program where this one was before that is believed.
 const LOOKS: u32 = 3;
