@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use terrace_tests::{Finished, Program, Terrace, compiled, skip};
 
@@ -174,9 +175,11 @@ struct TaskGroup(PathBuf);
 
 impl TaskGroup {
     fn new() -> Option<TaskGroup> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
         let hierarchy = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
-        let path =
-            |parent: &str| PathBuf::from(format!("{parent}/terrace-tests-{}", std::process::id()));
+        // Tests run beside each other.
+        let name = format!("terrace-tests-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
+        let path = |parent: &str| PathBuf::from(format!("{parent}/{name}"));
         let makes = |group: PathBuf| {
             let made = std::fs::create_dir(&group).is_ok().then(|| TaskGroup(group))?;
             made.0.join("pids.max").exists().then_some(made)
