@@ -1093,8 +1093,6 @@ struct Place {
     limit: Option<u64>,
     /// Programs that do not run here without Terrace either.
     alone_not: &'static [&'static str],
-    /// Programs with which something is known to be wrong here.
-    known: &'static [(&'static str, &'static str)],
 }
 
 /// A device that everybody may read, in the place of the machine's own.
@@ -1117,7 +1115,6 @@ const PLACES: &[Place] = &[
         may_say: &["userfaultfd"],
         limit: None,
         alone_not: &[],
-        known: &[],
     },
     Place {
         name: "plain_user_with_the_device",
@@ -1129,7 +1126,6 @@ const PLACES: &[Place] = &[
         may_say: &[],
         limit: None,
         alone_not: &[],
-        known: &[],
     },
     Place {
         name: "sixteen_tasks",
@@ -1144,7 +1140,6 @@ const PLACES: &[Place] = &[
         ],
         limit: None,
         alone_not: &["java_g1"],
-        known: &[],
     },
     Place {
         name: "little_shared_memory",
@@ -1154,7 +1149,6 @@ const PLACES: &[Place] = &[
         may_say: &["no place in /dev/shm/"],
         limit: None,
         alone_not: &[],
-        known: &[],
     },
     Place {
         name: "few_open_files",
@@ -1164,7 +1158,6 @@ const PLACES: &[Place] = &[
         may_say: &["open files"],
         limit: None,
         alone_not: &["memcached"],
-        known: &[],
     },
     Place {
         name: "limit_below_the_budget",
@@ -1174,7 +1167,6 @@ const PLACES: &[Place] = &[
         may_say: &["is more than this memory group may have"],
         limit: Some(400 * MIB),
         alone_not: &[],
-        known: &[],
     },
 ];
 
@@ -1223,9 +1215,6 @@ fn in_a_hard_place(place: &str, name: &str) {
     }
     if place.alone_not.contains(&name) {
         return println!("{name} does not run in {} without Terrace either", place.name);
-    }
-    if let Some((_, known)) = place.known.iter().find(|(known, _)| *known == name) {
-        println!("known: {name} in {}: {known}", place.name);
     }
     let group = match place.limit.map(|limit| Group::limited(name, limit)).transpose() {
         Ok(group) => group,
