@@ -48,8 +48,8 @@ pub struct Look {
     pub data: u64,
     /// DRAM for it.
     pub physical: u64,
-    /// The share, in bytes, of `most`.
-    pub share: u64,
+    /// For how long threads have waited for memory so far, in seconds.
+    pub waited_s: f64,
 }
 
 /// Whether the share is held to at the moment.
@@ -87,9 +87,9 @@ impl Growth {
         self.state != State::Held
     }
 
-    /// The limit from this look on, which is at least the share. `room` is only asked for while
-    /// memory grows or comes down.
-    pub fn limit(&mut self, look: Look, room: impl Fn(u64) -> u64) -> u64 {
+    /// The limit from this look on, which is at least `share`, in bytes: that of the most data.
+    /// `room` is only asked for while memory grows or comes down.
+    pub fn limit(&mut self, look: Look, share: u64, room: impl Fn(u64) -> u64) -> u64 {
         if self.is_changing() {
             self.waited_s += self.last_s.map_or(0.0, |last_s| look.now_s - last_s);
         }
@@ -111,11 +111,11 @@ impl Growth {
             State::ComingDown(..) | State::Held => State::Held,
         };
         match self.state {
-            State::Held => look.share,
-            State::Waiting => look.share.max(look.physical.saturating_add(room)),
+            State::Held => share,
+            State::Waiting => share.max(look.physical.saturating_add(room)),
             State::ComingDown(from, since_s) => {
                 let left = (1.0 - (look.now_s - since_s) / COME_DOWN_S).clamp(0.0, 1.0);
-                look.share + (from.saturating_sub(look.share) as f64 * left) as u64
+                share + (from.saturating_sub(share) as f64 * left) as u64
             }
         }
     }
@@ -151,10 +151,11 @@ mod tests {
                 let data = data(now_s) * MIB;
                 most = data.max(most);
                 let share = (most as f64 * 0.6) as u64;
-                let limit = growth
-                    .limit(Look { now_s, most, data, physical: data.min(physical), share }, |_| {
-                        room * MIB
-                    });
+                let limit = growth.limit(
+                    Look { now_s, most, data, physical: data.min(physical), waited_s: 0.0 },
+                    share,
+                    |_| room * MIB,
+                );
                 physical = data.min(limit);
                 limit / MIB
             })
@@ -203,14 +204,9 @@ mod tests {
         let mut growth = Growth::new();
         let mut waited_s = |second: u32| {
             let data = if second == 0 { 0 } else { 100 };
-            let look = Look {
-                now_s: f64::from(second),
-                most: data,
-                data,
-                physical: data,
-                share: data * 6 / 10,
-            };
-            growth.limit(look, |_| 1 << 40);
+            let look =
+                Look { now_s: f64::from(second), most: data, data, physical: data, waited_s: 0.0 };
+            growth.limit(look, data * 6 / 10, |_| 1 << 40);
             growth.waited_s()
         };
         let waited: Vec<f64> = (0..12).map(&mut waited_s).collect();

@@ -6,6 +6,7 @@
 //! that leaves is missed after a while, or never. So memory comes down slowly, the more slowly the
 //! nearer the target is, and after each mistake it rests, longer each time.
 
+use crate::growth::Look;
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
@@ -62,19 +63,6 @@ impl fmt::Display for Target {
         // 0.07 × 100 is not 7.
         write!(f, "{}%", (self.0 * 1e5).round() / 1e3)
     }
-}
-
-/// What was seen at a look.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// When that was, in seconds from any beginning.
-    pub now_s: f64,
-    /// The most data that there was at a time; what there is, in bytes; and DRAM for it.
-    pub most: u64,
-    pub data: u64,
-    pub physical: u64,
-    /// The time for which threads have waited for memory so far, in seconds.
-    pub waited_s: f64,
 }
 
 /// The limit of a run.

@@ -7,11 +7,11 @@
 
 use crate::belief;
 use crate::figures::{self, Image, PageFile};
-use crate::growth::{self, Growth};
+use crate::growth::{Growth, Look};
 use crate::process::{self, cpu_time};
 use crate::room;
 use crate::shares::{Need, shares};
-use crate::slowdown::{self, Slowdown, Target};
+use crate::slowdown::{Slowdown, Target};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -426,24 +426,18 @@ impl Tree {
             self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
         let share = dram.budget_bytes(self.touched_max);
-        let now_s = (now - self.begun).as_secs_f64();
+        let look = Look {
+            now_s: (now - self.begun).as_secs_f64(),
+            most: self.touched_max,
+            data: logical,
+            physical,
+            waited_s: self.waited_s,
+        };
         let budget = match dram {
-            Dram::Share(_) => self.growth.limit(
-                growth::Look { now_s, most: self.touched_max, data: logical, physical, share },
-                room::after,
-            ),
+            Dram::Share(_) => self.growth.limit(look, share, room::after),
             Dram::Bytes(_) | Dram::Unlimited => share,
         };
-        let advised = self.slowdown.as_mut().map(|slowdown| {
-            let look = slowdown::Look {
-                now_s,
-                most: self.touched_max,
-                data: logical,
-                physical,
-                waited_s: self.waited_s,
-            };
-            slowdown.limit(look, MIN_BUDGET_BYTES)
-        });
+        let advised = self.slowdown.as_mut().map(|slowdown| slowdown.limit(look, MIN_BUDGET_BYTES));
         let budget = budget.min(advised.unwrap_or(u64::MAX));
         let told = share.min(advised.unwrap_or(u64::MAX));
         let to_share = budget.saturating_sub(idle_bytes);
