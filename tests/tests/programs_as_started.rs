@@ -652,11 +652,9 @@ const ROWS: &[Row] = &[
         answers: str::to_owned,
         report: tells_shared,
         falls_by: None,
-        may_say: &[],
-        known: Some(
-            "its user has no right to userfaultfd here: that is said, and the report does not tell \
-             its shared buffers",
-        ),
+        // Nobody gave its user the device.
+        may_say: &["no permission for userfaultfd"],
+        known: None,
     },
     Row {
         name: "soffice",

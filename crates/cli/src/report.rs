@@ -321,7 +321,7 @@ pub struct Run<'a> {
 const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
 
 /// What is said of a program that could leave no page.
-const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user changed before it was executed, or there was no place for them); \
+const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user may not write where they go, or there was no place for them); \
                                what it may have of the budget is not adjusted";
 
 impl Report {

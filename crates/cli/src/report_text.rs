@@ -24,6 +24,11 @@ pub fn text(report: &Report, settings: &Settings) -> String {
                 "  not managed: {}",
                 report.note.as_deref().unwrap_or("for an unknown reason")
             );
+            let other = report.other_memory.map(|other| other.text()).unwrap_or_default();
+            if !other.is_empty() {
+                lines.push(format!("  out of reach in any case: {other}"));
+                lines.extend(remedy(report));
+            }
         }
         "idle" => {
             let least = bytes(MIN_BUDGET_BYTES);

@@ -2,6 +2,7 @@
 //! `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
+use crate::figures;
 use crate::quantity::{bytes, share};
 use addr2line::Loader;
 use anyhow::{Context, Result, bail};
@@ -60,8 +61,7 @@ impl Site {
 
 /// The lists of all processes in a run directory.
 pub fn read_all(run_dir: &Path) -> Vec<Sites> {
-    let files = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
-    let mut all: Vec<Sites> = files
+    let mut all: Vec<Sites> = figures::entries(run_dir)
         .filter_map(|file| {
             let name = file.file_name().into_string().ok()?;
             let (pid, _) = name.strip_suffix(".sites")?.split_once('-')?;

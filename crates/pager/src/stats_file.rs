@@ -12,6 +12,7 @@
 
 use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
+use crate::place::place;
 use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
 use crate::sys::{self, Errno};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,6 +37,8 @@ pub(crate) struct StatsLine {
     /// The most that was committed when that was told last, and when that was.
     committed: AtomicU64,
     committed_ns: AtomicU64,
+    /// Whether the file is in the user's subdirectory of the run directory.
+    in_place_of_user: AtomicBool,
 }
 
 /// Notes in the rings that are in the file too.
@@ -53,6 +56,7 @@ impl Default for StatsLine {
             rings: Lock::new(RingsTold::default()),
             committed: AtomicU64::new(0),
             committed_ns: AtomicU64::new(0),
+            in_place_of_user: AtomicBool::new(false),
         }
     }
 }
@@ -99,6 +103,7 @@ impl Pager {
         self.stats.own.store(own as *mut StatsFile, Release);
         let Some(page) = self.stats() else { return };
         self.fill_stats(page, forked);
+        self.stats.in_place_of_user.store(place(dir) != *dir, Relaxed);
         match self.make_stats_file() {
             Ok(mapping) => self.stats.mapping.store(mapping, Release),
             Err(errno) => self.complain_of_no_place(dir, errno),
@@ -145,9 +150,24 @@ impl Pager {
 
     /// The file's path, which ends in a NUL.
     fn stats_path(&self) -> Option<String> {
+        Some(format!("{}.stats\0", self.figures_path()?))
+    }
+
+    /// Where this process tells of itself, without the ending: of its figures, its allocation
+    /// sites. `None` without a run directory.
+    pub fn figures_path(&self) -> Option<String> {
         let page = self.stats()?;
+        let (pid, started) = (page.pid.load(Relaxed), page.started_ns.load(Relaxed));
+        Some(format!("{}/{pid}-{started}", self.place()?))
+    }
+
+    /// See [`place`]: as it was when the page was made.
+    fn place(&self) -> Option<String> {
         let dir = self.settings.run_dir.as_ref()?;
-        Some(format!("{dir}/{}-{}.stats\0", page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
+        Some(match self.stats.in_place_of_user.load(Relaxed) {
+            false => dir.clone(),
+            true => place(dir),
+        })
     }
 
     /// Copies a part of the private side to the file.
@@ -351,8 +371,8 @@ impl Pager {
     /// Whether this process is the first of its run that makes the file `name` in the run
     /// directory; an empty file takes no room. Where it cannot be made, every process is.
     fn is_first_in_run(&self, name: &str) -> bool {
-        let Some(dir) = &self.settings.run_dir else { return true };
-        let path = format!("{dir}/{name}\0");
+        let Some(place) = self.place() else { return true };
+        let path = format!("{place}/{name}\0");
         match sys::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Ok(fd) => {
                 sys::close(fd);

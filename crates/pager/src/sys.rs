@@ -706,6 +706,42 @@ pub fn unlink(path: &str) {
     let _ = unsafe { syscall!(Sysno::unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
 }
 
+/// Makes a directory that is `user`'s alone, or leaves the one of that name as it is. The path ends
+/// in a NUL.
+pub fn make_directory_of(path: &str, user: u32) -> Result<()> {
+    debug_assert!(path.ends_with('\0'));
+    const GROUP_STAYS: u32 = u32::MAX;
+    let at = libc::AT_FDCWD;
+    // SAFETY: the path is NUL-terminated and outlives both calls.
+    unsafe {
+        syscall!(Sysno::mkdirat, at, path.as_ptr(), 0o700)?;
+        syscall!(Sysno::fchownat, at, path.as_ptr(), user, GROUP_STAYS, libc::AT_SYMLINK_NOFOLLOW)
+    }
+    .map(drop)
+}
+
+/// Lets others pass through a directory whose entries they know; its owner may do all. The path
+/// ends in a NUL.
+pub fn let_through(path: &str) -> Result<()> {
+    debug_assert!(path.ends_with('\0'));
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    unsafe { syscall!(Sysno::fchmodat, libc::AT_FDCWD, path.as_ptr(), 0o711) }.map(drop)
+}
+
+/// Whether this process may make and open files in a directory (Linux 5.8). The path ends in a NUL.
+pub fn may_write_in(path: &str) -> bool {
+    debug_assert!(path.ends_with('\0'));
+    let (at, rights) = (libc::AT_FDCWD, libc::W_OK | libc::X_OK);
+    // SAFETY: the path is NUL-terminated and outlives the call.
+    unsafe { syscall!(Sysno::faccessat2, at, path.as_ptr(), rights, libc::AT_EACCESS) }.is_ok()
+}
+
+/// The user whose rights this process has.
+pub fn effective_user() -> u32 {
+    // SAFETY: no memory is involved, and the call never fails.
+    unsafe { syscall!(Sysno::geteuid) }.unwrap_or(0) as u32
+}
+
 /// Reads at an offset.
 pub fn read_at(fd: Fd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the buffer is exclusively ours for the call.
