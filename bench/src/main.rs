@@ -104,6 +104,8 @@ enum What {
     Programs(programs::Options),
     /// The time that reports tell was lost, against what was, on whole programs (as root)
     Honesty(programs::Options),
+    /// `terrace run` with nothing said of memory, beside a group whose limit follows pressure
+    Slowdown(programs::slowdown::Options),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
     /// What sampling costs a program whose memory stays where it is
@@ -238,6 +240,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Programs(options)) => programs::run(&options),
         Some(What::Honesty(options)) => programs::honesty(&options),
+        Some(What::Slowdown(options)) => programs::slowdown::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),

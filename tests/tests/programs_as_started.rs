@@ -307,7 +307,10 @@ fn as_started(name: &str) {
     let scene = Scene::new(false);
     let (alone, outside_alone) = run(row, &scene, (row.command)(&scene));
     let scene = Scene::new(false);
-    let program = (row.command)(&scene).under(Terrace::within(row.dram));
+    let public = public_copies();
+    let program = (row.command)(&scene)
+        .env("TERRACE_LIBRARY", public.path().join("libterrace.so"))
+        .under(Terrace::within(row.dram));
     let (under, outside) = run(row, &scene, program);
     println!("{}\n{}", outside_alone.anonymous / MIB, under.account("ended"));
     holds(row, &alone, &under, &outside, row.may_say);
@@ -1203,6 +1206,20 @@ impl Drop for Group {
     }
 }
 
+/// Terrace where every user can read it: this tree may be root's alone.
+fn public_copies() -> TempDir {
+    let public = tempfile::Builder::new()
+        .prefix("terrace-public-")
+        .tempdir()
+        .expect("a temporary directory can be made");
+    for file in [terrace_command(), terrace_library()] {
+        let to = public.path().join(file.file_name().expect("a file has a name"));
+        fs::copy(&file, to).expect("it can be copied");
+    }
+    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    public
+}
+
 /// One row in a hard place.
 fn in_a_hard_place(place: &str, name: &str) {
     let row = ROWS.iter().find(|row| row.name == name).expect("a row of that name");
@@ -1218,15 +1235,7 @@ fn in_a_hard_place(place: &str, name: &str) {
         Ok(group) => group,
         Err(e) => return skip(name, &format!("there is no memory control group to be had: {e}")),
     };
-    let public = tempfile::Builder::new()
-        .prefix("terrace-public-")
-        .tempdir()
-        .expect("a temporary directory can be made");
-    for file in [terrace_command(), terrace_library()] {
-        let to = public.path().join(file.file_name().expect("a file has a name"));
-        fs::copy(&file, to).expect("it can be copied");
-    }
-    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let public = public_copies();
     let started = |scene: &Scene, terrace: Option<Terrace>| {
         let mut program = (row.command)(scene).under(terrace).launched_by([
             "unshare",

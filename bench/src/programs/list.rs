@@ -17,8 +17,14 @@ pub struct Program {
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 12] = [
+pub const PROGRAMS: [Program; 14] = [
     program("cpython-index", &["python3", "--version"], "python3", index),
+    program("redis", &["redis-server", "--version"], "redis-server", |directory| {
+        server(directory, "redis", "redis-server --port 0 --save '' --unixsocket \"$socket\"")
+    }),
+    program("memcached", &["memcached", "-V"], "memcached", |directory| {
+        server(directory, "memcached", "memcached -u nobody -t 4 -m 1024 -s \"$socket\"")
+    }),
     program("xz", &["xz", "--version"], "xz-utils", xz),
     program("g++", &["g++", "--version"], "g++", gxx),
     program("node-map", &["node", "--version"], "nodejs", node),
@@ -113,6 +119,21 @@ my $sum = 0;
 for (1 .. 3000000) { $sum += length $hash{'key ' . (1 + int(900000 * rand() ** 4))} }
 print \"$sum\\n\";
 ";
+
+/// A server that is filled with 400 MiB and asked by 16 connections.
+fn server(directory: &Path, protocol: &str, command: &str) -> anyhow::Result<Vec<String>> {
+    let terrace = crate::machine::terrace()?;
+    let script = format!(
+        "socket=$(mktemp -u {directory}/socket.XXXXXX); umask 0; chmod 777 {directory}; {command} >/dev/null & server=$!
+         until [ -S \"$socket\" ]; do sleep 0.01; done
+         {terrace} load kv \"$socket\" --protocol {protocol} --items 350000 --connections 16 \
+             --operations 1200000 --warm-up 0 >/dev/null && echo served
+         kill $server; wait $server; true",
+        directory = directory.display(),
+        terrace = terrace.display(),
+    );
+    Ok(words(["sh", "-c", &script]))
+}
 
 fn sort(directory: &Path) -> anyhow::Result<Vec<String>> {
     let input = directory.join("lines");

@@ -12,6 +12,8 @@
 mod list;
 mod one;
 mod runs;
+mod senpai;
+pub mod slowdown;
 
 use crate::picture::{self, Frame, Points};
 use crate::results::{self, median};
@@ -19,7 +21,7 @@ use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::{Context, bail, ensure};
 use list::{PROGRAMS, Program};
-use one::one;
+use one::{Limit, one};
 use plotters::prelude::*;
 use runs::Runs;
 use serde_json::{Value, json};
@@ -59,6 +61,7 @@ const HONEST_OF_RUN: f64 = 0.02;
 enum Kind {
     AgainstZram,
     Honesty,
+    Slowdown,
 }
 
 /// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
@@ -115,7 +118,7 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
                 }
                 if !is_warm {
                     // Files that it reads are in the page cache then.
-                    one(&words, None, LONGEST_ALONE)?.with_context(|| {
+                    one(&words, Limit::None, LONGEST_ALONE)?.with_context(|| {
                         format!("{} takes longer than {LONGEST_ALONE:?}", program.name)
                     })?;
                     is_warm = true;
@@ -149,11 +152,12 @@ fn sample(
     kind: Kind,
 ) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
-    let alone = one(words, None, LONGEST_ALONE)?.context("slower than before")?;
+    let alone = one(words, Limit::None, LONGEST_ALONE)?.context("slower than before")?;
     let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
     let budget = alone.peak as u64 * share / 100;
-    let under = under_terrace(words, budget, report.path(), &options.terrace_flags)?;
-    let Some(terrace) = one(&under, None, longest)? else {
+    let flags = format!("--dram {budget} {}", options.terrace_flags);
+    let under = under_terrace(words, report.path(), &flags)?;
+    let Some(terrace) = one(&under, Limit::None, longest)? else {
         bail!("Terrace takes more than {SLOWEST} times the time alone")
     };
     let name = program.name;
@@ -167,7 +171,7 @@ fn sample(
     });
     if kind == Kind::AgainstZram {
         let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
-        let peer = one(words, Some((terrace.p95 as u64, &zram)), longest)?;
+        let peer = one(words, Limit::Bytes(terrace.p95 as u64, &zram), longest)?;
         // One that was ended takes longer than all.
         sample["zram_s"] = json!(peer.as_ref().map_or(longest.as_secs_f64(), |peer| peer.seconds));
         sample["zram_mean_bytes"] = json!(peer.as_ref().map(|peer| peer.mean));
@@ -221,19 +225,9 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
     row
 }
 
-fn under_terrace(
-    words: &[String],
-    budget: u64,
-    report: &Path,
-    flags: &str,
-) -> anyhow::Result<Vec<String>> {
+fn under_terrace(words: &[String], report: &Path, flags: &str) -> anyhow::Result<Vec<String>> {
     let terrace: PathBuf = machine::terrace()?;
-    let mut under = vec![
-        terrace.to_string_lossy().into_owned(),
-        "run".into(),
-        "--dram".into(),
-        budget.to_string(),
-    ];
+    let mut under = vec![terrace.to_string_lossy().into_owned(), "run".into()];
     under.extend(["--report".into(), report.to_string_lossy().into_owned()]);
     under.extend(flags.split_whitespace().map(str::to_owned));
     under.push("--".into());

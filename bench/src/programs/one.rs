@@ -1,5 +1,6 @@
 //! One run of a program in a memory control group of its own, with or without a limit.
 
+use super::senpai::Senpai;
 use crate::servers::group::Group;
 use crate::zram::Zram;
 use crate::{interrupt, machine};
@@ -22,16 +23,28 @@ pub struct Sample {
     pub output: Vec<u8>,
 }
 
-/// Runs `words` in a group of its own; with `limit`, usage and what zram takes stay below. `None`:
-/// it took longer than `longest`, and was ended.
+/// What the memory of a group is limited to, over zram.
+pub enum Limit<'a> {
+    /// Nothing.
+    None,
+    /// Usage and what zram takes are so many bytes at most.
+    Bytes(u64, &'a Zram),
+    /// Usage follows pressure.
+    Pressure(Senpai, &'a Zram),
+}
+
+/// Runs `words` in a group of its own. `None`: it took longer than `longest`, and was ended.
 pub fn one(
     words: &[String],
-    limit: Option<(u64, &Zram)>,
+    mut limit: Limit<'_>,
     longest: Duration,
 ) -> anyhow::Result<Option<Sample>> {
     let group = Group::create()?;
     let meter = group.meter();
-    let joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
+    let mut joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
+    if let Limit::Pressure(senpai, _) = &limit {
+        joins = format!("echo 0 >{} && {joins}", senpai.processes_file().display());
+    }
     let mut output = tempfile::tempfile()?;
     let mut command = Command::new("sh");
     machine::ends_with_us(&mut command);
@@ -52,10 +65,19 @@ pub fn one(
             end(&mut child);
             return Ok(None);
         }
-        let swapped = limit.map_or(Ok(0), |(_, zram)| zram.used_bytes())?;
-        looks.push((meter.usage_bytes()? + swapped) as f64);
-        if let Some((bytes, _)) = limit {
-            group.limit(bytes.saturating_sub(swapped).max(8 << 20));
+        let used = meter.usage_bytes()?;
+        let swapped = match &limit {
+            Limit::None => 0,
+            Limit::Bytes(_, zram) | Limit::Pressure(_, zram) => zram.used_bytes()?,
+        };
+        looks.push((used + swapped) as f64);
+        let allowed = match &mut limit {
+            Limit::None => None,
+            Limit::Bytes(bytes, _) => Some(bytes.saturating_sub(swapped)),
+            Limit::Pressure(senpai, _) => senpai.limit(used)?,
+        };
+        if let Some(bytes) = allowed {
+            group.limit(bytes.max(8 << 20));
             group.help();
         }
         if let Err(error) = interrupt::sleep(LOOK_EVERY) {

@@ -20,7 +20,11 @@ pub struct Runs {
 impl Runs {
     /// Those of a benchmark that was cut off, if there was one with the same build and flags.
     pub fn open(kind: Kind, flags: &str) -> anyhow::Result<Runs> {
-        let name = if kind == Kind::Honesty { "honesty-runs" } else { "programs-runs" };
+        let name = match kind {
+            Kind::AgainstZram => "programs-runs",
+            Kind::Honesty => "honesty-runs",
+            Kind::Slowdown => "slowdown-runs",
+        };
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         fs::create_dir_all(&directory)?;
         let path = directory.join(format!("{name}.jsonl"));

@@ -2,15 +2,11 @@
 //! anything else happens.
 
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
-use crate::sampling::{Choice, Cost};
+use crate::run_settings::Given;
 use crate::sim::{Cache, Fast, Page, Plays, Seeds};
-use crate::slowdown;
-use crate::wake::WakeLatency;
-use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Zones};
 use terrace_tiers::{FileMedium, MediumKind, Nodes, TierKind, parse_tiers};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
@@ -170,112 +166,15 @@ Examples:
 /// `terrace run`.
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G:
-    /// powers of 1024), a share of what the program has touched at most (60%), or `unlimited`
-    /// [default: unlimited]
-    #[arg(long, value_name = "SIZE|PCT")]
-    pub dram: Option<Dram>,
-
-    /// Take as little memory as costs no more than this slowdown (2%): once memory has stopped
-    /// growing it is limited, more and more while less is lost and less where more is. Beside
-    /// --dram, whichever allows less
-    #[arg(long, value_name = "PCT", conflicts_with = "of")]
-    pub slowdown: Option<slowdown::Target>,
+    // No documentation here: clap would take it for the command's.
+    #[command(flatten)]
+    pub given: Given,
 
     /// Take the share of --dram of the most data that an earlier run had, as its JSON report
     /// tells, and hold to it from the start; without it, of what this run has had so far, once
     /// it has stopped growing
     #[arg(long, value_name = "REPORT.json")]
     pub of: Option<PathBuf>,
-
-    /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the
-    /// medium is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
-    #[arg(long, value_name = "LIST", value_parser = tiers)]
-    pub tiers: Option<String>,
-
-    /// Measure and report, move nothing
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    pub observe: Option<bool>,
-
-    /// Refuse to run (exit status 125) where the program's memory cannot be managed, instead of
-    /// running it unmanaged
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    pub strict: Option<bool>,
-
-    /// How pages leave the page table: move (UFFDIO_MOVE, Linux 6.8), or wp (write-protect and
-    /// discard, Linux 5.7; not beside O_DIRECT, io_uring, VFIO or RDMA: where one is seen,
-    /// nothing more is evicted) [default: move]
-    #[arg(long, value_name = "move|wp")]
-    pub evict: Option<Eviction>,
-
-    /// Who chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are any),
-    /// faults (by faults alone), or the published jenga, memtis, memtis-qc [default: terrace]
-    #[arg(long, value_name = "NAME")]
-    pub policy: Option<Policy>,
-
-    /// What tells where the program waits for memory: pebs or ibs (processors that sample
-    /// accesses), clock (perf events by the clock), timer (signals of the program's own, where
-    /// perf events are forbidden), none (faults only), or auto: the best of the first three
-    /// that this machine has, for policies that need it (jenga, memtis, memtis-qc) and for far
-    /// memory [default: auto]
-    #[arg(long, value_name = "NAME")]
-    pub sampler: Option<Choice>,
-
-    /// What sampling may cost in all, interrupts included, as a share of one CPU (0.01% to 100%);
-    /// after a change of what is hot three times as much for some seconds [default: 1%]
-    #[arg(long, value_name = "PCT")]
-    pub sampler_cost: Option<Cost>,
-
-    /// Which regions get huge pages: off (none), or hot (those that samples call hot for some
-    /// seconds, while all of their pages are in DRAM; they are split before a page leaves)
-    /// [default: off]
-    #[arg(long, value_name = "off|hot")]
-    pub huge_pages: Option<HugePages>,
-
-    /// While pages come back by faults, let idle CPUs wake within so many µs, all of the machine's
-    /// (0: they poll instead of sleeping): whoever faults waits for a handler on one.
-    /// Takes root, and costs power [default: off]
-    #[arg(long, value_name = "off|US")]
-    pub wake_latency: Option<WakeLatency>,
-
-    /// How objects lie in memory: size (by size, as jemalloc has them), context (those below 3.5
-    /// KiB by who allocates them, then by size), or system (the program's own allocator; then
-    /// only mappings of 256 KiB and more are managed) [default: size]
-    #[arg(long, value_name = "context|size|system")]
-    pub allocator: Option<Allocator>,
-
-    /// Groups into which --allocator context sorts who allocates: 1 to 255 [default: 32]
-    #[arg(long, value_name = "N")]
-    pub zones: Option<Zones>,
-
-    /// What --allocator context calls one and the same context: 1 to 16 equal return addresses, or
-    /// height (the innermost one and the height of the stack: cheaper, and less exact)
-    /// [default: 4]
-    #[arg(long, value_name = "N|height")]
-    pub context_depth: Option<ContextDepth>,
-
-    /// Decompress and compare every page when it is stored, while the original is still there (for
-    /// distrusted memory and new codecs)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    pub verify: Option<bool>,
-
-    /// Manage only the program itself, none of the processes that it makes
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
-    pub no_children: Option<bool>,
-
-    /// Write the report as JSON to this file as well; - is standard output, after what the program
-    /// wrote there
-    #[arg(long, value_name = "FILE.json")]
-    pub report: Option<PathBuf>,
-
-    /// Write each move to this file as it is made, one line of JSON each: when, what, from where
-    /// to where, and why
-    #[arg(long, value_name = "FILE.jsonl")]
-    pub moves: Option<PathBuf>,
 
     /// Stay until all managed processes have ended, also those that the program leaves behind
     /// (daemons), and pass signals on to them; without it `terrace run` ends with the program,
@@ -868,6 +767,7 @@ pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sy
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use terrace_pager::settings::Dram;
 
     fn run(line: &[&str]) -> Result<RunArguments, clap::Error> {
         match Arguments::try_parse_from(["terrace", "run"].iter().chain(line))?.command {
@@ -885,19 +785,19 @@ mod tests {
     fn the_programs_own_flags_are_left_to_it() {
         let arguments =
             run(&["--dram", "60%", "--", "prog", "--dram", "7%", "-v", "--", "x"]).unwrap();
-        assert_eq!(arguments.dram, Some(Dram::Share(0.6)));
+        assert_eq!(arguments.given.dram, Some(Dram::Share(0.6)));
         assert_eq!(arguments.command, ["prog", "--dram", "7%", "-v", "--", "x"]);
         let bare = run(&["prog", "--observe"]).unwrap();
-        assert_eq!((bare.observe, bare.command.len()), (None, 2));
+        assert_eq!((bare.given.observe, bare.command.len()), (None, 2));
     }
 
     #[test]
     fn switches_can_be_turned_off_against_a_file() {
-        assert_eq!(run(&["--observe", "--", "p"]).unwrap().observe, Some(true));
-        assert_eq!(run(&["--observe=false", "--", "p"]).unwrap().observe, Some(false));
-        assert_eq!(run(&["--", "p"]).unwrap().strict, None);
-        assert_eq!(run(&["--no-children", "--", "p"]).unwrap().no_children, Some(true));
-        assert_eq!(run(&["--no-children=false", "--", "p"]).unwrap().no_children, Some(false));
+        assert_eq!(run(&["--observe", "--", "p"]).unwrap().given.observe, Some(true));
+        assert_eq!(run(&["--observe=false", "--", "p"]).unwrap().given.observe, Some(false));
+        assert_eq!(run(&["--", "p"]).unwrap().given.strict, None);
+        assert_eq!(run(&["--no-children", "--", "p"]).unwrap().given.children, Some(false));
+        assert_eq!(run(&["--no-children=false", "--", "p"]).unwrap().given.children, Some(true));
     }
 
     #[test]

@@ -3,78 +3,18 @@
 //! misspelt one would silently do nothing.
 
 use crate::args;
-use crate::sampling::{Choice, Cost};
-use crate::wake::WakeLatency;
+use crate::run_settings::{Given, KEYS};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Zones};
+use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
-/// The keys of `[run]`.
-const RUN_KEYS: [&str; 17] = [
-    "dram",
-    "tiers",
-    "observe",
-    "strict",
-    "evict",
-    "policy",
-    "sampler",
-    "sampler_cost",
-    "huge_pages",
-    "wake_latency",
-    "allocator",
-    "zones",
-    "context_depth",
-    "verify",
-    "children",
-    "report",
-    "moves",
-];
 /// The only value of `version` so far.
 const VERSION: &str = "1";
-
-/// What a file says; `None` where it says nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FileSettings {
-    /// `run.dram`.
-    pub dram: Option<Dram>,
-    /// `run.tiers`.
-    pub tiers: Option<String>,
-    /// `run.observe`.
-    pub observe: Option<bool>,
-    /// `run.strict`.
-    pub strict: Option<bool>,
-    /// `run.evict`.
-    pub evict: Option<Eviction>,
-    /// `run.policy`.
-    pub policy: Option<Policy>,
-    /// `run.sampler`.
-    pub sampler: Option<Choice>,
-    /// `run.sampler_cost`.
-    pub sampler_cost: Option<Cost>,
-    /// `run.huge_pages`.
-    pub huge_pages: Option<HugePages>,
-    /// `run.wake_latency`.
-    pub wake_latency: Option<WakeLatency>,
-    /// `run.allocator`.
-    pub allocator: Option<Allocator>,
-    /// `run.zones`.
-    pub zones: Option<Zones>,
-    /// `run.context_depth`.
-    pub context_depth: Option<ContextDepth>,
-    /// `run.verify`.
-    pub verify: Option<bool>,
-    /// `run.children`; false is `--no-children`.
-    pub children: Option<bool>,
-    /// `run.report`; a relative path is relative to the current directory, as on the command line.
-    pub report: Option<PathBuf>,
-    /// `run.moves`; likewise.
-    pub moves: Option<PathBuf>,
-}
 
 /// One mistake. Lines and columns count from 1; a column counts characters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -122,19 +62,19 @@ impl fmt::Display for Mistake {
 }
 
 /// Reads and checks `file`.
-pub fn read(file: &Path) -> Result<FileSettings, Unusable> {
+pub fn read(file: &Path) -> Result<Given, Unusable> {
     let text = std::fs::read_to_string(file).map_err(Unusable::Unreadable)?;
     parse(&text).map_err(Unusable::Mistakes)
 }
 
 /// Checks the text of a settings file; all mistakes are reported at once.
-pub fn parse(text: &str) -> Result<FileSettings, Vec<Mistake>> {
+pub fn parse(text: &str) -> Result<Given, Vec<Mistake>> {
     let mut reader = Reader { text, mistakes: Vec::new() };
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         reader.mistake(error.span().map_or(0, |span| span.start), one_line(error.message()));
     }
-    let mut settings = FileSettings::default();
+    let mut settings = Given::default();
     // After a syntax error the recovered table is a guess: what it seems to say is not judged.
     if errors.is_empty() {
         reader.document(document.get_ref(), &mut settings);
@@ -144,15 +84,17 @@ pub fn parse(text: &str) -> Result<FileSettings, Vec<Mistake>> {
     if mistakes.is_empty() { Ok(settings) } else { Err(mistakes) }
 }
 
-struct Reader<'t> {
+/// Reads the text of a file, and notes all mistakes.
+pub struct Reader<'t> {
     text: &'t str,
     mistakes: Vec<Mistake>,
 }
 
-type Value<'i> = Spanned<DeValue<'i>>;
+/// A value, and where it stands.
+pub type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
-    fn document(&mut self, table: &DeTable<'_>, settings: &mut FileSettings) {
+    fn document(&mut self, table: &DeTable<'_>, settings: &mut Given) {
         for (key, value) in table.iter() {
             match key.get_ref().as_ref() {
                 "version" => match value.get_ref() {
@@ -167,7 +109,7 @@ impl Reader<'_> {
                     DeValue::Table(run) => self.run_section(run, settings),
                     other => self.wrong_type("run", "a table, written [run]", other, value.span().start),
                 },
-                unknown if RUN_KEYS.contains(&unknown) => {
+                unknown if KEYS.contains(&unknown) => {
                     self.mistake(key.span().start, format!("`{unknown}` is outside its table: put it under [run]"));
                 }
                 unknown => self.unknown_key(unknown, "", &TOP_KEYS, key.span().start),
@@ -175,88 +117,45 @@ impl Reader<'_> {
         }
     }
 
-    fn run_section(&mut self, table: &DeTable<'_>, settings: &mut FileSettings) {
+    fn run_section(&mut self, table: &DeTable<'_>, settings: &mut Given) {
         for (key, value) in table.iter() {
-            match key.get_ref().as_ref() {
-                "dram" => {
-                    let text = self.string("dram", "a string such as \"60%\" or \"4G\"", value);
-                    settings.dram =
-                        text.and_then(|text| self.valid("dram", value, text.parse::<Dram>()));
-                }
-                "tiers" => {
-                    let text = self.string("tiers", "a string such as \"dram,lz4,zstd:1\"", value);
-                    settings.tiers =
-                        text.and_then(|text| self.valid("tiers", value, args::tiers(text)));
-                }
-                "observe" => settings.observe = self.boolean("observe", value),
-                "strict" => settings.strict = self.boolean("strict", value),
-                "evict" => {
-                    let text = self.string("evict", "\"move\" or \"wp\"", value);
-                    settings.evict =
-                        text.and_then(|text| self.valid("evict", value, text.parse::<Eviction>()));
-                }
-                "policy" => {
-                    let text = self.string("policy", "a name such as \"terrace\"", value);
-                    settings.policy =
-                        text.and_then(|text| self.valid("policy", value, text.parse::<Policy>()));
-                }
-                "sampler" => {
-                    let text = self.string(
-                        "sampler",
-                        "\"auto\", \"pebs\", \"ibs\", \"clock\", \"timer\" or \"none\"",
-                        value,
-                    );
-                    settings.sampler =
-                        text.and_then(|text| self.valid("sampler", value, text.parse::<Choice>()));
-                }
-                "sampler_cost" => {
-                    let text =
-                        self.string("sampler_cost", "a share of a CPU such as \"1%\"", value);
-                    settings.sampler_cost = text
-                        .and_then(|text| self.valid("sampler_cost", value, text.parse::<Cost>()));
-                }
-                "huge_pages" => {
-                    let text = self.string("huge_pages", "\"off\" or \"hot\"", value);
-                    settings.huge_pages = text.and_then(|text| {
-                        self.valid("huge_pages", value, text.parse::<HugePages>())
-                    });
-                }
-                "wake_latency" => {
-                    let text =
-                        self.number("wake_latency", "\"off\" or a number of µs such as 0", value);
-                    settings.wake_latency = text.and_then(|text| {
-                        self.valid("wake_latency", value, text.parse::<WakeLatency>())
-                    });
-                }
-                "allocator" => {
-                    let text =
-                        self.string("allocator", "\"size\", \"context\" or \"system\"", value);
-                    settings.allocator = text
-                        .and_then(|text| self.valid("allocator", value, text.parse::<Allocator>()));
-                }
-                "zones" => {
-                    let text = self.number("zones", "a number such as 32", value);
-                    settings.zones =
-                        text.and_then(|text| self.valid("zones", value, text.parse::<Zones>()));
-                }
-                "context_depth" => {
-                    let text =
-                        self.number("context_depth", "a number such as 4, or \"height\"", value);
-                    settings.context_depth = text.and_then(|text| {
-                        self.valid("context_depth", value, text.parse::<ContextDepth>())
-                    });
-                }
-                "verify" => settings.verify = self.boolean("verify", value),
-                "children" => settings.children = self.boolean("children", value),
-                "report" => settings.report = self.file_name("report", value),
-                "moves" => settings.moves = self.file_name("moves", value),
-                unknown => self.unknown_key(unknown, " in [run]", &RUN_KEYS, key.span().start),
+            let name = key.get_ref().as_ref();
+            if !settings.read(self, name, value) {
+                self.unknown_key(name, " in [run]", KEYS, key.span().start);
             }
         }
     }
 
-    fn file_name(&mut self, key: &str, value: &Value<'_>) -> Option<PathBuf> {
-        let text = self.string(key, "a file name in quotes", value)?;
+    /// The value of `key` if it is text that can be read as such a setting.
+    pub fn text<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        let text = self.string(key, expected, value)?;
+        self.valid(key, value, text.parse())
+    }
+
+    /// The same of a number, in quotes or not.
+    pub fn number<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        let text = match value.get_ref() {
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+            _ => self.string(key, expected, value)?,
+        };
+        self.valid(key, value, text.parse())
+    }
+
+    /// The same of a list of tiers.
+    pub fn tiers(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<String> {
+        let text = self.string(key, expected, value)?;
+        self.valid(key, value, args::tiers(text))
+    }
+
+    /// The same of a file's name.
+    pub fn file(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<PathBuf> {
+        let text = self.string(key, expected, value)?;
         if text.is_empty() {
             self.mistake(
                 value.span().start,
@@ -277,19 +176,12 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, in quotes or not: as text.
-    fn number<'v>(&mut self, key: &str, expected: &str, value: &'v Value<'_>) -> Option<&'v str> {
-        match value.get_ref() {
-            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str()),
-            _ => self.string(key, expected, value),
-        }
-    }
-
-    fn boolean(&mut self, key: &str, value: &Value<'_>) -> Option<bool> {
+    /// The same of a truth.
+    pub fn boolean(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<bool> {
         match value.get_ref() {
             DeValue::Boolean(truth) => Some(*truth),
             other => {
-                self.wrong_type(key, "true or false (without quotes)", other, value.span().start);
+                self.wrong_type(key, expected, other, value.span().start);
                 None
             }
         }
@@ -357,8 +249,11 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::Choice;
+    use crate::wake::WakeLatency;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Zones};
 
     fn mistakes(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
@@ -373,11 +268,12 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\nslowdown = \"2%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
         assert_eq!(
             parse(text),
-            Ok(FileSettings {
+            Ok(Given {
                 dram: Some(Dram::Share(0.6)),
+                slowdown: "2%".parse().ok(),
                 tiers: Some("dram,lz4".into()),
                 observe: Some(true),
                 strict: Some(false),
@@ -396,7 +292,7 @@ mod tests {
                 moves: Some("m.jsonl".into()),
             })
         );
-        assert_eq!(parse(""), Ok(FileSettings::default()));
+        assert_eq!(parse(""), Ok(Given::default()));
     }
 
     #[test]
@@ -409,7 +305,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, moves"
+                "2:1: unknown key `zzz` in [run]; known here: dram, slowdown, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, moves"
             ]
         );
         assert_eq!(
@@ -511,7 +407,7 @@ mod tests {
             let read = parse(&text).unwrap();
             let (observe, strict, verify, children) = (Some(observe), Some(strict), Some(verify), Some(children));
             let report = Some(report.into());
-            prop_assert_eq!(read, FileSettings { dram: Some(dram), observe, strict, verify, children, report, ..FileSettings::default() });
+            prop_assert_eq!(read, Given { dram: Some(dram), observe, strict, verify, children, report, ..Given::default() });
         }
     }
 }

@@ -40,6 +40,7 @@ mod reproduce;
 mod room;
 mod run;
 mod run_dir;
+mod run_settings;
 mod sampling;
 mod service;
 mod shares;

@@ -7,7 +7,7 @@
 
 use crate::args::RunArguments;
 use crate::child::{self, Moment};
-use crate::effective::Effective;
+use crate::effective;
 use crate::ended::Ended;
 use crate::figures;
 use crate::going_on::GoingOn;
@@ -19,7 +19,9 @@ use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run_dir::{About, RunDir};
+use crate::run_settings::Values;
 use crate::sampling::{Choice, Sampling};
+use crate::slowdown::Wanted;
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
 use crate::{budget, command_path, disposition, doctor, library, report_text, say, sites};
@@ -48,8 +50,11 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             "already inside a `terrace run` ({RUN_DIR_VARIABLE} is set), whose settings hold for this program too; start it without the inner one"
         );
     }
-    let Effective { mut settings, sampler, sampler_cost, wake_latency, report, moves, .. } =
-        Effective::of_command_line(arguments)?;
+    let values = effective::of_command_line(arguments)?;
+    let mut settings = values.settings();
+    let slowdown = values.slowdown_target();
+    let Values { sampler, sampler_cost, wake_latency, report, moves, slowdown: wanted, .. } =
+        values;
     budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
         settings.dram = budget::of_report(settings.dram, report)?;
@@ -74,14 +79,15 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
 
     if out_of_reach.is_none() {
         announce_lack_of_swap(&settings.tiers);
-        if settings.observe && (settings.dram != Dram::Unlimited || arguments.slowdown.is_some()) {
-            let flag = if arguments.slowdown.is_some() { "--slowdown" } else { "--dram" };
+        let has_target = matches!(wanted, Wanted::At(_));
+        if settings.observe && (settings.dram != Dram::Unlimited || has_target) {
+            let flag = if has_target { "--slowdown" } else { "--dram" };
             say(&format!("{flag} has no effect: --observe moves nothing"));
         } else if let Some(remark) = budget::remark(settings.dram) {
             say(&remark);
         }
         if settings.allocator != Allocator::Context
-            && (arguments.zones.is_some() || arguments.context_depth.is_some())
+            && (arguments.given.zones.is_some() || arguments.given.context_depth.is_some())
         {
             let why = "--zones and --context-depth have no effect without --allocator context";
             if settings.strict {
@@ -89,7 +95,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
             }
             say(why);
         }
-        if let Some(why) = why_no_huge_pages(&settings, sampler) {
+        if let Some(why) = why_no_huge_pages(&settings, sampler, slowdown.is_some()) {
             if settings.strict {
                 bail!("--huge-pages hot has no effect: {why}");
             }
@@ -97,20 +103,20 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         }
     }
 
+    let manages = !settings.observe && out_of_reach.is_none();
+    let slowdown = slowdown.filter(|_| manages);
     let run_dir = RunDir::create()?;
     run_dir.describe(&About {
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         dram: settings.dram.to_string(),
-        slowdown: arguments.slowdown.map(|target| target.to_string()),
+        slowdown: slowdown.map(|target| target.to_string()),
         tiers: settings.tiers.clone(),
         observe: settings.observe,
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     });
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let manages = !settings.observe && out_of_reach.is_none();
     let dram = if manages { settings.dram } else { Dram::Unlimited };
-    let slowdown = arguments.slowdown.filter(|_| manages);
     if slowdown.is_some() && dram == Dram::Unlimited {
         // More than any process needs before it is assigned a limit.
         settings.dram = Dram::Bytes(figures::NO_BUDGET);
@@ -430,13 +436,19 @@ fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
 }
 
 /// Why hot memory gets no huge pages, though that is asked for: what is missing and how to get it.
-fn why_no_huge_pages(settings: &Settings, sampler: Choice) -> Option<&'static str> {
+fn why_no_huge_pages(
+    settings: &Settings,
+    sampler: Choice,
+    has_target: bool,
+) -> Option<&'static str> {
     let compresses = |tier: &TierSpec| !matches!(tier.kind, TierKind::Dram | TierKind::Node { .. });
     if settings.huge_pages != HugePages::Hot {
         None
     } else if !settings.policy.uses_samples() || sampler == Choice::None {
         Some("nothing tells what is hot: leave out --policy faults and --sampler none")
-    } else if settings.dram == Dram::Unlimited && std::env::var_os("TERRACE_STRESS").is_none()
+    } else if settings.dram == Dram::Unlimited
+        && !has_target
+        && std::env::var_os("TERRACE_STRESS").is_none()
         || settings.observe
     {
         Some("nothing is moved, so memory is not kept from huge pages either (for that: --dram)")

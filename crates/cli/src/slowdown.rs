@@ -53,7 +53,9 @@ impl FromStr for Target {
         let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
         match percent {
             Some(percent) if (0.1..=100.0).contains(&percent) => Ok(Target(percent / 100.0)),
-            _ => Err(format!("`{text}` is no slowdown from 0.1% to 100%, such as 2%")),
+            _ => Err(format!(
+                "`{text}` is no slowdown from 0.1% to 100%, such as 2%, and neither `auto` nor `off`"
+            )),
         }
     }
 }
@@ -62,6 +64,54 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // 0.07 × 100 is not 7.
         write!(f, "{}%", (self.0 * 1e5).round() / 1e3)
+    }
+}
+
+/// `--slowdown`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Wanted {
+    /// [`USUAL`] where nothing else limits memory.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// This one.
+    At(Target),
+}
+
+/// The target where nothing is said.
+const USUAL: Target = Target(0.02);
+
+impl Wanted {
+    /// The target, if there is one. `limited`: something was said of memory.
+    pub fn target(self, limited: bool) -> Option<Target> {
+        match self {
+            Wanted::Auto => (!limited).then_some(USUAL),
+            Wanted::Off => None,
+            Wanted::At(target) => Some(target),
+        }
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "auto" => Ok(Wanted::Auto),
+            "off" => Ok(Wanted::Off),
+            target => target.parse().map(Wanted::At),
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Auto => f.write_str("auto"),
+            Wanted::Off => f.write_str("off"),
+            Wanted::At(target) => target.fmt(f),
+        }
     }
 }
 

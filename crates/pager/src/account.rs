@@ -238,6 +238,11 @@ pub(crate) struct Measure {
     pub returning: f64,
     /// /proc/thread-self/status, where there is a tier `swap`.
     status: Fd,
+    /// /proc/PID/status of the program.
+    status_of_program: Fd,
+    /// How often it had given up the CPU and faulted when that was judged last, and when that was.
+    slept: (u64, u64),
+    judged_ns: u64,
     /// Pages of the process in the kernel's swap that are not managed, at the last scan.
     swapped_unmanaged: u64,
     swapped_ns: u64,
@@ -282,6 +287,8 @@ const SWAY_BYTES: u64 = 8 << 20;
 const SHRUNK_BYTES: u64 = 16 << 20;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
+/// Between two looks whether the program sleeps by itself.
+const JUDGED_EVERY_NS: u64 = 1_000_000_000;
 /// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked
 /// before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
@@ -299,6 +306,14 @@ impl Measure {
                 .swap()
                 .and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok())
                 .unwrap_or(-1),
+            status_of_program: sys::open(
+                &format!("/proc/{}/status\0", sys::program_id()),
+                libc::O_RDONLY,
+                0,
+            )
+            .unwrap_or(-1),
+            slept: (0, 0),
+            judged_ns: 0,
             swapped_unmanaged: 0,
             swapped_ns: 0,
             scan_cost_ns: 0,
@@ -470,6 +485,17 @@ impl Measure {
         }
     }
 
+    /// Whether the program sleeps by itself, which tells what its faults cost it.
+    fn judge_sleep(&mut self, pager: &Pager, now_ns: u64) {
+        if now_ns - self.judged_ns < JUDGED_EVERY_NS || !pager.threads.is_one() {
+            return;
+        }
+        self.judged_ns = now_ns;
+        if let Some(given_up) = sys::times_given_up(self.status_of_program) {
+            pager.fault_cost.judge_sleep(given_up, &mut self.slept);
+        }
+    }
+
     fn count(&self, pagemap: Fd, start: usize, end: usize) -> u64 {
         let mut runs = [Run::default(); 64];
         let mut bytes = 0;
@@ -488,6 +514,7 @@ impl Measure {
     pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let account = &pager.account;
         self.count_swapped(pager, now_ns);
+        self.judge_sleep(pager, now_ns);
         let pools_total: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let overhead = account.overhead_bytes.load(Relaxed);
         let anonymous = near_anonymous_bytes(pager);

@@ -1,7 +1,6 @@
 //! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this
 //! program.
 
-use crate::fault_cost::FAULT_OVERHEAD_NS;
 use crate::pager::Pager;
 use crate::sys::{self, PAGE};
 use terrace_tiers::{Page, Scratch, Tier};
@@ -94,14 +93,14 @@ impl Auto {
             let cost = match tier.swap() {
                 Some(_) if swap.accepts() => self.cost_of_swap(pager),
                 Some(_) => None,
-                None => Some(self.cost_of(tier, scratch)),
+                None => Some(self.cost_of(tier, scratch, pager.fault_cost.overhead_ns())),
             };
             let times = if tier.swap().is_some() { SWAP_TIMES } else { 1.0 };
             self.costs_ns[index] = (cost.unwrap_or(0) as f64 * times) as u64;
         }
     }
 
-    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch) -> u64 {
+    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, fault_ns: u64) -> u64 {
         let mut back = [0; PAGE];
         let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
         for page in &self.sample {
@@ -120,7 +119,7 @@ impl Auto {
         }
         // The real ones, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
-        median(out) + restore + MOVE_NS + FAULT_OVERHEAD_NS
+        median(out) + restore + MOVE_NS + fault_ns
     }
 
     /// `None` if the kernel does not take the pages.

@@ -2051,12 +2051,22 @@ pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
 /// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where
 /// the kernel has no swap.
 pub fn swapped_bytes(status: Fd) -> Option<u64> {
+    Some(field_of(status, b"VmSwap:")? << 10)
+}
+
+/// How often the program's first thread has given up the CPU by itself, from the open file
+/// /proc/PID/status of the program.
+pub fn times_given_up(status: Fd) -> Option<u64> {
+    field_of(status, b"voluntary_ctxt_switches:")
+}
+
+/// A number in a file of that kind.
+fn field_of(status: Fd, name: &[u8]) -> Option<u64> {
     let mut text = [0u8; 2048];
     let len = read_at(status, &mut text, 0).ok()?;
-    let line =
-        text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmSwap:"))?;
+    let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
     let digits = line.iter().filter(|byte| byte.is_ascii_digit());
-    Some(digits.fold(0u64, |kib, digit| kib * 10 + u64::from(digit - b'0')) << 10)
+    Some(digits.fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 /// How long a thread has run so far, and been ready without a processor, ns, from its open

@@ -1,0 +1,157 @@
+//! What `terrace run` does where nothing is said of memory (`--slowdown`), beside a control group
+//! whose limit follows pressure, over zram: how much slower a program is, and how much less memory
+//! it has on average.
+//!
+//! One repeat: alone, under Terrace, and in the group at each of two pressures. Memory is counted
+//! as in the other benchmark of programs.
+
+use super::list::{PROGRAMS, Program};
+use super::one::{Limit, Sample, one};
+use super::runs::Runs;
+use super::senpai::Senpai;
+use super::{Kind, LONGEST_ALONE, SLOWEST, ZRAM_BYTES, under_terrace};
+use crate::interrupt;
+use crate::results::{self, median};
+use crate::zram::Zram;
+use anyhow::{Context, ensure};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What is measured.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Interleaved repeats
+    #[arg(long, default_value_t = 9)]
+    repeats: usize,
+    /// Only these programs
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// More flags for `terrace run`
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    terrace_flags: String,
+}
+
+/// The pressures of the peer, as shares of the time.
+const PRESSURES: [(&str, f64); 2] = [("0.1%", 0.001), ("1%", 0.01)];
+/// Draws of the bootstrap, and the interval that is told.
+const DRAWS: usize = 10_000;
+const INTERVAL: f64 = 0.9;
+
+/// Prints, and writes `bench/results/slowdown.json`.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    interrupt::watch()?;
+    println!(
+        "{:>14} {:>8} {:>26} {:>7}   peer at pressure: slower, saved",
+        "program", "alone s", "Terrace slower", "saved"
+    );
+    let directory = tempfile::tempdir()?;
+    let mut runs = Runs::open(Kind::Slowdown, &options.terrace_flags)?;
+    let mut rows = Vec::new();
+    let is_asked = |program: &&Program| {
+        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
+    };
+    for program in PROGRAMS.iter().filter(is_asked) {
+        if let Some(missing) = program.is_missing() {
+            println!("{:>14}: not here: install {missing}", program.name);
+            continue;
+        }
+        let words = (program.command)(directory.path()).with_context(|| program.name)?;
+        let result = (0..options.repeats).try_for_each(|repeat| {
+            if runs.find(program.name, 0, repeat).is_some() {
+                return Ok(());
+            }
+            let sample = sample(program.name, &words, &options.terrace_flags)?;
+            runs.add(program.name, 0, repeat, sample)
+        });
+        match result {
+            Ok(()) => {}
+            Err(error) if interrupt::came() => return Err(error),
+            Err(error) => println!("{:>14}: {error:#}", program.name),
+        }
+        let samples: Vec<&Value> =
+            (0..options.repeats).filter_map(|repeat| runs.find(program.name, 0, repeat)).collect();
+        if !samples.is_empty() {
+            rows.push(row(program.name, &samples));
+        }
+    }
+    runs.are_done()?;
+    results::write("slowdown", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+}
+
+fn sample(name: &str, words: &[String], flags: &str) -> anyhow::Result<Value> {
+    let report = tempfile::NamedTempFile::new()?;
+    let alone = one(words, Limit::None, LONGEST_ALONE)?
+        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))?;
+    let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
+    let under = under_terrace(words, report.path(), flags)?;
+    let within = |sample: Option<Sample>, side: &str| {
+        let sample = sample.with_context(|| format!("{side} takes {SLOWEST} times as long"))?;
+        ensure!(sample.output == alone.output, "{name} computes something else with {side}");
+        Ok(json!({ "s": sample.seconds, "mean_bytes": sample.mean }))
+    };
+    let mut all = json!({
+        "alone": { "s": alone.seconds, "mean_bytes": alone.mean },
+        "terrace": within(one(&under, Limit::None, longest)?, "Terrace")?,
+    });
+    for (pressure, target) in PRESSURES {
+        let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
+        let peer = one(words, Limit::Pressure(Senpai::new(target)?, &zram), longest)?;
+        all[pressure] = within(peer, pressure)?;
+    }
+    Ok(all)
+}
+
+/// Medians of a program; prints them.
+fn row(name: &str, samples: &[&Value]) -> Value {
+    let relative = |side: &str, figure: &str| -> Vec<f64> {
+        let of = |sample: &Value, side: &str| sample[side][figure].as_f64().unwrap_or(f64::NAN);
+        samples.iter().map(|sample| of(sample, side) / of(sample, "alone") - 1.0).collect()
+    };
+    let side = |side: &str| {
+        let slower = relative(side, "s");
+        let (least, most) = interval(&slower);
+        json!({
+            "slower": median(&slower), "from": least, "to": most,
+            "saved": -median(&relative(side, "mean_bytes")),
+        })
+    };
+    let alone: Vec<f64> =
+        samples.iter().filter_map(|sample| sample["alone"]["s"].as_f64()).collect();
+    let terrace = side("terrace");
+    let percent = |value: &Value| value.as_f64().unwrap_or(f64::NAN) * 100.0;
+    print!(
+        "{name:>14} {:>8.2} {:>26} {:>6.1}%  ",
+        median(&alone),
+        format!(
+            "{:.1}% ({:.1} to {:.1})",
+            percent(&terrace["slower"]),
+            percent(&terrace["from"]),
+            percent(&terrace["to"])
+        ),
+        percent(&terrace["saved"])
+    );
+    let mut row = json!({ "program": name, "alone_s": median(&alone), "terrace": terrace, "samples": samples });
+    for (pressure, _) in PRESSURES {
+        let peer = side(pressure);
+        print!(" {pressure}: {:.1}%, {:.1}%;", percent(&peer["slower"]), percent(&peer["saved"]));
+        row[pressure] = peer;
+    }
+    println!();
+    row
+}
+
+/// The bootstrap's interval of a median.
+fn interval(of: &[f64]) -> (f64, f64) {
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut medians: Vec<f64> = (0..DRAWS)
+        .map(|_| {
+            let drawn: Vec<f64> = of.iter().map(|_| of[random.random_range(0..of.len())]).collect();
+            median(&drawn)
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    let at = |share: f64| medians[((DRAWS as f64 * share) as usize).min(DRAWS - 1)];
+    (at((1.0 - INTERVAL) / 2.0), at((1.0 + INTERVAL) / 2.0))
+}
