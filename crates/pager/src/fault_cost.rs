@@ -9,7 +9,8 @@
 //! gives up the CPU once for each fault.
 //!
 //! The thread also takes CPU time for a fault: the exception, two switches, and caches that it
-//! finds cold. That is at most what it takes between two faults that follow each other closely.
+//! finds cold. That is no more than what it takes between two faults that follow each other
+//! closely, of which a low quantile tells.
 
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -17,8 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 /// What a fault costs on one CPU until it has been measured, beside CPU time, ns: wake-up and two
 /// switches. Across CPUs it is more.
 const WAITS_NS: u64 = 4_000;
-/// The CPU time that a fault takes of a thread, ns. Of perl, sqlite and sort at three fifths of
-/// their memory (AMD EPYC, a virtual machine): what they took more than alone, 8 to 12 µs a fault.
+/// The CPU time that a fault takes of a thread at most, ns. Perl, python3, sqlite and sort at three
+/// fifths of their memory (AMD EPYC, a virtual machine) took 8 to 22 µs a fault more than alone.
+const OWN_CPU_MOST_NS: u64 = 12_000;
+/// The same until it has been measured.
 const OWN_CPU_NS: u64 = 8_000;
 /// One fault in so many is measured.
 const EACH: u32 = 8;
@@ -76,7 +79,7 @@ impl Default for FaultCost {
         FaultCost {
             waits: Quantile::new(4, WAITS_NS),
             mean_waits_ns: AtomicU64::new(WAITS_NS),
-            own_cpu: Quantile::new(1, OWN_CPU_NS),
+            own_cpu: Quantile::new(4, OWN_CPU_NS),
             sleeps: AtomicBool::new(true),
             faults: AtomicU64::new(0),
         }
@@ -90,7 +93,7 @@ impl FaultCost {
             true => self.waits.ns(),
             false => self.mean_waits_ns.load(Relaxed),
         };
-        waits + self.own_cpu.ns().min(OWN_CPU_NS)
+        waits + self.own_cpu.ns().min(OWN_CPU_MOST_NS)
     }
 
     /// The time between two faults of one thread: without and with a CPU.
@@ -120,28 +123,31 @@ impl FaultCost {
 /// One handler's.
 pub(crate) struct Timing {
     faults: u32,
-    /// Of the last fault, if it is measured: whose it was, when its service ended, and the CPU
-    /// time of the process then.
-    ended: Option<(i32, u64, u64)>,
+    /// Of the last fault here, if it is measured: whose it was, when its service ended, the CPU
+    /// time of the process then, and the number of the fault among those of all handlers.
+    ended: Option<(i32, u64, u64, u64)>,
+    number: u64,
     cpu_ns: Option<u64>,
 }
 
 impl Timing {
     /// Nothing measured yet.
     pub fn new() -> Timing {
-        Timing { faults: 0, ended: None, cpu_ns: None }
+        Timing { faults: 0, ended: None, number: 0, cpu_ns: None }
     }
 
     /// The service of a fault begins; the thread that faulted does not run. `alone`: it is the
     /// process's only one.
     pub fn begin(&mut self, cost: &FaultCost, thread: i32, start_ns: u64, alone: bool) {
         self.faults = self.faults.wrapping_add(1);
-        cost.faults.fetch_add(1, Relaxed);
+        self.number = cost.faults.fetch_add(1, Relaxed);
         let last = self.ended.take();
         let wanted = alone && (self.faults.is_multiple_of(EACH) || last.is_some());
         self.cpu_ns = if wanted { sys::program_cpu_ns() } else { None };
-        if let (Some((of, ended_ns, cpu_then_ns)), Some(cpu_ns)) = (last, self.cpu_ns)
+        // Another handler may have had one since.
+        if let (Some((of, ended_ns, cpu_then_ns, number)), Some(cpu_ns)) = (last, self.cpu_ns)
             && of == thread
+            && number + 1 == self.number
         {
             let ran_ns = cpu_ns.saturating_sub(cpu_then_ns);
             cost.learn(start_ns.saturating_sub(ended_ns).saturating_sub(ran_ns), ran_ns);
@@ -151,7 +157,7 @@ impl Timing {
 
     /// It ends.
     pub fn end(&mut self, thread: i32, end_ns: u64) {
-        self.ended = self.cpu_ns.take().map(|cpu_ns| (thread, end_ns, cpu_ns));
+        self.ended = self.cpu_ns.take().map(|cpu_ns| (thread, end_ns, cpu_ns, self.number));
     }
 }
 
@@ -166,12 +172,12 @@ mod tests {
         for n in 0..4_000 {
             cost.learn(if n % 4 == 0 { 900_000 } else { 80_000 + n % 7 * 1_000 }, 50_000);
         }
-        let believed = |cost: &FaultCost| cost.overhead_ns() - OWN_CPU_NS;
+        let believed = |cost: &FaultCost| cost.overhead_ns() - OWN_CPU_MOST_NS;
         assert!((79_000..90_000).contains(&believed(&cost)), "{}", believed(&cost));
         for _ in 0..4_000 {
             cost.learn(6_000, 50_000);
         }
-        assert!((6_000..8_000).contains(&believed(&cost)), "{}", believed(&cost));
+        assert!((5_500..8_000).contains(&believed(&cost)), "{}", believed(&cost));
     }
 
     #[test]
@@ -183,11 +189,11 @@ mod tests {
         let mut then = (0, 0);
         cost.faults.store(4_000, Relaxed);
         cost.judge_sleep(4_100, &mut then);
-        let believed = cost.overhead_ns() - OWN_CPU_NS;
+        let believed = cost.overhead_ns() - OWN_CPU_MOST_NS;
         assert!((28_000..32_000).contains(&believed), "{believed}");
         cost.faults.store(8_000, Relaxed);
         cost.judge_sleep(9_100, &mut then);
-        assert!(cost.overhead_ns() - OWN_CPU_NS < 15_000, "{}", cost.overhead_ns());
+        assert!(cost.overhead_ns() - OWN_CPU_MOST_NS < 15_000, "{}", cost.overhead_ns());
     }
 
     #[test]
@@ -195,7 +201,7 @@ mod tests {
         let cost = FaultCost::default();
         let before = cost.overhead_ns();
         for n in 0..4_000 {
-            cost.learn(WAITS_NS, if n % 8 == 0 { 3_000 } else { 40_000 });
+            cost.learn(WAITS_NS, if n % 2 == 0 { 3_000 } else { 40_000 });
         }
         let less = before - cost.overhead_ns();
         assert!((4_000..6_000).contains(&less), "{less}");
