@@ -13,6 +13,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
+/// More mistakes of one file are not told to people.
+const MISTAKES_TOLD: usize = 5;
 /// The only value of `version` so far.
 const VERSION: &str = "1";
 
@@ -47,8 +49,13 @@ impl Unusable {
                 )
             }
             Unusable::Mistakes(mistakes) => {
-                let lines: Vec<String> =
-                    mistakes.iter().map(|m| format!("{}:{m}", file.display())).collect();
+                let told = mistakes.iter().take(MISTAKES_TOLD);
+                let mut lines: Vec<String> =
+                    told.map(|mistake| format!("{}:{mistake}", file.display())).collect();
+                if mistakes.len() > MISTAKES_TOLD {
+                    let more = mistakes.len() - MISTAKES_TOLD;
+                    lines.push(format!("{}: and {more} more mistakes", file.display()));
+                }
                 lines.join("\nterrace: ")
             }
         }

@@ -8,6 +8,7 @@
 mod args;
 mod belief;
 mod budget;
+mod characterize;
 mod child;
 mod command_path;
 mod config_command;
@@ -28,6 +29,7 @@ mod library;
 mod load;
 mod moves;
 mod outside;
+mod prices;
 mod process;
 mod quantity;
 mod reach;
@@ -55,9 +57,12 @@ mod witness;
 use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
+use terrace_trace::framing::ReadError;
 
 /// Exit status for everything that went wrong on our side, as for `env` and `timeout`.
 const OUR_FAULT: u8 = 125;
+/// And for a file that was read and is not what it should be.
+const WRONG_CONTENTS: u8 = 1;
 
 fn main() -> ExitCode {
     if std::env::args_os().len() <= 1 {
@@ -83,9 +88,10 @@ fn main() -> ExitCode {
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Generate(arguments) => generate::run(&arguments),
         args::Command::Status(arguments) => status::run(&arguments),
+        args::Command::Characterize(arguments) => characterize::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
-        args::Command::Report(arguments) => report_on(&arguments),
+        args::Command::Report(arguments) => report_on(&arguments).map_err(with_remedy),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => {
             load::run(&arguments)
@@ -96,8 +102,26 @@ fn main() -> ExitCode {
     };
     ExitCode::from(status.unwrap_or_else(|error| {
         say(&format!("{error:#}"));
-        OUR_FAULT
+        if is_of_contents(&error) { WRONG_CONTENTS } else { OUR_FAULT }
     }))
+}
+
+/// Where there is no such file, the way to one.
+fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let missing = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_missing);
+    if missing {
+        anyhow::anyhow!("{error:#}; `terrace record -o FILE -- CMD` makes one")
+    } else {
+        error
+    }
+}
+
+/// Whether a file was read, and is not what it should be.
+fn is_of_contents(error: &anyhow::Error) -> bool {
+    let of_recording = error.downcast_ref::<ReadError>();
+    of_recording.is_some_and(|error| !matches!(error, ReadError::Io(_)))
+        || error.downcast_ref::<serde_json::Error>().is_some()
 }
 
 fn report_on(arguments: &args::ReportArguments) -> anyhow::Result<u8> {

@@ -5,6 +5,7 @@
 //! its contents; all numbers little-endian. So whatever is cut off or overwritten is noticed, and
 //! what comes before it can be read.
 
+use crate::{accesses, counts, objects};
 use std::io;
 
 /// Kind, length, checksum.
@@ -21,6 +22,19 @@ pub enum ReadError {
         "is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one"
     )]
     Magic(String),
+    /// It has nothing in it.
+    #[error(
+        "is empty: it was not finished, or nothing was recorded; `terrace record -o FILE -- CMD` makes one"
+    )]
+    Empty,
+    /// A recording of another kind.
+    #[error("{found}; what is asked for takes {wanted}. `terrace report FILE` shows what is in it")]
+    OtherKind {
+        /// What it is.
+        found: &'static str,
+        /// What it should be.
+        wanted: &'static str,
+    },
     /// A version that this Terrace does not know.
     #[error(
         "is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it"
@@ -31,12 +45,34 @@ pub enum ReadError {
     Header(String),
 }
 
+/// The kinds of recordings: what they begin with, what is said of a file, and what makes one.
+const KINDS: [(&[u8; 8], &str, &str); 3] = [
+    (&counts::MAGIC, "holds counts by region and time", "what `terrace record` writes"),
+    (
+        &accesses::MAGIC,
+        "holds accesses one by one (`terrace record --accesses`, or a recorder)",
+        "accesses one by one (`terrace record --accesses`)",
+    ),
+    (
+        &objects::MAGIC,
+        "holds accesses by object (a program built with the recorder)",
+        "accesses by object (a program built with the recorder)",
+    ),
+];
+
 /// What a file that begins so is to be read as: seven letters and the version.
 ///
 /// # Errors
 /// If it begins otherwise.
 pub fn check_magic(found: &[u8], magic: &[u8; 8]) -> Result<(), ReadError> {
+    if found.is_empty() {
+        return Err(ReadError::Empty);
+    }
     if found.len() < 8 || found[..7] != magic[..7] {
+        let kind = |begins: &[u8]| KINDS.iter().find(|(magic, ..)| begins.starts_with(&magic[..7]));
+        if let (Some((_, found, _)), Some((.., wanted))) = (kind(found), kind(magic)) {
+            return Err(ReadError::OtherKind { found, wanted });
+        }
         return Err(ReadError::Magic(String::from_utf8_lossy(&magic[..7]).into_owned()));
     }
     if found[7] != magic[7] {

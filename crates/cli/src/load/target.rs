@@ -31,6 +31,11 @@ impl FromStr for Target {
         }
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(Target::Tcp(text.into())),
+            Some((host, port))
+                if !host.is_empty() && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) =>
+            {
+                Err(format!("there is no port {port}: write one from 1 to 65535"))
+            }
             _ => {
                 Err("write HOST:PORT (127.0.0.1:11211, [::1]:6379), or the path of a Unix socket (/run/redis.sock, unix:redis.sock)".into())
             }
@@ -129,16 +134,11 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(target));
         }
-        for text in [
-            "",
-            "localhost",
-            ":11211",
-            "localhost:",
-            "localhost:0",
-            "localhost:65536",
-            "localhost:http",
-        ] {
+        for text in ["", "localhost", ":11211", "localhost:", "localhost:http"] {
             assert!(text.parse::<Target>().unwrap_err().contains("HOST:PORT"), "{text}");
+        }
+        for text in ["localhost:0", "localhost:65536", "127.0.0.1:22222222"] {
+            assert!(text.parse::<Target>().unwrap_err().contains("from 1 to 65535"), "{text}");
         }
     }
 }
