@@ -2,6 +2,7 @@
 //! anything else happens.
 
 use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
+use crate::prices::Price;
 use crate::run_settings::Given;
 use crate::sim::{Cache, Fast, Page, Plays, Seeds};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -32,6 +33,8 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Show the runs that live on this machine: your own, or all of them to root
     Status(StatusArguments),
+    /// Measure what each tier makes of your data on this machine: its size, cost and times
+    Characterize(CharacterizeArguments),
     /// Load a server or memory, and check what comes back
     Load(LoadArguments),
     /// Run a program as it is, and write down which parts of its memory it waits for, and when
@@ -205,6 +208,34 @@ pub struct StatusArguments {
     /// Look again every second, until the end of the last run
     #[arg(long)]
     pub watch: bool,
+}
+
+/// `terrace characterize`.
+#[derive(Args, Debug)]
+pub struct CharacterizeArguments {
+    /// Data to measure with: pages evenly over this file (may be repeated). Without --data and
+    /// --pid, text is generated that compresses as nci and dickens of the Silesia corpus do
+    #[arg(long, value_name = "FILE")]
+    pub data: Vec<PathBuf>,
+    /// Pages of this process's anonymous memory, chosen at random (may be repeated; it runs on)
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// The tiers to measure, each alone, as in `terrace run`
+    #[arg(long, value_name = "LIST", default_value = "dram,lz4,zstd:-1,zstd:1,zstd:3,zstd:9")]
+    pub tiers: String,
+    /// So many pages at most of each
+    #[arg(long, value_name = "N", default_value_t = 8192,
+          value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    pub pages: u32,
+    /// What a byte costs on a medium, DRAM's being 1: dram, node or file (may be repeated)
+    #[arg(long, value_name = "MEDIUM=PRICE")]
+    pub price: Vec<Price>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw cost against the time of a restore into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
 }
 
 /// `terrace record`.

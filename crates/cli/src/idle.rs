@@ -176,7 +176,7 @@ impl IdleWatch {
             }
             known.last = (known.last + 1).min(TIMES_S.len() - 1);
             if known.sampled_pages < PAGES_MAX {
-                let pages = sample(pid, &mappings, &mut self.random);
+                let pages = sample(pid, &mappings, PAGES_A_ROUND, &mut self.random);
                 for page in &pages {
                     for (tier, bytes) in self.tiers.iter().zip(&mut known.compressed_bytes) {
                         *bytes += tier.encode(page, &mut self.scratch).bytes.len() as u64;
@@ -251,9 +251,16 @@ fn anonymous_mappings(smaps: &str) -> Vec<Mapping> {
     all.into_iter().filter(is_anonymous).map(|(mapping, _)| mapping).collect()
 }
 
+/// At most so many pages of a process's anonymous memory, chosen at random; none where it may not
+/// be read.
+pub fn sample_of(pid: u32, most: usize) -> Vec<Page> {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    sample(pid, &anonymous_mappings(&smaps), most, &mut SmallRng::seed_from_u64(1))
+}
+
 /// Pages of a process, chosen at random among those that are resident. They count as touched from
 /// then on.
-fn sample(pid: u32, mappings: &[Mapping], random: &mut SmallRng) -> Vec<Page> {
+fn sample(pid: u32, mappings: &[Mapping], most: usize, random: &mut SmallRng) -> Vec<Page> {
     const PRESENT: u64 = 1 << 63;
     let resident: u64 = mappings.iter().map(|mapping| mapping.resident).sum();
     let (Ok(memory), Ok(pagemap)) =
@@ -263,8 +270,8 @@ fn sample(pid: u32, mappings: &[Mapping], random: &mut SmallRng) -> Vec<Page> {
     };
     let mut pages = Vec::new();
     // Where a mapping is mostly empty, many an address has no page.
-    for _ in 0..PAGES_A_ROUND * 8 {
-        if resident == 0 || pages.len() == PAGES_A_ROUND {
+    for _ in 0..most * 8 {
+        if resident == 0 || pages.len() == most {
             break;
         }
         let mut at = random.random_range(0..resident);
@@ -332,7 +339,8 @@ mod tests {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let mut mappings = anonymous_mappings(&smaps);
         mappings.retain(|mapping| (mapping.start..mapping.end).contains(&address));
-        let pages = sample(std::process::id(), &mappings, &mut SmallRng::seed_from_u64(1));
+        let pages =
+            sample(std::process::id(), &mappings, PAGES_A_ROUND, &mut SmallRng::seed_from_u64(1));
         assert!(pages.contains(&[7; PAGE_BYTES]), "{} pages", pages.len());
         drop(block);
     }

@@ -10,7 +10,7 @@ mod jenga;
 mod m2t;
 mod objectier;
 mod page;
-mod plot;
+pub mod plot;
 mod study;
 
 use crate::args::ReproduceArguments;
