@@ -295,6 +295,7 @@ const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
 impl Measure {
     pub fn new(pager: &Pager) -> Self {
+        let status_of_program = sys::open_status_of_program().unwrap_or(-1);
         Measure {
             views: Vec::new(),
             scanned_ns: 0,
@@ -306,13 +307,8 @@ impl Measure {
                 .swap()
                 .and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok())
                 .unwrap_or(-1),
-            status_of_program: sys::open(
-                &format!("/proc/{}/status\0", sys::program_id()),
-                libc::O_RDONLY,
-                0,
-            )
-            .unwrap_or(-1),
-            slept: (0, 0),
+            status_of_program,
+            slept: (sys::times_given_up(status_of_program).unwrap_or(0), pager.fault_cost.faults()),
             judged_ns: 0,
             swapped_unmanaged: 0,
             swapped_ns: 0,

@@ -174,6 +174,17 @@ pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
     })
 }
 
+/// Maps `len` bytes of zeros that forked children share.
+pub fn share_with_children(len: usize) -> Result<usize> {
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    space::map(len, |at| match at {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        0 => unsafe { syscall!(Sysno::mmap, 0, len, prot, flags, -1isize, 0) },
+        at => map_exactly(at, len, prot, flags, -1),
+    })
+}
+
 /// Unmaps an own mapping.
 ///
 /// # Safety
@@ -704,42 +715,6 @@ pub fn unlink(path: &str) {
     debug_assert!(path.ends_with('\0'));
     // SAFETY: as above.
     let _ = unsafe { syscall!(Sysno::unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
-}
-
-/// Makes a directory that is `user`'s alone, or leaves the one of that name as it is. The path ends
-/// in a NUL.
-pub fn make_directory_of(path: &str, user: u32) -> Result<()> {
-    debug_assert!(path.ends_with('\0'));
-    const GROUP_STAYS: u32 = u32::MAX;
-    let at = libc::AT_FDCWD;
-    // SAFETY: the path is NUL-terminated and outlives both calls.
-    unsafe {
-        syscall!(Sysno::mkdirat, at, path.as_ptr(), 0o700)?;
-        syscall!(Sysno::fchownat, at, path.as_ptr(), user, GROUP_STAYS, libc::AT_SYMLINK_NOFOLLOW)
-    }
-    .map(drop)
-}
-
-/// Lets others pass through a directory whose entries they know; its owner may do all. The path
-/// ends in a NUL.
-pub fn let_through(path: &str) -> Result<()> {
-    debug_assert!(path.ends_with('\0'));
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    unsafe { syscall!(Sysno::fchmodat, libc::AT_FDCWD, path.as_ptr(), 0o711) }.map(drop)
-}
-
-/// Whether this process may make and open files in a directory (Linux 5.8). The path ends in a NUL.
-pub fn may_write_in(path: &str) -> bool {
-    debug_assert!(path.ends_with('\0'));
-    let (at, rights) = (libc::AT_FDCWD, libc::W_OK | libc::X_OK);
-    // SAFETY: the path is NUL-terminated and outlives the call.
-    unsafe { syscall!(Sysno::faccessat2, at, path.as_ptr(), rights, libc::AT_EACCESS) }.is_ok()
-}
-
-/// The user whose rights this process has.
-pub fn effective_user() -> u32 {
-    // SAFETY: no memory is involved, and the call never fails.
-    unsafe { syscall!(Sysno::geteuid) }.unwrap_or(0) as u32
 }
 
 /// Reads at an offset.
@@ -2060,11 +2035,25 @@ pub fn times_given_up(status: Fd) -> Option<u64> {
     field_of(status, b"voluntary_ctxt_switches:")
 }
 
+/// Opens that file; `None` where /proc numbers processes otherwise than they do themselves.
+pub fn open_status_of_program() -> Option<Fd> {
+    let own = open("/proc/self/status\0", libc::O_RDONLY, 0).ok()?;
+    let number = field_of(own, b"Pid:");
+    close(own);
+    if number != Some(process_id() as u64) {
+        return None;
+    }
+    open(&format!("/proc/{}/status\0", program_id()), libc::O_RDONLY, 0).ok()
+}
+
 /// A number in a file of that kind.
 fn field_of(status: Fd, name: &[u8]) -> Option<u64> {
-    let mut text = [0u8; 2048];
+    let mut text = [0u8; 4096];
     let len = read_at(status, &mut text, 0).ok()?;
-    let line = text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    // A line that is cut off says something else.
+    let whole = text[..len].iter().rposition(|byte| *byte == b'\n')?;
+    let line =
+        text[..whole].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
     let digits = line.iter().filter(|byte| byte.is_ascii_digit());
     Some(digits.fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
