@@ -127,8 +127,8 @@ fn server(directory: &Path, protocol: &str, command: &str) -> anyhow::Result<Vec
         "socket=$(mktemp -u {directory}/socket.XXXXXX); umask 0; chmod 777 {directory}; {command} >/dev/null & server=$!
          until [ -S \"$socket\" ]; do sleep 0.01; done
          {terrace} load kv \"$socket\" --protocol {protocol} --items 350000 --connections 16 \
-             --operations 1200000 --warm-up 0 >/dev/null && echo served
-         kill $server; wait $server; true",
+             --operations 1200000 --warm-up 0 >/dev/null && served=yes
+         kill $server; wait $server; [ \"$served\" ] && echo served",
         directory = directory.display(),
         terrace = terrace.display(),
     );

@@ -42,8 +42,10 @@ pub fn one(
     let group = Group::create()?;
     let meter = group.meter();
     let mut joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
-    if let Limit::Pressure(senpai, _) = &limit {
-        joins = format!("echo 0 >{} && {joins}", senpai.processes_file().display());
+    if let Limit::Pressure(senpai, _) = &mut limit
+        && let Some(processes) = senpai.watch(&group)?
+    {
+        joins = format!("echo 0 >{} && {joins}", processes.display());
     }
     let mut output = tempfile::tempfile()?;
     let mut command = Command::new("sh");
@@ -55,14 +57,13 @@ pub fn one(
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).process_group(0);
     let begun = Instant::now();
-    let mut child = command.spawn()?;
+    let mut child = Ends(command.spawn()?);
     let mut looks = Vec::new();
     let status = loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.0.try_wait()? {
             break status;
         }
         if begun.elapsed() > longest {
-            end(&mut child);
             return Ok(None);
         }
         let used = meter.usage_bytes()?;
@@ -80,10 +81,7 @@ pub fn one(
             group.limit(bytes.max(8 << 20));
             group.help();
         }
-        if let Err(error) = interrupt::sleep(LOOK_EVERY) {
-            end(&mut child);
-            return Err(error);
-        }
+        interrupt::sleep(LOOK_EVERY)?;
     };
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(status.success(), "{words:?} failed: {status}");
@@ -101,8 +99,15 @@ pub fn one(
     Ok(Some(Sample { seconds, mean, p95: at(0.95), peak: at(1.0), output: text }))
 }
 
-fn end(child: &mut Child) {
-    // SAFETY: the group that the child leads.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-    let _ = child.wait();
+/// A program that leads a process group, ended with all of the group where it runs on.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // SAFETY: no memory is involved; the child, which leads the group, was not waited for.
+            unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
+            let _ = self.0.wait();
+        }
+    }
 }

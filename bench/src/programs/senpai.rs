@@ -7,6 +7,7 @@
 //! memory has stopped growing, looks once a second, and takes 3 % in a second at most: published
 //! settings (1 % in six seconds) are for services that run for weeks.
 
+use crate::servers::group::Group;
 use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,9 @@ const GROWS_WITHIN: Duration = Duration::from_secs(5);
 pub struct Senpai {
     /// The share of time that some process may wait for memory.
     target: f64,
-    group: PathBuf,
+    pressure: PathBuf,
+    /// The group that was made for it.
+    made: Option<PathBuf>,
     waited_us: u64,
     looked: Instant,
     grace: u32,
@@ -38,38 +41,40 @@ pub struct Senpai {
 }
 
 impl Senpai {
-    /// Makes the group that tells of pressure.
-    pub fn new(target: f64) -> anyhow::Result<Senpai> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-            .map(Path::new)
-            .into_iter()
-            .find(|root| root.join("cgroup.controllers").exists())
-            .context("no control groups of version 2 here (mount -t cgroup2)")?;
-        let count = COUNT.fetch_add(1, Relaxed);
-        let group = root.join(format!("terrace-bench-senpai-{}-{count}", std::process::id()));
-        fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-        let now = Instant::now();
-        let mut senpai = Senpai {
+    /// Keeps to a pressure.
+    pub fn new(target: f64) -> Senpai {
+        Senpai {
             target,
-            group,
+            pressure: PathBuf::new(),
+            made: None,
             waited_us: 0,
-            looked: now,
+            looked: Instant::now(),
             grace: 0,
             used: Vec::new(),
             limit: None,
-        };
-        senpai.waited_us = senpai.read_waited_us()?;
-        Ok(senpai)
+        }
     }
 
-    /// Where a process writes `0` to join.
-    pub fn processes_file(&self) -> PathBuf {
-        self.group.join("cgroup.procs")
+    /// Watches the processes of a memory group. One of version 1 tells of no pressure: then another
+    /// is made for that, and the result is where a process writes `0` to join it as well.
+    pub fn watch(&mut self, group: &Group) -> anyhow::Result<Option<PathBuf>> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        self.pressure = group.pressure_file();
+        if !self.pressure.exists() {
+            let root = Path::new("/sys/fs/cgroup/unified");
+            let count = COUNT.fetch_add(1, Relaxed);
+            let made = root.join(format!("terrace-bench-senpai-{}-{count}", std::process::id()));
+            fs::create_dir(&made)
+                .with_context(|| format!("cannot make {} (mount -t cgroup2)", made.display()))?;
+            self.pressure = made.join("memory.pressure");
+            self.made = Some(made);
+        }
+        self.waited_us = self.read_waited_us()?;
+        Ok(self.made.as_ref().map(|made| made.join("cgroup.procs")))
     }
 
     fn read_waited_us(&self) -> anyhow::Result<u64> {
-        let text = fs::read_to_string(self.group.join("memory.pressure"))
+        let text = fs::read_to_string(&self.pressure)
             .context("no pressure of a control group (CONFIG_PSI, psi=1)")?;
         let some = text.lines().find_map(|line| line.strip_prefix("some "));
         let total = some.and_then(|line| line.split_once("total=")?.1.trim().parse().ok());
@@ -115,8 +120,9 @@ impl Senpai {
 impl Drop for Senpai {
     fn drop(&mut self) {
         // Its last process may be on its way out.
+        let Some(made) = &self.made else { return };
         for _ in 0..50 {
-            if fs::remove_dir(&self.group).is_ok() {
+            if fs::remove_dir(made).is_ok() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -129,15 +135,9 @@ mod tests {
     use super::*;
 
     fn settled(target: f64) -> Senpai {
-        Senpai {
-            target,
-            group: PathBuf::from("/nonexistent"),
-            waited_us: 0,
-            looked: Instant::now(),
-            grace: 0,
-            used: Vec::new(),
-            limit: Some(1000.0),
-        }
+        let mut senpai = Senpai::new(target);
+        senpai.limit = Some(1000.0);
+        senpai
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //! whose limit follows pressure, over zram: how much slower a program is, and how much less memory
 //! it has on average.
 //!
-//! One repeat: alone, under Terrace, and in the group at each of two pressures. Memory is counted
-//! as in the other benchmark of programs.
+//! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of two
+//! pressures, in random order. Memory is counted as in the other benchmark of programs.
 
 use super::list::{PROGRAMS, Program};
-use super::one::{Limit, Sample, one};
+use super::one::{Limit, one};
 use super::runs::Runs;
 use super::senpai::Senpai;
 use super::{Kind, LONGEST_ALONE, SLOWEST, ZRAM_BYTES, under_terrace};
@@ -15,6 +15,7 @@ use crate::results::{self, median};
 use crate::zram::Zram;
 use anyhow::{Context, ensure};
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -62,7 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if runs.find(program.name, 0, repeat).is_some() {
                 return Ok(());
             }
-            let sample = sample(program.name, &words, &options.terrace_flags)?;
+            let sample = sample(program.name, &words, &options.terrace_flags, repeat)?;
             runs.add(program.name, 0, repeat, sample)
         });
         match result {
@@ -80,25 +81,34 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write("slowdown", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
-fn sample(name: &str, words: &[String], flags: &str) -> anyhow::Result<Value> {
+/// Of all sides in random order: the machine's speed changes.
+fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
-    let alone = one(words, Limit::None, LONGEST_ALONE)?
-        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))?;
-    let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
     let under = under_terrace(words, report.path(), flags)?;
-    let within = |sample: Option<Sample>, side: &str| {
-        let sample = sample.with_context(|| format!("{side} takes {SLOWEST} times as long"))?;
-        ensure!(sample.output == alone.output, "{name} computes something else with {side}");
-        Ok(json!({ "s": sample.seconds, "mean_bytes": sample.mean }))
-    };
-    let mut all = json!({
-        "alone": { "s": alone.seconds, "mean_bytes": alone.mean },
-        "terrace": within(one(&under, Limit::None, longest)?, "Terrace")?,
-    });
-    for (pressure, target) in PRESSURES {
-        let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
-        let peer = one(words, Limit::Pressure(Senpai::new(target)?, &zram), longest)?;
-        all[pressure] = within(peer, pressure)?;
+    let first = one(words, Limit::None, LONGEST_ALONE)?
+        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))?;
+    let longest = Duration::from_secs_f64(first.seconds) * SLOWEST;
+    let mut sides = vec!["alone", "terrace"];
+    sides.extend(PRESSURES.iter().map(|(name, _)| *name));
+    sides.shuffle(&mut SmallRng::seed_from_u64(repeat as u64));
+    let mut all = json!({});
+    for side in sides {
+        let pressure = PRESSURES.iter().find(|(name, _)| *name == side);
+        let sample = match pressure {
+            Some((_, target)) => {
+                let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
+                one(words, Limit::Pressure(Senpai::new(*target), &zram), longest)?
+            }
+            None if side == "terrace" => one(&under, Limit::None, longest)?,
+            None => one(words, Limit::None, longest)?,
+        };
+        // One that was ended takes at least so long.
+        all[side] = match &sample {
+            Some(sample) => json!({ "s": sample.seconds, "mean_bytes": sample.mean }),
+            None => json!({ "s": longest.as_secs_f64(), "was_ended": true }),
+        };
+        let is_same = sample.is_none_or(|sample| sample.output == first.output);
+        ensure!(is_same, "{name} computes something else with {side}");
     }
     Ok(all)
 }
@@ -107,7 +117,8 @@ fn sample(name: &str, words: &[String], flags: &str) -> anyhow::Result<Value> {
 fn row(name: &str, samples: &[&Value]) -> Value {
     let relative = |side: &str, figure: &str| -> Vec<f64> {
         let of = |sample: &Value, side: &str| sample[side][figure].as_f64().unwrap_or(f64::NAN);
-        samples.iter().map(|sample| of(sample, side) / of(sample, "alone") - 1.0).collect()
+        let all = samples.iter().map(|sample| of(sample, side) / of(sample, "alone") - 1.0);
+        all.filter(|relative| relative.is_finite()).collect()
     };
     let side = |side: &str| {
         let slower = relative(side, "s");

@@ -76,6 +76,12 @@ impl Group {
         self.path.join("cgroup.procs")
     }
 
+    /// Where the kernel tells how long its processes waited for memory; groups of version 1 have
+    /// no such file.
+    pub fn pressure_file(&self) -> PathBuf {
+        self.path.join("memory.pressure")
+    }
+
     /// What reads its usage.
     pub fn meter(&self) -> Meter {
         Meter(self.path.join(self.usage))
