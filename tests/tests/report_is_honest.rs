@@ -260,10 +260,7 @@ fn observing_tells_what_is_idle() {
 fn a_slowdown_limits_what_is_idle() {
     let script = "import time\nb = b''.join(b'row %d of some text ' % n * 20 for n in range(300000))\n\
         end = time.time() + 20\nwhile time.time() < end:\n    time.sleep(0.01)\nprint(len(b))";
-    let finished = Program::new("python3")
-        .args(["-c", script])
-        .under(Terrace::default())
-        .succeed();
+    let finished = Program::new("python3").args(["-c", script]).under(Terrace::default()).succeed();
     let report = finished.report();
     let (limit, peak) =
         (report.number("/slowdown_limit_bytes"), report.number("/peak_logical_bytes"));
@@ -352,8 +349,8 @@ fn who_held_most_is_told_in_full() {
     assert_eq!(finished.report().at("/figures_of/is_the_program"), true, "{}", finished.report());
 }
 
-/// A program whose user changes before it is executed (setpriv, su) tells of itself in a place of
-/// its own. Its memory counts for the budget though it may not be managed.
+/// Who changes user before a program is executed (setpriv, su) leaves it no way to write its
+/// figures. Its memory counts all the same, and the report says what is not known.
 #[test]
 fn a_program_of_another_user_is_counted() {
     // Where that user can read it: this tree may be root's alone.
@@ -387,20 +384,15 @@ fn a_program_of_another_user_is_counted() {
     let beside = run(Program::new("sh").arg("-c").arg(script));
     for finished in [&replaced, &beside] {
         let report = finished.report();
-        assert_eq!(report.at("/without_figures"), &serde_json::json!([]), "{report}");
+        assert_eq!(report.at("/without_figures/0/program"), "children_share_", "{report}");
+        assert!(report.number("/without_figures/0/peak_anonymous_bytes") > 60.0 * MIB, "{report}");
         assert_eq!(report.at("/budget_bytes").as_f64(), Some(64.0 * MIB), "{report}");
-        let processes = report.at("/processes").as_array().expect("it is a list");
-        let other = processes.iter().find(|process| process["program"] == "children_share_");
-        let other = other.unwrap_or_else(|| panic!("{report}"));
-        assert_eq!(other["state"], "unmanaged", "{report}");
-        let note = other["note"].as_str().unwrap_or_default();
-        assert!(note.contains("no permission for userfaultfd"), "{report}");
+        let line = finished
+            .stderr
+            .lines()
+            .find(|line| line.starts_with("  without figures: children_share_ ("));
+        assert!(line.is_some(), "{}", finished.account("did not tell"));
         assert!(report.number("/together/peak_physical_bytes") > 60.0 * MIB, "{report}");
-        assert!(
-            finished.stderr.contains("kept for ") && !finished.stderr.contains("could not get"),
-            "{}",
-            finished.account("told of the budget otherwise")
-        );
     }
     let report = replaced.report();
     assert_eq!(
@@ -408,15 +400,12 @@ fn a_program_of_another_user_is_counted() {
         (Some("children_share_"), &false.into()),
         "{report}"
     );
-    // Where that user has the device, it is managed within its part of the budget.
-    let script = format!(
-        "mount -t tmpfs none /mnt && cp -a /dev/userfaultfd /mnt/u && chmod 666 /mnt/u && \
-         mount --bind /mnt/u /dev/userfaultfd && exec setpriv {} {} alone 100 4",
-        as_nobody.join(" "),
-        family.display()
+    assert!(
+        report.at("/note").as_str().is_some_and(|note| note.starts_with("not known: ")),
+        "{report}"
     );
-    let finished = run(Program::new("unshare").args(["--mount", "sh", "-c", &script]));
-    finished.report().expect_managed();
-    assert_eq!(finished.report().at("/state"), "active", "{}", finished.report());
-    assert_eq!(finished.report().at("/budget_met"), true, "{}", finished.report());
+    assert!(
+        report.at("/logical_bytes").is_null() && report.at("/figures_of").is_null(),
+        "{report}"
+    );
 }

@@ -345,8 +345,7 @@ pub fn tell(pager: &Pager) {
 /// Writes the list beside the statistics page, as a whole or not at all.
 fn publish(pager: &Pager, text: &str) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let Some(path) = pager.figures_path() else { return };
-    let path = format!("{path}.sites");
+    let Some(path) = pager.sites_path() else { return };
     let new = format!("{path}.{}\0", NUMBER.fetch_add(1, Relaxed));
     let Ok(file) = sys::open(&new, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) else {
         return;

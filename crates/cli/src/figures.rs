@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use terrace_pager::moves::{MOVE_WORDS, Moved};
 use terrace_pager::stats::{
     self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS,
-    SampleRing, Slot, StatsFile, StatsPage, USER_PLACE,
+    SampleRing, Slot, StatsFile, StatsPage,
 };
 use terrace_pager::unreached::{self, Unreached};
 use terrace_policy::victims::Reason;
@@ -231,15 +231,13 @@ pub fn read_all(run_dir: &Path) -> Pages {
 /// What the processes of a run executed without the library.
 pub fn read_unreached(run_dir: &Path) -> Vec<Unreached> {
     let mut all: Vec<Unreached> = Vec::new();
-    for place in places(run_dir) {
-        let Ok(file) = open_page(&place.join(unreached::FILE_NAME), false) else { continue };
-        let mut entry = [0; unreached::ENTRY_BYTES];
-        for number in 0..unreached::MOST_ENTRIES {
-            if file.read_exact_at(&mut entry, (number * unreached::ENTRY_BYTES) as u64).is_err() {
-                break;
-            }
-            all.push(Unreached::read(&entry));
+    let Ok(file) = open_page(&run_dir.join(unreached::FILE_NAME), false) else { return all };
+    let mut entry = [0; unreached::ENTRY_BYTES];
+    for number in 0..unreached::MOST_ENTRIES {
+        if file.read_exact_at(&mut entry, (number * unreached::ENTRY_BYTES) as u64).is_err() {
+            break;
         }
+        all.push(Unreached::read(&entry));
     }
     all
 }
@@ -535,35 +533,14 @@ pub struct PageFile {
     pub started_ns: u64,
 }
 
-/// The places of a run: its directory, and in it those of other users whom its processes became.
-fn places(run_dir: &Path) -> Vec<PathBuf> {
-    let mut places = vec![run_dir.to_owned()];
-    places.extend(
-        fs::read_dir(run_dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(USER_PLACE.as_bytes()))
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .map(|entry| entry.path()),
-    );
-    places
-}
-
-/// What there is in the places of a run.
-pub fn entries(run_dir: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
-    places(run_dir).into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten()
-}
-
 /// Those files.
 pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> + use<> {
-    entries(run_dir).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(
-        |entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let (pid, started_ns) = page_name(&name)?;
-            Some(PageFile { pid, started_ns, path: entry.path(), name })
-        },
-    )
+    let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (pid, started_ns) = page_name(&name)?;
+        Some(PageFile { pid, started_ns, path: entry.path(), name })
+    })
 }
 
 /// The process of a page's file, which is called `<pid>-<started_ns>.stats`, and that time.

@@ -187,6 +187,8 @@ struct Descendant {
     apart_since: Option<Instant>,
     /// Its anonymous memory; of what it shares with others its part.
     own_bytes: u64,
+    /// Its shared memory, with all that others map.
+    shared_bytes: u64,
     /// Once it was counted.
     told: Option<Apart>,
 }
@@ -279,10 +281,16 @@ impl Outside {
                 by_kind += seen.look(&file, self.elsewhere, self.managed);
             }
         }
-        by_kind += self.shared.look(self.seen.values().filter(|seen| !seen.gone));
         if self.all_have_pages {
             self.look_for_those_apart();
         }
+        let managed = self.seen.values().filter(|seen| !seen.gone);
+        let apart = self.descendants.iter();
+        let live: Vec<(u32, u64)> = managed
+            .map(|seen| (seen.pid, seen.shared_bytes))
+            .chain(apart.map(|(pid, descendant)| (*pid, descendant.shared_bytes)))
+            .collect();
+        by_kind += self.shared.look(&live);
         if self.seen.is_empty() {
             return FIRST_LOOKS_EVERY;
         }
@@ -314,6 +322,11 @@ impl Outside {
             stalled_before: seen.stalled.front().copied(),
         };
         self.seen.values().map(known).collect()
+    }
+
+    /// The shared memory of all of them: the most that was seen.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared.bytes()
     }
 
     /// The processes that have no page, so far.
@@ -377,6 +390,9 @@ impl Outside {
                     file,
                     apart_since: is_apart.then_some(since),
                     own_bytes: (anonymous_bytes as f64 * own) as u64,
+                    shared_bytes: process::resident(*pid)
+                        .filter(|_| is_apart)
+                        .map_or(0, |resident| resident.shared_bytes),
                     told,
                 },
             );
@@ -410,17 +426,18 @@ struct Shared {
 }
 
 impl Shared {
-    /// Counts the pages again where one process has a quarter more than then. Returns what that
-    /// took.
-    fn look<'a>(&mut self, live: impl Iterator<Item = &'a Seen> + Clone) -> Duration {
-        let mapped = live.clone().map(|seen| seen.shared_bytes).max().unwrap_or(0);
+    /// Counts the pages again where one process has a quarter more than then. `live` are processes
+    /// with what is in their page tables. Returns what that took.
+    fn look(&mut self, live: &[(u32, u64)]) -> Duration {
+        let mapped = live.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         self.mapped_bytes = self.mapped_bytes.max(mapped);
         if mapped < BY_KIND_FROM || mapped <= self.counted_at + self.counted_at / 4 {
             return Duration::ZERO;
         }
         let begun = cpu_time();
         self.counted_at = mapped;
-        let counted = live.filter_map(|seen| process::own_shared_bytes(seen.pid)).sum();
+        let has_some = live.iter().filter(|(_, bytes)| *bytes > 0);
+        let counted = has_some.filter_map(|(pid, _)| process::own_shared_bytes(*pid)).sum();
         self.counted_bytes = self.counted_bytes.max(counted);
         cpu_time() - begun
     }

@@ -301,6 +301,8 @@ pub struct Run<'a> {
     pub idle: HashMap<(u32, u64), Idle>,
     /// Processes that have Terrace and no page.
     pub apart: Vec<Apart>,
+    /// Shared memory of all its processes, where they are looked at from outside.
+    pub shared_bytes: u64,
     /// The lowest limit of the memory groups that it is in.
     pub group_limit: Option<u64>,
     /// What became of sampling, if there was any.
@@ -321,7 +323,7 @@ pub struct Run<'a> {
 const NEVER_CAME_UP: &str = "libterrace.so never came up in it: the program was replaced or left before that, cleared its environment, or cannot write the run directory";
 
 /// What is said of a program that could leave no page.
-const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user may not write where they go, or there was no place for them); \
+const LEFT_NO_FIGURES: &str = "not known: it could leave no figures (its user changed before it was executed, or there was no place for them); \
                                what it may have of the budget is not adjusted";
 
 impl Report {
@@ -482,7 +484,11 @@ impl Report {
             afterwards,
             other_memory: main
                 .filter(|_| run.outside.is_some())
-                .map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other)),
+                .map(|_| seen_outside.map_or_else(OtherMemory::default, |known| known.other))
+                .or_else(|| {
+                    let shared_bytes = run.shared_bytes;
+                    lost.map(|_| OtherMemory { shared_bytes, ..OtherMemory::default() })
+                }),
             idle: main.and_then(|page| run.idle.get(&(page.pid, page.started_ns)).cloned()),
             shared_pages: main.map(|page| page.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
@@ -713,6 +719,7 @@ pub mod samples {
             outside: None,
             idle: HashMap::new(),
             apart: Vec::new(),
+            shared_bytes: 0,
             group_limit: None,
             sampled: None,
             wakeful: None,

@@ -4,6 +4,7 @@
 use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
+use crate::slowdown;
 use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
 
 /// Most processes listed beside the first; the JSON report has all.
@@ -142,7 +143,11 @@ fn balance(report: &Report) -> String {
 }
 
 fn observed(report: &Report, settings: &Settings) -> Vec<String> {
-    let why = if settings.observe { "observed only (--observe)" } else { "no budget (--dram)" };
+    let why = if settings.observe {
+        "observed only (--observe)"
+    } else {
+        "no limit (--dram, --slowdown)"
+    };
     let peak = report.peak_logical_bytes.unwrap_or(0);
     let mut lines = vec![format!(
         "  {why}: nothing was moved; {} of program data on average, {} at most",
@@ -187,7 +192,8 @@ fn target(report: &Report) -> Option<String> {
             bytes(limit)
         ),
         None => format!(
-            "  at most {target} slower (--slowdown): not limited, as memory grew until the end (peak {peak})"
+            "  at most {target} slower (--slowdown): not limited, as it ended within {:.0} s of the last growth (peak {peak})",
+            slowdown::GROWTH_S
         ),
     })
 }
@@ -483,7 +489,7 @@ terrace: redis-server  61.2s  exit 0
             "terrace: redis-server  61.2s  exit 0  touched less than 64.0M, nothing to manage\n"
         );
         let observing = Figures { state: State::Observing, budget_bytes: None, ..active(7) };
-        assert!(told(|_| {}, &[observing]).contains("  no budget (--dram): nothing was moved; 3.3G of program data on average, 3.4G at most\n  to try: --dram 2084M, three fifths of the most\n"));
+        assert!(told(|_| {}, &[observing]).contains("  no limit (--dram, --slowdown): nothing was moved; 3.3G of program data on average, 3.4G at most\n  to try: --dram 2084M, three fifths of the most\n"));
     }
 
     #[test]

@@ -57,6 +57,11 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         values;
     budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
+        if matches!(wanted, Wanted::At(_)) {
+            bail!(
+                "--of takes a share of --dram from an earlier report; --slowdown follows what this run loses: leave out one of them"
+            );
+        }
         settings.dram = budget::of_report(settings.dram, report)?;
     }
     if let Some(stress) = std::env::var_os("TERRACE_STRESS") {
@@ -225,6 +230,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         going_on,
         together: tree.together(),
         apart: outside.as_ref().map(Outside::apart).unwrap_or_default(),
+        shared_bytes: outside.as_ref().map_or(0, Outside::shared_bytes),
         outside: outside.map(Outside::known),
         idle: idle.map(IdleWatch::known).unwrap_or_default(),
         group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
@@ -250,7 +256,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         // Before the report: whoever reads it may look whether everything is gone.
         drop(run_dir);
     }
-    let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
+    // What the library refused it has said itself.
+    if settings.strict && report.state == "unmanaged" && report.exit_status == 125 {
+        say("the program was not started (--strict)");
+    } else {
+        let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
+    }
     let again = report_file.as_ref().and_then(ReportFile::again);
     let report_file = match report_file {
         Some(fronts) if matches!(rest, Rest::IsKeeper) => {
@@ -451,7 +462,9 @@ fn why_no_huge_pages(
         && std::env::var_os("TERRACE_STRESS").is_none()
         || settings.observe
     {
-        Some("nothing is moved, so memory is not kept from huge pages either (for that: --dram)")
+        Some(
+            "nothing is moved, so memory is not kept from huge pages either (for that: --dram or --slowdown)",
+        )
     } else if settings.evict != Eviction::Move {
         Some("pages that leave by --evict wp would cut them: use --evict move (Linux 6.8)")
     } else if !parse_tiers(&settings.tiers).is_ok_and(|tiers| tiers.iter().any(compresses)) {

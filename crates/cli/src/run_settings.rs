@@ -14,7 +14,7 @@ use clap::builder::{BoolishValueParser, TypedValueParser as _};
 use serde_json::json;
 use std::path::PathBuf;
 use terrace_pager::settings::{
-    Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Settings, Zones,
+    Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Settings, Stress, Zones,
 };
 
 /// How a value is shown: as TOML, and as JSON.
@@ -171,14 +171,14 @@ run_settings! {
     /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G:
     /// powers of 1024), a share of what the program has touched at most (60%), or `unlimited`
     /// [default: unlimited]
-    #[arg(long, value_name = "SIZE|PCT")]
+    #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true)]
     dram: Dram, default library, file text "a string such as \"60%\" or \"4G\"";
 
     /// Take as little memory as costs no more than this slowdown (2%): once memory has stopped
     /// growing it is limited, more and more while less is lost and less where more is. Beside
     /// --dram, whichever allows less. auto: 2% where nothing is said of --dram, else off
     /// [default: auto]
-    #[arg(long, value_name = "PCT|auto|off", conflicts_with = "of")]
+    #[arg(long, value_name = "PCT|auto|off")]
     slowdown: Wanted, default (Wanted::Auto), file text "a string such as \"2%\", \"auto\" or \"off\"";
 
     /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the
@@ -277,7 +277,8 @@ impl Values {
     pub fn slowdown_target(&self) -> Option<Target> {
         let dram = KEYS.iter().position(|key| *key == "dram").expect("it is one");
         let is_limited = self.origins[dram] != Origin::Default;
-        let is_stressed = std::env::var_os("TERRACE_STRESS").is_some();
+        let is_stressed = std::env::var("TERRACE_STRESS")
+            .is_ok_and(|text| text.parse().is_ok_and(|stress: Stress| stress != Stress::Off));
         self.slowdown.target(is_limited || is_stressed)
     }
 }

@@ -2,7 +2,6 @@
 //! `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
-use crate::figures;
 use crate::quantity::{bytes, share};
 use addr2line::Loader;
 use anyhow::{Context, Result, bail};
@@ -61,7 +60,8 @@ impl Site {
 
 /// The lists of all processes in a run directory.
 pub fn read_all(run_dir: &Path) -> Vec<Sites> {
-    let mut all: Vec<Sites> = figures::entries(run_dir)
+    let files = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    let mut all: Vec<Sites> = files
         .filter_map(|file| {
             let name = file.file_name().into_string().ok()?;
             let (pid, _) = name.strip_suffix(".sites")?.split_once('-')?;

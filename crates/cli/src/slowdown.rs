@@ -17,7 +17,7 @@ use std::str::FromStr;
 const UNTOLD: f64 = 1.25;
 /// Nothing is taken before memory has stopped growing: by less than this part within this time.
 const GROWS: f64 = 0.02;
-const GROWTH_S: f64 = 5.0;
+pub const GROWTH_S: f64 = 5.0;
 /// … or before so long has passed.
 const GROWTH_MOST_S: f64 = 30.0;
 /// Over these times the loss is looked at: to come down, and to go up.

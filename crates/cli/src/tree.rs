@@ -141,10 +141,9 @@ impl Member {
     }
 
     /// Whether it has memory that may be another's too. A child that was just forked is idle for a
-    /// moment, with all that its parent has; one that cannot be managed may stay so.
+    /// moment, with all that its parent has.
     fn shares_pages(&self) -> bool {
-        let stays = matches!(self.image.state, State::Idle | State::Unmanaged);
-        self.image.counts() || stays && self.image.forked
+        self.image.counts() || self.image.state == State::Idle && self.image.forked
     }
 }
 
@@ -383,7 +382,7 @@ impl Tree {
             .filter(|member| !member.gone && member.image.pid != 0)
             .collect();
         members.sort_by_key(|member| (member.image.started_ns, member.image.pid));
-        let (mut apart, mut idle_bytes) = self.apart;
+        let (apart, mut idle_bytes) = self.apart;
         let (mut logical, mut physical, mut peak, mut at_floor) = (0u64, 0u64, 0u64, true);
         let mut needs = Vec::new();
         for member in &mut members {
@@ -392,13 +391,6 @@ impl Tree {
                 // Nothing of it can be evicted yet, so it comes first.
                 let bytes = image.committed_bytes.min(process::anonymous_bytes(image.pid));
                 idle_bytes += (bytes as f64 * member.part()) as u64;
-                continue;
-            }
-            if image.state == State::Unmanaged {
-                // It has its part of the budget, whatever that is.
-                apart += 1;
-                let bytes = process::anonymous_bytes(image.pid) as f64 * member.part();
-                idle_bytes += bytes as u64;
                 continue;
             }
             if !image.counts() {
@@ -468,6 +460,10 @@ impl Tree {
             } else {
                 continue;
             };
+            if budget == u64::MAX {
+                // There is no limit to divide yet.
+                continue;
+            }
             room = room.min(share.saturating_sub(member.image.physical_bytes));
             let assigned = (share.max(1), member.told_logical);
             if member.written != Some(assigned)

@@ -33,7 +33,6 @@ mod mover;
 pub mod moves;
 pub mod pager;
 mod patience;
-pub mod place;
 mod probation;
 pub mod quiet;
 pub mod ranges;

@@ -1126,14 +1126,20 @@ impl Pager {
         }
     }
 
-    /// The directory of the run that this process is of.
-    pub fn run_dir(&self) -> Option<&str> {
-        self.settings.run_dir.as_deref()
-    }
-
     /// The names of all tiers.
     pub fn tier_names(&self) -> impl Iterator<Item = &str> {
         self.tiers.iter().map(|tier| tier.spec.name.as_str())
+    }
+
+    /// Where this process tells of its allocation sites; `None` without a run directory.
+    pub fn sites_path(&self) -> Option<String> {
+        let page = self.stats()?;
+        Some(format!(
+            "{}/{}-{}.sites",
+            self.settings.run_dir.as_ref()?,
+            page.pid.load(Relaxed),
+            page.started_ns.load(Relaxed)
+        ))
     }
 
     /// In a fork's child, before anything is started: our threads are gone, our descriptors too.

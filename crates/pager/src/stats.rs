@@ -29,10 +29,6 @@ pub const MAX_TIERS: usize = 8;
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
 
-/// What the name of a subdirectory of the run directory begins with, before the number of the user
-/// whose processes put into it what others put into the run directory.
-pub const USER_PLACE: &str = "user-";
-
 /// A file of this name is in the run directory if a process found no place there for its page.
 pub const NO_PLACE: &str = "no-place";
 

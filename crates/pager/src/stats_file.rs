@@ -12,7 +12,6 @@
 
 use crate::lock::Lock;
 use crate::pager::{Mode, Pager};
-use crate::place::place;
 use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
 use crate::sys::{self, Errno};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,6 +24,8 @@ use std::time::Duration;
 const COMMITTED_STEP: u64 = 1 << 20;
 /// … or so long after the last time.
 const COMMITTED_EVERY_NS: u64 = 100_000_000;
+/// So many lines at most are kept from being said twice where there is no run directory.
+const SAID_MOST: usize = 64;
 
 /// The two sides of a process's statistics.
 pub(crate) struct StatsLine {
@@ -34,11 +35,12 @@ pub(crate) struct StatsLine {
     mapping: AtomicUsize,
     /// How much of the rings has been copied. Held while that is done.
     rings: Lock<RingsTold>,
+    /// What this program and its forked children have said, where they may not write into the run
+    /// directory, by hash; null where they may. Shared between them.
+    said: AtomicPtr<[AtomicU64; SAID_MOST]>,
     /// The most that was committed when that was told last, and when that was.
     committed: AtomicU64,
     committed_ns: AtomicU64,
-    /// Whether the file is in the user's subdirectory of the run directory.
-    in_place_of_user: AtomicBool,
 }
 
 /// Notes in the rings that are in the file too.
@@ -54,9 +56,9 @@ impl Default for StatsLine {
             own: AtomicPtr::default(),
             mapping: AtomicUsize::new(0),
             rings: Lock::new(RingsTold::default()),
+            said: AtomicPtr::default(),
             committed: AtomicU64::new(0),
             committed_ns: AtomicU64::new(0),
-            in_place_of_user: AtomicBool::new(false),
         }
     }
 }
@@ -103,10 +105,17 @@ impl Pager {
         self.stats.own.store(own as *mut StatsFile, Release);
         let Some(page) = self.stats() else { return };
         self.fill_stats(page, forked);
-        self.stats.in_place_of_user.store(place(dir) != *dir, Relaxed);
         match self.make_stats_file() {
             Ok(mapping) => self.stats.mapping.store(mapping, Release),
-            Err(errno) => self.complain_of_no_place(dir, errno),
+            Err(errno) => {
+                // Its user has changed since the run was started.
+                let others = matches!(errno, Errno::EACCES | Errno::EPERM);
+                if others && self.stats.said.load(Acquire).is_null() {
+                    let said = sys::share_with_children(size_of::<[AtomicU64; SAID_MOST]>());
+                    self.stats.said.store(said.unwrap_or(0) as *mut _, Release);
+                }
+                self.complain_of_no_place(dir, errno);
+            }
         }
     }
 
@@ -150,24 +159,9 @@ impl Pager {
 
     /// The file's path, which ends in a NUL.
     fn stats_path(&self) -> Option<String> {
-        Some(format!("{}.stats\0", self.figures_path()?))
-    }
-
-    /// Where this process tells of itself, without the ending: of its figures, its allocation
-    /// sites. `None` without a run directory.
-    pub fn figures_path(&self) -> Option<String> {
         let page = self.stats()?;
-        let (pid, started) = (page.pid.load(Relaxed), page.started_ns.load(Relaxed));
-        Some(format!("{}/{pid}-{started}", self.place()?))
-    }
-
-    /// See [`place`]: as it was when the page was made.
-    fn place(&self) -> Option<String> {
         let dir = self.settings.run_dir.as_ref()?;
-        Some(match self.stats.in_place_of_user.load(Relaxed) {
-            false => dir.clone(),
-            true => place(dir),
-        })
+        Some(format!("{dir}/{}-{}.stats\0", page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
     }
 
     /// Copies a part of the private side to the file.
@@ -369,17 +363,36 @@ impl Pager {
     }
 
     /// Whether this process is the first of its run that makes the file `name` in the run
-    /// directory; an empty file takes no room. Where it cannot be made, every process is.
+    /// directory; an empty file takes no room. Where it cannot be made, it is whether this process
+    /// is the first among its program's forked ones.
     fn is_first_in_run(&self, name: &str) -> bool {
-        let Some(place) = self.place() else { return true };
-        let path = format!("{place}/{name}\0");
+        let Some(dir) = &self.settings.run_dir else { return true };
+        let path = format!("{dir}/{name}\0");
         match sys::open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
             Ok(fd) => {
                 sys::close(fd);
                 true
             }
-            Err(e) => e != Errno::EEXIST,
+            Err(e) => e != Errno::EEXIST && self.is_first_among_children(name),
         }
+    }
+
+    fn is_first_among_children(&self, name: &str) -> bool {
+        // SAFETY: null, or mapped in this size in `open_stats` and never unmapped; zeroed memory is
+        // a valid array of atomics.
+        let Some(said) = (unsafe { self.stats.said.load(Acquire).as_ref() }) else { return true };
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let hash = hasher.finish().max(1);
+        let put = |slot: &AtomicU64| slot.compare_exchange(0, hash, AcqRel, Acquire);
+        for slot in said {
+            match put(slot) {
+                Ok(_) => return true,
+                Err(there) if there == hash => return false,
+                Err(_) => {}
+            }
+        }
+        true
     }
 
     /// Says that there is no place for this process's figures, once in a run where that can be

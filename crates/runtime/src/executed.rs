@@ -15,7 +15,6 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use terrace_pager::place::place;
 use terrace_pager::sys;
 use terrace_pager::unreached::{self, Entry};
 use terrace_reach::environment::{self, Strings, strings};
@@ -84,7 +83,7 @@ pub fn learn() {
     let _ = KNOWN.set(Known {
         library: environment::file_name(path).to_vec(),
         list: text("TERRACE_RUN_DIR")
-            .map(|directory| format!("{}/{}\0", place(&directory), unreached::FILE_NAME)),
+            .map(|directory| format!("{directory}/{}\0", unreached::FILE_NAME)),
         run: text("TERRACE_RUN_PID").and_then(|pid| pid.parse().ok()),
     });
 }

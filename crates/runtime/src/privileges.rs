@@ -9,18 +9,10 @@ use crate::processes::{Next, result};
 use crate::{PROCESS, pager};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::*;
-use terrace_pager::place::make_place_for;
 use terrace_pager::{Mode, sys};
 
-/// Has the companion made, if there will ever be one, and makes a place for what a process of
-/// `user` tells the run.
-fn before(takes: Takes) {
-    if takes == Takes::Nothing {
-        return;
-    }
-    if let (Takes::User(user), Some(pager)) = (takes, pager().filter(|pager| !pager.is_retired())) {
-        pager.run_dir().inspect(|run_dir| make_place_for(user, run_dir));
-    }
+/// Has the companion made, if there will ever be one.
+fn start_first() {
     // A child of vfork has its parent's memory, and another program in a moment. It may have no
     // thread area of its own (browsers' sandboxes make such children), and so no errno either.
     if PROCESS.load(Relaxed) != sys::process_id() {
@@ -38,31 +30,10 @@ fn before(takes: Takes) {
 /// "As it is" in calls that set several ids.
 const UNCHANGED: u32 = u32::MAX;
 
-/// What a call takes from the process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    Nothing,
-    Rights,
-    /// Its user, for this one.
-    User(u32),
-}
-
-impl Takes {
-    fn rights_if(takes: bool) -> Takes {
-        if takes { Takes::Rights } else { Takes::Nothing }
-    }
-
-    /// Of a call that sets these ids: real, effective, saved; or the one of both.
-    fn user(ids: &[u32]) -> Takes {
-        // SAFETY: no arguments.
-        let own = unsafe { [libc::getuid(), libc::geteuid()] };
-        let is_set = |id: &&u32| **id != UNCHANGED;
-        let changes = ids.iter().filter(is_set).any(|id| own.iter().any(|own| own != id));
-        match ids.get(1).filter(is_set).or(ids.first().filter(is_set)) {
-            Some(user) if changes => Takes::User(*user),
-            _ => Takes::Nothing,
-        }
-    }
+fn changes_user(users: &[u32]) -> bool {
+    // SAFETY: no arguments.
+    let own = unsafe { [libc::getuid(), libc::geteuid()] };
+    users.iter().any(|user| *user != UNCHANGED && own.iter().any(|own| own != user))
 }
 
 fn changes_group(groups: &[u32]) -> bool {
@@ -73,12 +44,14 @@ fn changes_group(groups: &[u32]) -> bool {
 
 /// Calls of the C library's that give up rights where the condition holds.
 macro_rules! gives_up {
-    ($($name:ident($($argument:ident: $type:ty),*), $call:literal, $takes:expr;)*) => {$(
+    ($($name:ident($($argument:ident: $type:ty),*), $call:literal, if $condition:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> i32 {
             static REAL: Next = Next::new($call);
-            before($takes);
+            if $condition {
+                start_first();
+            }
             let function = REAL.get();
             if function.is_null() {
                 return result(Err(sys::Errno::ENOSYS)) as i32;
@@ -91,22 +64,22 @@ macro_rules! gives_up {
 }
 
 gives_up! {
-    setuid(user: u32), c"setuid", Takes::user(&[user]);
-    seteuid(user: u32), c"seteuid", Takes::user(&[user]);
-    setreuid(real: u32, effective: u32), c"setreuid", Takes::user(&[real, effective]);
-    setresuid(real: u32, effective: u32, saved: u32), c"setresuid", Takes::user(&[real, effective, saved]);
-    setgid(group: u32), c"setgid", Takes::rights_if(changes_group(&[group]));
-    setegid(group: u32), c"setegid", Takes::rights_if(changes_group(&[group]));
-    setregid(real: u32, effective: u32), c"setregid", Takes::rights_if(changes_group(&[real, effective]));
-    setresgid(real: u32, effective: u32, saved: u32), c"setresgid", Takes::rights_if(changes_group(&[real, effective, saved]));
-    setfsuid(user: u32), c"setfsuid", Takes::user(&[user]);
-    setfsgid(group: u32), c"setfsgid", Takes::rights_if(changes_group(&[group]));
-    setgroups(count: usize, groups: *const u32), c"setgroups", Takes::Rights;
-    initgroups(user: *const c_void, group: u32), c"initgroups", Takes::Rights;
-    capset(header: *mut c_void, sets: *const c_void), c"capset", Takes::Rights;
-    chroot(path: *const c_void), c"chroot", Takes::Rights;
-    unshare(flags: i32), c"unshare", Takes::rights_if(takes_away(flags));
-    setns(namespace: i32, kind: i32), c"setns", Takes::rights_if(kind == 0 || takes_away(kind));
+    setuid(user: u32), c"setuid", if changes_user(&[user]);
+    seteuid(user: u32), c"seteuid", if changes_user(&[user]);
+    setreuid(real: u32, effective: u32), c"setreuid", if changes_user(&[real, effective]);
+    setresuid(real: u32, effective: u32, saved: u32), c"setresuid", if changes_user(&[real, effective, saved]);
+    setgid(group: u32), c"setgid", if changes_group(&[group]);
+    setegid(group: u32), c"setegid", if changes_group(&[group]);
+    setregid(real: u32, effective: u32), c"setregid", if changes_group(&[real, effective]);
+    setresgid(real: u32, effective: u32, saved: u32), c"setresgid", if changes_group(&[real, effective, saved]);
+    setfsuid(user: u32), c"setfsuid", if changes_user(&[user]);
+    setfsgid(group: u32), c"setfsgid", if changes_group(&[group]);
+    setgroups(count: usize, groups: *const u32), c"setgroups", if true;
+    initgroups(user: *const c_void, group: u32), c"initgroups", if true;
+    capset(header: *mut c_void, sets: *const c_void), c"capset", if true;
+    chroot(path: *const c_void), c"chroot", if true;
+    unshare(flags: i32), c"unshare", if takes_away(flags);
+    setns(namespace: i32, kind: i32), c"setns", if kind == 0 || takes_away(kind);
 }
 
 /// Whether a namespace of one of these kinds has other rights, files or process numbers.
@@ -117,27 +90,28 @@ fn takes_away(namespaces: i32) -> bool {
 /// Before a call by number: what is interposed by name must not slip through.
 pub fn before_call(number: libc::c_long, a: usize, b: usize) {
     let [first, second] = [a as u32, b as u32];
-    before(match number {
-        libc::SYS_setuid => Takes::user(&[first]),
-        libc::SYS_setreuid | libc::SYS_setresuid => Takes::user(&[first, second]),
-        libc::SYS_setgid => Takes::rights_if(changes_group(&[first])),
-        libc::SYS_setregid | libc::SYS_setresgid => {
-            Takes::rights_if(changes_group(&[first, second]))
-        }
+    let gives_up = match number {
+        libc::SYS_setuid => changes_user(&[first]),
+        libc::SYS_setreuid | libc::SYS_setresuid => changes_user(&[first, second]),
+        libc::SYS_setgid => changes_group(&[first]),
+        libc::SYS_setregid | libc::SYS_setresgid => changes_group(&[first, second]),
         libc::SYS_setgroups
         | libc::SYS_capset
         | libc::SYS_chroot
         | libc::SYS_pivot_root
-        | libc::SYS_landlock_restrict_self => Takes::Rights,
-        libc::SYS_unshare => Takes::rights_if(takes_away(a as i32)),
-        libc::SYS_setns => Takes::rights_if(b == 0 || takes_away(b as i32)),
-        _ => Takes::Nothing,
-    });
+        | libc::SYS_landlock_restrict_self => true,
+        libc::SYS_unshare => takes_away(a as i32),
+        libc::SYS_setns => b == 0 || takes_away(b as i32),
+        _ => false,
+    };
+    if gives_up {
+        start_first();
+    }
 }
 
 /// Before `prctl`: whoever may not be dumped has no pagemap to open, unless it is root's.
 pub fn before_prctl(option: i32, value: usize) {
     if option == libc::PR_SET_DUMPABLE && value == 0 {
-        before(Takes::Rights);
+        start_first();
     }
 }
