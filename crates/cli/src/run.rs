@@ -19,7 +19,7 @@ use crate::reach::{self, OutOfReach};
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run_dir::{About, RunDir};
-use crate::run_settings::Values;
+use crate::run_settings::{Values, is_stressed};
 use crate::sampling::{Choice, Sampling};
 use crate::slowdown::Wanted;
 use crate::tree::Tree;
@@ -459,7 +459,7 @@ fn why_no_huge_pages(
         Some("nothing tells what is hot: leave out --policy faults and --sampler none")
     } else if settings.dram == Dram::Unlimited
         && !has_target
-        && std::env::var_os("TERRACE_STRESS").is_none()
+        && !is_stressed()
         || settings.observe
     {
         Some(

@@ -277,10 +277,14 @@ impl Values {
     pub fn slowdown_target(&self) -> Option<Target> {
         let dram = KEYS.iter().position(|key| *key == "dram").expect("it is one");
         let is_limited = self.origins[dram] != Origin::Default;
-        let is_stressed = std::env::var("TERRACE_STRESS")
-            .is_ok_and(|text| text.parse().is_ok_and(|stress: Stress| stress != Stress::Off));
-        self.slowdown.target(is_limited || is_stressed)
+        self.slowdown.target(is_limited || is_stressed())
     }
+}
+
+/// Whether pages are evicted at random (`TERRACE_STRESS`).
+pub fn is_stressed() -> bool {
+    std::env::var("TERRACE_STRESS")
+        .is_ok_and(|text| text.parse().is_ok_and(|stress: Stress| stress != Stress::Off))
 }
 
 #[cfg(test)]
