@@ -35,6 +35,8 @@ pub enum Command {
     Status(StatusArguments),
     /// Measure what each tier makes of your data on this machine: its size, cost and times
     Characterize(CharacterizeArguments),
+    /// Say what could be saved of a program's memory, and what that would cost at most
+    Plan(PlanArguments),
     /// Load a server or memory, and check what comes back
     Load(LoadArguments),
     /// Run a program as it is, and write down which parts of its memory it waits for, and when
@@ -236,6 +238,26 @@ pub struct CharacterizeArguments {
     /// Draw cost against the time of a restore into this file
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
+}
+
+/// `terrace plan`.
+#[derive(Args, Debug)]
+pub struct PlanArguments {
+    /// The report of an earlier `terrace run --observe --report FILE`
+    #[arg(value_name = "REPORT.json", conflicts_with = "command")]
+    pub report: Option<PathBuf>,
+    /// The tiers to plan with, if a command is observed
+    #[arg(long, value_name = "LIST", value_parser = tiers, default_value = "dram,lz4,zstd:1")]
+    pub tiers: String,
+    /// What a byte costs on a medium, DRAM's being 1: dram, node or file (may be repeated)
+    #[arg(long, value_name = "MEDIUM=PRICE")]
+    pub price: Vec<Price>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The program to observe first, to its end, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 /// `terrace record`.

@@ -29,6 +29,7 @@ mod library;
 mod load;
 mod moves;
 mod outside;
+mod plan;
 mod prices;
 mod process;
 mod quantity;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         args::Command::Generate(arguments) => generate::run(&arguments),
         args::Command::Status(arguments) => status::run(&arguments),
         args::Command::Characterize(arguments) => characterize::run(&arguments),
+        args::Command::Plan(arguments) => plan::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments).map_err(with_remedy),

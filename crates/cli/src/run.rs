@@ -457,10 +457,7 @@ fn why_no_huge_pages(
         None
     } else if !settings.policy.uses_samples() || sampler == Choice::None {
         Some("nothing tells what is hot: leave out --policy faults and --sampler none")
-    } else if settings.dram == Dram::Unlimited
-        && !has_target
-        && !is_stressed()
-        || settings.observe
+    } else if settings.dram == Dram::Unlimited && !has_target && !is_stressed() || settings.observe
     {
         Some(
             "nothing is moved, so memory is not kept from huge pages either (for that: --dram or --slowdown)",
