@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         args::Command::Plan(arguments) => plan::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
-        args::Command::Report(arguments) => report_on(&arguments).map_err(with_remedy),
+        args::Command::Report(arguments) => report_on(&arguments).or_else(not_a_recording),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => {
             load::run(&arguments)
@@ -104,19 +104,24 @@ fn main() -> ExitCode {
     };
     ExitCode::from(status.unwrap_or_else(|error| {
         say(&format!("{error:#}"));
-        if is_of_contents(&error) { WRONG_CONTENTS } else { OUR_FAULT }
+        OUR_FAULT
     }))
 }
 
-/// Where there is no such file, the way to one.
-fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+/// The exit status where a file was read and is not what it should be; where there is none, the way
+/// to one.
+fn not_a_recording(error: anyhow::Error) -> anyhow::Result<u8> {
+    if is_of_contents(&error) {
+        say(&format!("{error:#}"));
+        return Ok(WRONG_CONTENTS);
+    }
     let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     let missing = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_missing);
-    if missing {
+    Err(if missing {
         anyhow::anyhow!("{error:#}; `terrace record -o FILE -- CMD` makes one")
     } else {
         error
-    }
+    })
 }
 
 /// Whether a file was read, and is not what it should be.
