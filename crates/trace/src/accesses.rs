@@ -674,7 +674,7 @@ pub(crate) mod tests {
         newer[7] = 9;
         assert!(matches!(Reader::of(&newer[..]), Err(ReadError::Version(9))));
         let error = Reader::of(&b"TERRCNT\x01"[..]).unwrap_err().to_string();
-        assert!(error.contains("TERRACC"), "{error}");
+        assert!(error.contains("counts by region") && error.contains("--accesses"), "{error}");
         assert!(matches!(Reader::of(&b""[..]), Err(ReadError::Empty)));
     }
 

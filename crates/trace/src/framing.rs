@@ -70,7 +70,9 @@ pub fn check_magic(found: &[u8], magic: &[u8; 8]) -> Result<(), ReadError> {
     }
     if found.len() < 8 || found[..7] != magic[..7] {
         let kind = |begins: &[u8]| KINDS.iter().find(|(magic, ..)| begins.starts_with(&magic[..7]));
-        if let (Some((_, found, _)), Some((.., wanted))) = (kind(found), kind(magic)) {
+        if let (Some((other, found, _)), Some((own, _, wanted))) = (kind(found), kind(magic))
+            && other != own
+        {
             return Err(ReadError::OtherKind { found, wanted });
         }
         return Err(ReadError::Magic(String::from_utf8_lossy(&magic[..7]).into_owned()));
