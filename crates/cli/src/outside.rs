@@ -390,9 +390,11 @@ impl Outside {
                     file,
                     apart_since: is_apart.then_some(since),
                     own_bytes: (anonymous_bytes as f64 * own) as u64,
-                    shared_bytes: process::resident(*pid)
-                        .filter(|_| is_apart)
-                        .map_or(0, |resident| resident.shared_bytes),
+                    shared_bytes: if is_apart {
+                        process::resident(*pid).map_or(0, |resident| resident.shared_bytes)
+                    } else {
+                        0
+                    },
                     told,
                 },
             );

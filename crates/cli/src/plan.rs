@@ -14,8 +14,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use terrace_pager::settings::MIN_BUDGET_BYTES;
+use terrace_tiers::PAGE_BYTES;
 
-const PAGE_BYTES: u64 = 4096;
 /// What a program loses for a page that comes back, seconds: about as much as whole programs lost
 /// on a virtual machine (`terrace-bench honesty`: 31 to 58 µs for eight of nine).
 const PAGE_S: f64 = 50e-6;

@@ -105,14 +105,12 @@ macro_rules! run_settings {
     )*) => {
         // What is said of each setting, on the command line or in a file; `None` of the others.
         // (Documentation here would be the command's.)
-        #[allow(missing_docs)]
         #[derive(Args, Clone, Debug, Default, PartialEq)]
         pub struct Given {
             $($(#[$about])* pub $key: Option<$type>,)*
         }
 
         /// The settings in force, and where each comes from.
-        #[allow(missing_docs)]
         #[derive(Clone, Debug)]
         pub struct Values {
             $(pub $key: run_settings!(@type $where $type),)*
