@@ -225,5 +225,14 @@ fn java(directory: &Path, collector: &str) -> anyhow::Result<Vec<String>> {
             "javac failed"
         );
     }
-    Ok(words(["java", "-Xmx1g", collector, "-cp", &directory.to_string_lossy(), "Strings"]))
+    let errors = format!("-XX:ErrorFile={}/error", directory.display());
+    Ok(words([
+        "java",
+        "-Xmx1g",
+        collector,
+        &errors,
+        "-cp",
+        &directory.to_string_lossy(),
+        "Strings",
+    ]))
 }

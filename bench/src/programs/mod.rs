@@ -47,7 +47,10 @@ pub struct Options {
 }
 
 /// A run that takes longer than so many times the time alone is ended.
-const SLOWEST: u32 = 12;
+const SLOWEST: u32 = 25;
+/// The kernel gives up reclaiming for a group now and then, and fails its processes' page faults
+/// and system calls (Linux 6.18, version 1 of control groups). Such a run is made again.
+const PEER_TRIES: u32 = 4;
 const LONGEST_ALONE: Duration = Duration::from_secs(120);
 /// What zram can hold.
 const ZRAM_BYTES: u64 = 8 << 30;
@@ -157,7 +160,7 @@ fn sample(
     let budget = alone.peak as u64 * share / 100;
     let flags = format!("--dram {budget} {}", options.terrace_flags);
     let under = under_terrace(words, report.path(), &flags)?;
-    let Some(terrace) = one(&under, Limit::None, longest)? else {
+    let Some(terrace) = one(&under, Limit::None, longest).context("under Terrace")? else {
         bail!("Terrace takes more than {SLOWEST} times the time alone")
     };
     let name = program.name;
@@ -171,7 +174,15 @@ fn sample(
     });
     if kind == Kind::AgainstZram {
         let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
-        let peer = one(words, Limit::Bytes(terrace.p95 as u64, &zram), longest)?;
+        let over_zram = || one(words, Limit::Bytes(terrace.p95 as u64, &zram), longest);
+        let mut peer = over_zram();
+        for _ in 1..PEER_TRIES {
+            if peer.is_ok() || interrupt::came() {
+                break;
+            }
+            peer = over_zram();
+        }
+        let peer = peer.with_context(|| format!("over zram, {PEER_TRIES} times"))?;
         // One that was ended takes longer than all.
         sample["zram_s"] = json!(peer.as_ref().map_or(longest.as_secs_f64(), |peer| peer.seconds));
         sample["zram_mean_bytes"] = json!(peer.as_ref().map(|peer| peer.mean));

@@ -201,6 +201,10 @@ const REFUSED_MS: u64 = 100;
 /// Scale). Each of ours may be two of the kernel's: half of the limit is a quarter here.
 const MAPPINGS_SHARE: usize = 4;
 const LONG_RUN: usize = 64 << 20;
+/// Pages so far apart are write-protected together, with those between them, each of which may cost
+/// its next writer 1 µs. A call more interrupts the other CPUs: 14 µs here, and 6 on each of those
+/// in a virtual machine (docs/notes/2026-11-27-where-a-fault-goes.md).
+const WATCH_GAP: usize = 16 * PAGE;
 /// After 16 pages that were compressed, 0.1 to 0.25 ms, others have the processor; one that left as
 /// it came takes a third of the time.
 const BREATH: usize = 16 * COMPRESSED;
@@ -534,8 +538,9 @@ impl Evictor {
         };
         // Under the region's lock, so present but for what is done past the C library. One that is
         // not protected seems written: it stays.
-        for run in self.watch.chunk_by(|a, b| a + PAGE == *b) {
-            let _ = sys::uffd_write_protect(pager.uffd_of(run[0]), run[0], run.len() * PAGE, true);
+        for span in self.watch.chunk_by(|a, b| b - a <= WATCH_GAP) {
+            let (start, end) = (span[0], span[span.len() - 1] + PAGE);
+            let _ = sys::watch_writes(pagemap, start, end, &mut self.runs);
         }
         self.watch.clear();
         stopped

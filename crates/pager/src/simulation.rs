@@ -423,6 +423,19 @@ impl Kernel {
         Ok(())
     }
 
+    pub fn watch_writes(&self, start: usize, end: usize) -> Result<(), Errno> {
+        for address in (start..end).step_by(PAGE) {
+            if let Some(errno) = self.strike(Call::Scan) {
+                return Err(errno);
+            }
+            if let Some(page) = self.page(address) {
+                let pte = &mut self.table.borrow_mut()[page];
+                pte.watched |= pte.registered.is_some() && pte.present && !pte.zero;
+            }
+        }
+        Ok(())
+    }
+
     pub fn scan_present(
         &self,
         start: usize,

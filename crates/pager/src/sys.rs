@@ -1813,6 +1813,18 @@ pub fn scan_held(
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, 0)
 }
 
+/// Write-protects the present pages of `start..end` that were written, where a userfaultfd of
+/// [`FEATURE_WATCH_WRITES`] has them, so that [`scan_watched`] tells which are written from now on.
+///
+/// By one walk, and so with one flush of the CPUs' TLBs for all of them; UFFDIO_WRITEPROTECT has
+/// one for each call, and would mark what is missing.
+pub fn watch_writes(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<()> {
+    simulated!(kernel => kernel.watch_writes(start, end));
+    const WP_MATCHING: u64 = 1;
+    let all_of = PAGE_IS_PRESENT | PAGE_IS_WRITTEN;
+    scan_with(pagemap, (start, end), runs, WP_MATCHING, [0, all_of, 0, all_of]).map(drop)
+}
+
 /// Lists what is mapped in `start..end`, its pages present or not, and not registered with a
 /// userfaultfd of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
 pub fn scan_unregistered(
@@ -1826,6 +1838,7 @@ pub fn scan_unregistered(
         pagemap,
         (start, end),
         runs,
+        0,
         [PAGE_IS_WPALLOWED, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED],
     )
 }
@@ -1835,7 +1848,7 @@ pub fn scan_unregistered(
 pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
     simulated!(_kernel => false);
     let categories = [0, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED];
-    scan_with(pagemap, (start, end), &mut [Run::default()], categories)
+    scan_with(pagemap, (start, end), &mut [Run::default()], 0, categories)
         .is_ok_and(|(count, _)| count == 0)
 }
 
@@ -1885,6 +1898,7 @@ fn scan(
         pagemap,
         (start, end),
         runs,
+        0,
         [PAGE_IS_PFNZERO, PAGE_IS_PFNZERO, kinds, kinds | tell],
     ) {
         Err(Errno::ENOTTY) => {
@@ -1895,15 +1909,17 @@ fn scan(
     }
 }
 
-/// PAGEMAP_SCAN with these categories: inverted, all of, any of, told.
+/// PAGEMAP_SCAN with these flags and categories: inverted, all of, any of, told.
 fn scan_with(
     pagemap: Fd,
     (start, end): (usize, usize),
     runs: &mut [Run],
+    flags: u64,
     categories: [u64; 4],
 ) -> Result<(usize, usize)> {
     let mut args = [0u64; 12];
     args[0] = 96;
+    args[1] = flags;
     args[2] = start as u64;
     args[3] = end as u64;
     args[5] = runs.as_mut_ptr() as u64;
