@@ -6,13 +6,13 @@ use crate::sys::{self, PAGE};
 use terrace_tiers::{Page, Scratch, Tier};
 
 /// Pages on which costs are measured: a few milliseconds each time.
-const SAMPLE: usize = 64;
+pub(crate) const SAMPLE: usize = 64;
 /// Of what leaves, one page in so many is taken into the sample.
 const ONE_IN: u32 = 16;
 /// Paged out at a time, as the mover does on the average.
 const RUN: usize = 16;
 /// Between measurements, ns.
-const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+pub(crate) const MEASURE_EVERY_NS: u64 = 10_000_000_000;
 /// What an eviction into a tier of ours takes beside the codec, ns: UFFDIO_MOVE, the pool, emptying
 /// the slot (`facts/end-to-end.md` §2).
 const MOVE_NS: u64 = 3_000;
@@ -122,38 +122,16 @@ impl Auto {
         median(out) + restore + MOVE_NS + fault_ns
     }
 
-    /// `None` if the kernel does not take the pages.
     fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
-        let bytes = SAMPLE * PAGE;
-        let memory = sys::reserve(bytes).ok()?;
-        // SAFETY: a new reservation of this function's, of `SAMPLE` pages; the advice changes no
-        // contents.
-        unsafe {
-            let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
-            std::ptr::copy_nonoverlapping(
-                self.sample.as_ptr().cast::<u8>(),
-                memory as *mut u8,
-                bytes,
-            );
-        }
-        let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
-        for run in (memory..memory + bytes).step_by(RUN * PAGE) {
-            let begun = sys::thread_cpu_ns();
-            sys::page_out(-1, &[(run, RUN * PAGE)]);
-            out.push((sys::thread_cpu_ns() - begun) / RUN as u64);
-        }
-        let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
-        for page in
-            (memory..memory + bytes).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page))
-        {
-            let begun = sys::thread_cpu_ns();
-            // SAFETY: a byte of the reservation, which is readable.
-            unsafe { (page as *const u8).read_volatile() };
-            home.push(sys::thread_cpu_ns() - begun);
-        }
-        // SAFETY: nobody else knows it.
-        unsafe { sys::unmap(memory, bytes) };
-        (home.len() * 2 > SAMPLE).then(|| median(out) + median(home))
+        let fill = |memory: usize| {
+            // SAFETY: so many pages are there, of a reservation that nobody else knows.
+            unsafe {
+                let to = memory as *mut u8;
+                std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), to, SAMPLE * PAGE);
+            }
+            SAMPLE
+        };
+        measure_swap(pager, fill).map(|(out, home)| out + home)
     }
 
     /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
@@ -187,6 +165,37 @@ impl Auto {
         };
         self.chosen
     }
+}
+
+/// What a page takes on its way out to the kernel's swap, and on its way back, ns: medians over
+/// pages of our own, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
+/// returns how many. `None` if the kernel does not take them.
+pub(crate) fn measure_swap(pager: &Pager, fill: impl FnOnce(usize) -> usize) -> Option<(u64, u64)> {
+    let bytes = SAMPLE * PAGE;
+    let memory = sys::reserve(bytes).ok()?;
+    // SAFETY: a new reservation of this function's; the advice changes no contents.
+    unsafe {
+        let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
+    }
+    let end = memory + fill(memory) * PAGE;
+    let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
+    for run in (memory..end).step_by(RUN * PAGE) {
+        let begun = sys::now_ns();
+        let pages = RUN.min((end - run) / PAGE);
+        sys::page_out(-1, &[(run, pages * PAGE)]);
+        out.push((sys::now_ns() - begun) / pages as u64);
+    }
+    let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
+    for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
+        let begun = sys::now_ns();
+        // SAFETY: a byte of the reservation, which is readable.
+        unsafe { (page as *const u8).read_volatile() };
+        home.push(sys::now_ns() - begun);
+    }
+    // SAFETY: nobody else knows it.
+    unsafe { sys::unmap(memory, bytes) };
+    let some = !home.is_empty() && home.len() * 2 > (end - memory) / PAGE;
+    some.then(|| (median(out), median(home)))
 }
 
 fn median(mut of: Vec<u64>) -> u64 {

@@ -155,6 +155,8 @@ pub(crate) struct Evictor {
     pub auto: Option<Auto>,
     /// Work since others had the processor: see [`BREATH`].
     without_breath: usize,
+    /// When a fault from the kernel's swap was measured last.
+    pub(crate) swap_measured_ns: u64,
     /// When to look for pinned pages next ([`dma`]), and never for UFFDIO_MOVE.
     look_ns: u64,
 }
@@ -229,6 +231,7 @@ impl Evictor {
             lessons: pager.tiers.iter().map(|_| Lesson::new()).collect(),
             auto: Auto::new(pager),
             without_breath: 0,
+            swap_measured_ns: 0,
             look_ns: if pager.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }
     }

@@ -73,6 +73,8 @@ pub(crate) struct FaultCost {
     own_cpu: Quantile,
     sleeps: AtomicBool,
     faults: AtomicU64,
+    /// What bringing a page back from the kernel's swap takes; 0: not measured yet.
+    swap_ns: AtomicU64,
 }
 
 impl Default for FaultCost {
@@ -83,11 +85,25 @@ impl Default for FaultCost {
             own_cpu: Quantile::new(4, OWN_CPU_NS),
             sleeps: AtomicBool::new(true),
             faults: AtomicU64::new(0),
+            swap_ns: AtomicU64::new(0),
         }
     }
 }
 
 impl FaultCost {
+    /// Of a page that the program brought back from the kernel's swap by itself, ns: what that takes
+    /// in memory that nobody else uses, and what any fault takes besides. Before it is measured,
+    /// the least of the former is assumed.
+    pub fn of_swap_ns(&self) -> u64 {
+        const LEAST_NS: u64 = 5_000;
+        self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS
+    }
+
+    /// What bringing one back took.
+    pub fn measured_swap(&self, ns: u64) {
+        self.swap_ns.store(ns, Relaxed);
+    }
+
     /// Of one fault, ns.
     pub fn overhead_ns(&self) -> u64 {
         let waits = match self.sleeps.load(Relaxed) {

@@ -12,6 +12,7 @@
 //! The kernel refuses without a word (no room, a control group's limit, pages locked, pinned or
 //! shared with a child): so it is looked at afterwards what has left.
 
+use crate::auto::{MEASURE_EVERY_NS, SAMPLE, measure_swap};
 use crate::evict::{Evictor, Taken, Verdict, Wish, is_refused, leaves};
 use crate::pager::Pager;
 use crate::sys::{self, PAGE, Run};
@@ -99,6 +100,7 @@ impl Pager {
         entry.region.restores.fetch_add(1, Relaxed);
         entry.region.returned.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
+        self.account.stall_ns.fetch_add(self.fault_cost.of_swap_ns(), Relaxed);
         if let Some((tier, _)) = self.swap() {
             tier.stats.count_fault();
         }
@@ -332,6 +334,25 @@ impl Evictor {
         (marked, pages.end)
     }
 
+    /// Measures, if that is due, what a fault costs whose page is in the kernel's swap: on copies of
+    /// the first pages of these runs.
+    fn measure_swap_fault(&mut self, pager: &Pager, runs: &[(usize, usize)]) {
+        let now_ns = sys::now_ns();
+        if self.swap_measured_ns > 0 && now_ns - self.swap_measured_ns < MEASURE_EVERY_NS {
+            return;
+        }
+        self.swap_measured_ns = now_ns;
+        let fill = |memory: usize| {
+            runs.iter().fold(0, |filled, (start, bytes)| {
+                let wanted = (bytes / PAGE).min(SAMPLE - filled);
+                filled + sys::copy_pages(*start, memory + filled * PAGE, wanted)
+            })
+        };
+        if let Some((_, home_ns)) = measure_swap(pager, fill) {
+            pager.fault_cost.measured_swap(home_ns);
+        }
+    }
+
     /// Has the kernel page out what is marked, and takes the marks off what stayed.
     fn send(&mut self, pager: &Pager, marked: &[Marked], taken: &mut Taken) {
         let (Some((tier, swap)), Some(first)) = (pager.swap(), marked.first()) else { return };
@@ -339,6 +360,7 @@ impl Evictor {
         let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
         let runs: Vec<(usize, usize)> =
             runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
+        self.measure_swap_fault(pager, &runs);
         let answered = sys::page_out(self.own_process, &runs);
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
