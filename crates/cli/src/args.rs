@@ -33,6 +33,8 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Show the runs that live on this machine: your own, or all of them to root
     Status(StatusArguments),
+    /// Watch the runs that live on this machine, their processes sorted, in a terminal
+    Top(TopArguments),
     /// Measure what each tier makes of your data on this machine: its size, cost and times
     Characterize(CharacterizeArguments),
     /// Say what could be saved of a program's memory, and what that would cost at most
@@ -212,6 +214,19 @@ pub struct StatusArguments {
     pub watch: bool,
 }
 
+/// `terrace top`.
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// Seconds between looks (0.2 to 60)
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_between)]
+    pub interval: f64,
+}
+
+fn seconds_between(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_string())?;
+    if (0.2..=60.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 60 seconds".into()) }
+}
+
 /// `terrace characterize`.
 #[derive(Args, Debug)]
 pub struct CharacterizeArguments {
@@ -328,7 +343,7 @@ pub enum ReportKind {
     /// Give what `terrace record --accesses`, or a program built with the recorder, wrote another
     /// format
     Export(ExportArguments),
-    /// Who allocates what is hot and what is cold: from a report of `terrace run --allocator
+    /// Which allocation sites hold hot and cold objects: from a report of `terrace run --allocator
     /// context --sampler auto --report FILE.json`
     Sites(SitesArguments),
 }
@@ -386,7 +401,7 @@ pub struct Shown {
 /// `terrace report heatmap`.
 #[derive(Args, Debug)]
 pub struct HeatmapArguments {
-    /// Of what.
+    /// What of the recording the heatmap shows.
     #[command(flatten)]
     pub shown: Shown,
     /// Draw it into this file too
@@ -617,7 +632,7 @@ pub struct MemoryArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     pub threads: usize,
 
-    /// Of 100 accesses, so many write
+    /// Percentage of accesses that write
     #[arg(long, value_name = "PCT", default_value = "10", value_parser = percent)]
     pub write_share: f64,
 
@@ -701,7 +716,7 @@ pub struct KvArguments {
     #[arg(long)]
     pub clustered: bool,
 
-    /// Of 100 operations, so many are GETs and the others SETs
+    /// Percentage of operations that are GETs; the others are SETs
     #[arg(long, value_name = "PCT", default_value = "100", value_parser = percent)]
     pub get_share: f64,
 

@@ -17,7 +17,7 @@ const DEMAND_MOST: u64 = 16;
 /// What /proc says is a little old, and counted for each CPU apart.
 const SLACK_BYTES: u64 = 4 << 20;
 const SLACK_SHARE: u64 = 16;
-/// Of who was never seen.
+/// Most threads that a process is believed to have had if it was never seen.
 const THREADS_MOST: u64 = 1024;
 /// No process takes more memory in a second.
 const GROWTH_PER_S: f64 = (2u64 << 30) as f64;
@@ -58,7 +58,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of a process that was never seen, in a run of so many seconds.
+    /// Bounds for a process that was never seen, in a run of `seconds` seconds.
     pub fn of_nobody(seconds: f64) -> Bounds {
         let bytes = doctor::machine_memory().unwrap_or(u64::MAX >> 10);
         Bounds { bytes, seconds, threads: THREADS_MOST, lied: false, unseen_s: 0.0 }

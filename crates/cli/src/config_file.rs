@@ -142,7 +142,7 @@ impl Reader<'_> {
         self.valid(key, value, text.parse())
     }
 
-    /// The same of a number, in quotes or not.
+    /// The value of `key` if it is a number, in quotes or not, that can be read as such a setting.
     pub fn number<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
     where
         T: FromStr<Err: fmt::Display>,
@@ -154,13 +154,13 @@ impl Reader<'_> {
         self.valid(key, value, text.parse())
     }
 
-    /// The same of a list of tiers.
+    /// The value of `key` if it is text that holds a valid list of tiers.
     pub fn tiers(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<String> {
         let text = self.string(key, expected, value)?;
         self.valid(key, value, args::tiers(text))
     }
 
-    /// The same of a file's name.
+    /// The value of `key` as a file name, if it is text and not empty.
     pub fn file(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<PathBuf> {
         let text = self.string(key, expected, value)?;
         if text.is_empty() {
@@ -183,7 +183,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The same of a truth.
+    /// The value of `key` if it is a boolean.
     pub fn boolean(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<bool> {
         match value.get_ref() {
             DeValue::Boolean(truth) => Some(*truth),

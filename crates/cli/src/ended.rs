@@ -16,7 +16,7 @@ const LOOK_SHARE: u32 = 32;
 /// After so long nothing more is written into the page of a process that has ended, by the process
 /// in which its pages were moved.
 const SILENT_NS: u64 = 2_000_000_000;
-/// Of those that had too little to be managed, so many are kept.
+/// Most ended processes with too little memory to be managed whose figures are kept.
 const IDLE_KEPT: usize = 1_000;
 
 /// What is known of a page whose process may live.
@@ -39,7 +39,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Of those that put their pages into `run_dir`.
+    /// Begins to collect the ended processes that put their statistics pages into `run_dir`.
     pub fn new(run_dir: &Path) -> Ended {
         Ended {
             run_dir: run_dir.to_owned(),

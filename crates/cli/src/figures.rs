@@ -80,7 +80,7 @@ pub struct EvictionSteps {
     pub empty_us: f64,
 }
 
-/// Of `TERRACE_TRACE_FAULTS=1`.
+/// Times of the steps of faults and evictions, measured with `TERRACE_TRACE_FAULTS=1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
     pub fault: FaultSteps,

@@ -44,8 +44,8 @@ struct Seen {
 }
 
 impl GoingOn {
-    /// Of those that put their pages into `run_dir`, which the environment `variable` names, and
-    /// that `library` is preloaded for.
+    /// Looks for processes that put their statistics pages into `run_dir`. The environment
+    /// `variable` names that directory in them, and `library` is preloaded for it.
     pub fn new(run_dir: &Path, variable: &str, library: &Path) -> GoingOn {
         let mut named = OsString::from(variable);
         named.push("=");

@@ -15,9 +15,9 @@ const WINDOW_S: f64 = 2.0;
 const GROWS: f64 = 0.02;
 /// How long it takes to come down to the share.
 const COME_DOWN_S: f64 = 5.0;
-/// Of a machine or a memory group so much stays free, as a fraction and in bytes: the larger of the
-/// two.
+/// Fraction of the memory of a machine or memory group that stays free, if more than `FREE_BYTES`.
 const FREE_SHARE: f64 = 0.1;
+/// Bytes of a machine or memory group that stay free, if more than the share `FREE_SHARE`.
 const FREE_BYTES: u64 = 512 << 20;
 
 /// What a machine, or a memory group, has.
@@ -72,7 +72,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Of a run that begins.
+    /// Growth of a run that begins: no data was seen yet, and the limit is held.
     pub fn new() -> Self {
         Growth { state: State::Held, seen: VecDeque::new(), last_s: None, waited_s: 0.0 }
     }

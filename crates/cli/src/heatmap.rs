@@ -18,8 +18,9 @@ use terrace_trace::counts::{PARTS, Recording};
 /// Cells of the terminal's picture, at most.
 const COLUMNS: usize = 72;
 const ROWS: usize = 32;
-/// The same of the SVG.
+/// Columns of the heatmap in the SVG file, at most.
 const SVG_COLUMNS: usize = 240;
+/// Rows of the heatmap in the SVG file, at most.
 const SVG_ROWS: usize = 160;
 /// Regions this far apart are in rows of their own.
 const FAR_BYTES: u64 = 1 << 30;

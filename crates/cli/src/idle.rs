@@ -116,7 +116,8 @@ struct Mapping {
 }
 
 impl IdleWatch {
-    /// Of the processes that put their pages into `run_dir`; `tiers` as in `--tiers`.
+    /// Watches the processes that put their statistics pages into `run_dir`. `tiers` is a list as
+    /// in `--tiers`.
     pub fn new(run_dir: &Path, tiers: &str) -> Self {
         let compresses = |kind: &TierKind| matches!(kind, TierKind::Compressed { .. });
         let medium = DramMedium::new(EXTENT_BYTES).ok().map(Arc::new);

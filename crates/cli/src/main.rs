@@ -51,6 +51,7 @@ mod sim;
 mod sites;
 mod slowdown;
 mod status;
+mod top;
 mod tree;
 mod wake;
 mod witness;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Generate(arguments) => generate::run(&arguments),
         args::Command::Status(arguments) => status::run(&arguments),
+        args::Command::Top(arguments) => top::run(&arguments),
         args::Command::Characterize(arguments) => characterize::run(&arguments),
         args::Command::Plan(arguments) => plan::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),

@@ -24,7 +24,7 @@ use terrace_pager::sys;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_SHARE: u32 = 64;
-/// The same of looks by kind, which are few.
+/// Greatest share of a CPU that looks by kind may take: one part in so many. Such looks are few.
 const BY_KIND_SHARE: u32 = 8;
 /// Until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ const WORTH_TELLING: u64 = 4 << 20;
 
 /// A process that has no page after so long has none.
 const APART_AFTER: Duration = Duration::from_secs(1);
-/// Of such, so many are told that are gone.
+/// Most processes without a statistics page that are reported although they are gone.
 const APART_KEPT: usize = 100;
 /// Processes of Terrace's own among the descendants.
 const OUR_OWN: [&str; 3] = ["terrace-pager", "terrace-keeper", "signal-witness"];
@@ -244,7 +244,7 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Of the processes that put their pages into `run_dir`.
+    /// Watches the processes that put their statistics pages into `run_dir`.
     pub fn new(run_dir: &Path, settings: &Settings) -> Self {
         Outside {
             run_dir: run_dir.to_owned(),
@@ -408,7 +408,8 @@ impl Outside {
         }
     }
 
-    /// Of what is no more, what is to be told stays.
+    /// Keeps what is to be reported of a program image that is gone, for at most `APART_KEPT` of
+    /// them.
     fn leave(&mut self, known: Descendant) -> Option<Apart> {
         if self.apart.len() < APART_KEPT {
             self.apart.extend(known.told);
@@ -422,8 +423,9 @@ impl Outside {
 struct Shared {
     /// The most that one process had in its page table.
     mapped_bytes: u64,
-    /// The same when the pages were last counted, and the most that there were.
+    /// Most bytes that one process had mapped when the shared pages were last counted.
     counted_at: u64,
+    /// Most bytes of shared pages that were counted at a time.
     counted_bytes: u64,
 }
 
@@ -594,7 +596,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// Of a line that begins a mapping; `None` for any other.
+    /// The mapping that a line of smaps begins; `None` if the line begins none.
     fn of(line: &str) -> Option<Mapping> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;

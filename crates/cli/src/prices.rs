@@ -51,7 +51,7 @@ impl Prices {
         prices
     }
 
-    /// Of a medium by its name; 1 where there is none of it.
+    /// Price of a byte on a medium, relative to DRAM. It is 1 for a name that is not in the table.
     pub fn of(&self, medium: &str) -> f64 {
         self.0.iter().find(|(name, _)| name == medium).map_or(1.0, |(_, price)| *price)
     }

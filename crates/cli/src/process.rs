@@ -9,7 +9,7 @@ pub fn cpu_time() -> Duration {
     Duration::from_nanos(terrace_pager::sys::thread_cpu_ns())
 }
 
-/// Of /proc/PID/stat.
+/// What /proc/PID/stat says about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// When it started, in clock ticks: with the process id, the same process for certain.

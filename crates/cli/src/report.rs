@@ -42,8 +42,8 @@ pub struct Report {
     /// Managed processes that went on when this was written; the report is written again when the
     /// last of them has ended.
     pub going_on: usize,
-    /// Whose figures are at this level: of the process that held most, summed up over time; `null`
-    /// where the program itself left none.
+    /// Process whose figures are at this level: the one that held most memory, summed up over time.
+    /// `null` where the program itself left none.
     pub figures_of: Option<FiguresOf>,
     /// Whether Terrace was in that process and able to manage its memory.
     pub managed: bool,
@@ -96,17 +96,19 @@ pub struct Report {
     pub peak_overhead_bytes: Option<u64>,
     /// Logical less physical; negative where Terrace cost more than it saved.
     pub saved_bytes: Option<i64>,
-    /// The same as a share of logical; `null` if there was no data.
+    /// Share of the mean logical bytes that was saved: `saved_bytes` over logical. `null` if there
+    /// was no data.
     pub saved_fraction: Option<f64>,
     /// Time the program's threads waited for restores and for room, per elapsed time. An estimate;
     /// may exceed 1 with many threads.
     pub slowdown_estimate: Option<f64>,
-    /// The same of the last minute; of the whole time where that was shorter.
+    /// Time the program's threads waited for memory in the last minute, per elapsed time. In a
+    /// shorter run it covers the whole time.
     pub slowdown_last_minute: Option<f64>,
     /// Whether more was lost than that: what is not known is how much slower a program computes
     /// where its caches were used by others meanwhile. So wherever pages were moved.
     pub slowdown_is_lower_bound: Option<bool>,
-    /// The same in seconds.
+    /// Estimated time in s that the program's threads waited for restores and for room.
     pub stall_s: Option<f64>,
     /// The program's other anonymous memory, which is not in the sizes above.
     pub mean_unmanaged_bytes: Option<u64>,
@@ -136,7 +138,7 @@ pub struct Report {
     pub cpu_fraction: f64,
     /// Where accesses were learned from.
     pub sampler: Sampler,
-    /// Who chose what leaves DRAM.
+    /// Name of the policy that chose which pages leave DRAM.
     pub policy: &'static str,
     /// One entry for each program image that Terrace was in, by time of start.
     pub processes: Vec<Process>,
@@ -149,7 +151,8 @@ pub struct Report {
     /// Programs that were executed without Terrace, because a preloaded library cannot come into
     /// them.
     pub out_of_reach: Vec<OutOfReach>,
-    /// Whose objects were where and how hot, by process: with `--allocator context` and samples.
+    /// Allocation sites by process: in which tiers their objects were, and how hot. Only with
+    /// `--allocator context` and samples.
     pub sites: Vec<Sites>,
 }
 
@@ -191,23 +194,24 @@ pub struct All {
 pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
-    /// The same by reason; those that there were: `touched` (a fault, or ahead of a sequential
-    /// reader), `asked` (as `ahead_pages`), `hot` (by samples, from a node's memory), `room`
-    /// (untouched, as there is room for it).
+    /// Number of pages brought back to DRAM, by reason, without reasons that did not occur.
+    /// Reasons: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`),
+    /// `hot` (samples, from a node), `room` (untouched, there is room).
     pub promoted_for: BTreeMap<&'static str, u64>,
     /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
     /// Moved out of DRAM, or to a denser tier.
     pub demoted_pages: u64,
-    /// The same by reason; those that there were.
+    /// Number of pages moved out of DRAM or to a denser tier, by reason, without reasons that did
+    /// not occur.
     pub demoted_for: BTreeMap<&'static str, u64>,
-    /// Of those moved out, such as were as they had come back, and were not compressed again.
+    /// Number of pages evicted again as they had come back, and so not compressed again.
     pub unchanged_pages: u64,
     /// Refused by the kernel.
     pub failed: u64,
     /// Regions of 2 MiB that became huge pages because they stayed hot.
     pub huge_made: u64,
-    /// Of those, such as were split again.
+    /// Number of regions of 2 MiB that became huge pages and were split again.
     pub huge_split: u64,
     /// The last error of those refused.
     pub failed_with: Option<String>,

@@ -83,7 +83,7 @@ fn headline(report: &Report) -> String {
     format!("terrace: {}  {:.1}s  {end}", report.program, report.elapsed_s)
 }
 
-/// Whose figures follow, if not the program's own.
+/// Line that names the process whose figures follow, if they are not the program's own.
 fn whose(report: &Report) -> Option<String> {
     let of = report.figures_of.as_ref().filter(|of| !of.is_the_program)?;
     Some(format!("  of {} ({}), which held most of its processes:", of.program, of.pid))

@@ -201,8 +201,8 @@ run_settings! {
     #[arg(long, value_name = "move|wp")]
     evict: Eviction, default library, file text "\"move\" or \"wp\"";
 
-    /// Who chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are any),
-    /// faults (by faults alone), or the published jenga, memtis, memtis-qc [default: terrace]
+    /// Policy that chooses what leaves DRAM: terrace (ours, by faults, and by samples if there are
+    /// any), faults (by faults alone), or the published jenga, memtis, memtis-qc [default: terrace]
     #[arg(long, value_name = "NAME")]
     policy: Policy, default library, file text "a name such as \"terrace\"";
 

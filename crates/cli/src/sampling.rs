@@ -40,7 +40,7 @@ pub enum Choice {
     Ibs,
     /// The clock: each running thread is interrupted now and then.
     Clock,
-    /// The same by signals of the program's own, where perf events are forbidden.
+    /// Samples by timer signals in the program's own threads, where perf events are forbidden.
     Timer,
     /// Nothing but faults.
     None,
@@ -111,7 +111,8 @@ impl FromStr for Cost {
 /// Samples a second of each running thread (`facts/sampling.md`: 0.4 % of its time), while the
 /// control allows it.
 const RATE_HZ: u32 = 1_000;
-/// Of the timer, which the kernel looks at in its ticks: some 250 a second.
+/// Period of the sampling timer in ns. The kernel looks at the timer in its ticks, some 250 a
+/// second.
 const TIMER_PERIOD_NS: u64 = 4_000_000;
 /// Where only the run's own threads can be sampled, each of their switches costs more while they
 /// are: less of the time, then.
@@ -238,7 +239,7 @@ pub struct Sampling {
     /// When the directory of pages last changed, and was last looked at.
     changed: Option<SystemTime>,
     files_from: Instant,
-    /// Of this look, by process and place: 16 bytes each.
+    /// Weight of the samples met in this look, by process id and by address in steps of 16 bytes.
     met: HashMap<(u32, u64), f32>,
     control: Control,
     /// When the source's periods were looked at last, and whether it was too quick since.
@@ -490,8 +491,9 @@ impl Ticks {
 /// Holds the cost of sampling under its share: samples only in so many of the looks.
 #[derive(Debug)]
 struct Control {
-    /// Of a CPU, and what is allowed now.
+    /// Share of a CPU that sampling may cost, 0 to 1.
     share: f64,
+    /// Share of a CPU that sampling may cost now, 0 to 1: more for some seconds after a change.
     allowed: f64,
     looked: Instant,
     cost_in_all: Duration,

@@ -13,11 +13,11 @@ use std::process::Command;
 
 /// Variables that name the process that was started.
 const NAMES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The same by the number of its file in pidfs.
+/// Variable that names the started process by the number of its file in pidfs.
 const LISTEN_FILE: &str = "LISTEN_PIDFDID";
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Who started us as a service, if anybody did.
+/// The service manager that started us, if any: its variables that name us, and its socket.
 #[derive(Debug, Default)]
 pub struct Manager {
     /// The variables that name us.

@@ -47,7 +47,8 @@ pub struct Site {
     pub zone: u32,
     /// Its bytes by tier.
     pub tier_bytes: Vec<u64>,
-    /// Who calls malloc, who calls that, and so on: each a file and a return address in it.
+    /// Call stack of the allocation: the caller of malloc, its caller and so on. Each frame is a
+    /// file and a return address in it.
     pub frames: Vec<String>,
 }
 

@@ -25,62 +25,76 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const SILENT_NS: u64 = 5_000_000_000;
 const PAGE_BYTES: u64 = 4096;
 
-/// What is shown.
+/// What one look at the machine found.
 #[derive(Debug, PartialEq, Serialize)]
-struct Status {
-    /// By time of start.
-    runs: Vec<Run>,
-    /// Directories of other users' runs, of which nothing can be told.
-    runs_of_others: usize,
+pub struct Status {
+    /// Runs of this user, or of all users to root, in the order of their start.
+    pub runs: Vec<Run>,
+    /// Number of other users' runs, of which nothing can be told.
+    pub runs_of_others: usize,
 }
 
+/// One run and its processes.
 #[derive(Debug, PartialEq, Serialize)]
-struct Run {
-    directory: PathBuf,
+pub struct Run {
+    /// Where the run keeps its statistics pages.
+    pub directory: PathBuf,
     /// `null` if the run said nothing of itself.
     #[serde(flatten)]
-    about: Option<About>,
-    /// By time of start.
-    processes: Vec<Process>,
+    pub about: Option<About>,
+    /// Processes that left figures and live, in the order of their start.
+    pub processes: Vec<Process>,
 }
 
-/// A process, now. Rates are of `interval_s`.
+/// How a process stands now. Rates are averages over `interval_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-struct Process {
-    pid: u32,
-    program: String,
-    state: &'static str,
-    note: Option<String>,
-    /// Data under management, DRAM for it, and what it may have; `null` without a limit.
-    logical_bytes: u64,
-    physical_bytes: u64,
-    budget_bytes: Option<u64>,
-    /// Pages that came back, in all and each second.
-    faults: u64,
-    faults_per_s: f64,
-    /// Time that its threads waited for memory: in all, and per second of the interval. At least:
-    /// see the report.
-    stall_s: f64,
-    slowdown: f64,
-    interval_s: f64,
+pub struct Process {
+    /// Process id, as its own PID namespace has it.
+    pub pid: u32,
+    /// Name of the program that it executed last.
+    pub program: String,
+    /// What Terrace does in it, by the names of reports.
+    pub state: &'static str,
+    /// What the library had to say, or `None`.
+    pub note: Option<String>,
+    /// Data under management, bytes.
+    pub logical_bytes: u64,
+    /// DRAM that the data takes, compressed pages included, bytes.
+    pub physical_bytes: u64,
+    /// Budget, bytes; `None` without a limit.
+    pub budget_bytes: Option<u64>,
+    /// Pages that came back by faults, in all.
+    pub faults: u64,
+    /// Pages that came back by faults, each second of the interval.
+    pub faults_per_s: f64,
+    /// Time that its threads waited for memory in all, at least, seconds.
+    pub stall_s: f64,
+    /// Share of the interval that its threads waited for memory, at least.
+    pub slowdown: f64,
+    /// Time between the two looks that rates are taken from.
+    pub interval_s: f64,
     /// For how long nothing was heard of it, where its figures are old.
-    silent_s: Option<f64>,
-    tiers: Vec<TierNow>,
+    pub silent_s: Option<f64>,
+    /// Tiers in the order of the list, with what is in each now.
+    pub tiers: Vec<TierNow>,
     /// Pages that left DRAM, by reason.
-    demoted_for: HashMap<&'static str, u64>,
+    pub demoted_for: HashMap<&'static str, u64>,
 }
 
+/// What is in one tier of a process now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct TierNow {
-    name: String,
-    /// Data in it now.
-    logical_bytes: u64,
-    faults: u64,
+pub struct TierNow {
+    /// The tier's name, as `--tiers` has it.
+    pub name: String,
+    /// Data in it, bytes.
+    pub logical_bytes: u64,
+    /// Pages that came back from it by faults, in all.
+    pub faults: u64,
 }
 
-/// What rates are taken from: of a page, by its file.
+/// An earlier look at a statistics page, from which rates are taken.
 #[derive(Clone, Copy)]
-struct Before {
+pub struct Before {
     at_ns: u64,
     faults: u64,
     stall_ns: u64,
@@ -108,7 +122,9 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     }
 }
 
-fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
+/// Looks at the machine. Rates are of the time since the look that left `before`, which has an
+/// entry for each statistics page by its path.
+pub fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
     let (live, runs_of_others) = run_dir::live();
     let mut runs: Vec<Run> = live.into_iter().map(|run| look_at(run, before)).collect();
     runs.sort_by_key(|run| (run.about.as_ref().map(|about| about.started), run.directory.clone()));
@@ -188,7 +204,7 @@ fn process(
 }
 
 /// What a user wrote, as it may be shown on a terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 

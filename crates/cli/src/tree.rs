@@ -24,7 +24,7 @@ use terrace_pager::stats::State;
 /// machine it may take much longer by the clock.)
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 32;
-/// The same while nobody comes and nothing changes, at most.
+/// Longest time between looks while no process comes and nothing changes.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The directory's time of change is that of a clock that ticks this often at least.
 const CLOCK_TICK: Duration = Duration::from_millis(20);

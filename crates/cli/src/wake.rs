@@ -32,7 +32,7 @@ const LOOK_SHARE: u32 = 64;
 const FAULTS_PER_S: f64 = 1_000.0;
 /// And until so long after there were fewer.
 const CALM: Duration = Duration::from_millis(500);
-/// Who puts idle CPUs to sleep, and how deep.
+/// Directory where the kernel names the driver and the governor that put idle CPUs to sleep.
 const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
 /// Longer than any CPU takes to wake, µs.
 const LATENCY_MAX_US: i32 = 1_000_000;

@@ -173,6 +173,17 @@ fn a_report_may_go_to_standard_output() {
 }
 
 #[test]
+fn top_needs_a_terminal_and_says_what_does_not() {
+    let Some(scratch) = Scratch::new() else { return };
+    let output = scratch.terrace(&["top"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("needs a terminal; `terrace status --watch`"));
+    let output = scratch.terrace(&["top", "--interval", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("0.2 to 60 seconds"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_program_killed_by_a_signal_takes_us_with_it_after_the_report() {
     let Some(scratch) = Scratch::new() else { return };
     for (name, signal) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("USR1", 10)] {

@@ -1,5 +1,5 @@
-//! Who we are, which capabilities help, and whether a seccomp filter stands between us and the
-//! kernel.
+//! Rows of `terrace doctor` on our user, our capabilities and seccomp. They say whether a filter
+//! stands between us and the kernel.
 
 use super::{Row, Status, read};
 

@@ -31,7 +31,7 @@ pub struct Accesses {
     /// Unless ranks are items.
     scattered: Option<Scattered>,
     random: SmallRng,
-    /// Of 2^32 operations, so many read.
+    /// Number of reads in 2^32 operations, on average.
     gets: u64,
 }
 
@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// Of many items too, where the sum is approximated in no place: the first 10 ranks of a
-    /// million have a fifth of all draws at 0.99.
+    /// Checks the distribution over a million items, with a sum that is not approximated. The first
+    /// 10 ranks have a fifth of all draws at exponent 0.99.
     #[test]
     fn the_first_ranks_of_many_have_their_share() {
         let counts = drawn(1_000_000, 0.99, 1_000_000);

@@ -40,7 +40,7 @@ const WRONG: u8 = 1;
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Of Terrace.
+    /// Version of Terrace.
     pub version: &'static str,
     /// Where the server is.
     pub target: String,

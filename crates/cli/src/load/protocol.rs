@@ -50,7 +50,7 @@ pub enum Malformed {
 
 /// A line that is longer is none.
 const LINE_MOST: usize = 1024;
-/// Of a line that is wrong, so much is shown.
+/// Most bytes of a malformed line that an error message shows.
 const LINE_SHOWN: usize = 60;
 
 impl Protocol {

@@ -32,7 +32,7 @@ pub struct Figures {
     pub seconds: f64,
     /// Operations that were carried out right.
     pub operations: u64,
-    /// The same in a second.
+    /// Operations that were carried out right, per second.
     pub ops_per_s: f64,
     /// GETs that found the right value.
     pub hits: u64,

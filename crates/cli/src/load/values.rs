@@ -33,7 +33,7 @@ pub enum Wrong {
     /// Not as long as all of them.
     #[error("a value of {0} bytes came back")]
     Length(usize),
-    /// Of another key, or of nobody.
+    /// The value belongs to another key, or to none.
     #[error("another key's value came back")]
     Key,
     /// Its checksum does not match.
@@ -110,7 +110,7 @@ impl Values {
     }
 }
 
-/// Of everything but the checksum itself.
+/// CRC-32 of all bytes of a value but its own checksum.
 fn checksum(value: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&value[..CHECKSUM_AT]);

@@ -24,7 +24,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Of items that hold no versions above `base`.
+    /// Ledger of `items` items, none of which holds a version above `base`.
     pub fn new(items: u64, base: u64) -> Self {
         Ledger { base, items: vec![Versions::default(); items as usize] }
     }

@@ -36,7 +36,7 @@ pub struct Row {
     pub ours: Value,
     /// Ours over the paper's, less 1; of numbers.
     pub deviation: Option<f64>,
-    /// Of the numbers; empty if they have none.
+    /// Unit of the numbers `paper` and `ours`; empty if they have none.
     pub unit: &'static str,
     /// What came of it.
     pub verdict: Verdict,

@@ -27,7 +27,8 @@ pub struct Paper {
     /// Its name on the command line.
     name: &'static str,
     title: &'static str,
-    /// Who, where, when; and which part of it is here.
+    /// Authors, venue and date of the paper, as far as given, and which part of it is reproduced
+    /// here.
     cited: &'static str,
     /// What is modelled, for the page.
     about: &'static str,

@@ -20,7 +20,7 @@ pub const PAPER: Paper = Paper {
 
 /// The limit for the four averages.
 const WITHIN: f64 = 0.03;
-/// Of everything that is a sum over the distribution.
+/// Reason given for the deviation of numbers that are sums over the distribution.
 const SLOWER: &str =
     "the sums are exact, so that the paper's latencies or its objects must have been others";
 const SMALL: u64 = 4 << 10;

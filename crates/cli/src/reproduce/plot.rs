@@ -91,7 +91,7 @@ impl Plot {
         ))
     }
 
-    /// The same as a file of its own.
+    /// The picture as an SVG file of its own, with the colours that a page would give it.
     pub fn svg_file(&self) -> Result<String> {
         const STYLE: &str = "<style>svg{color:#1c2024;background:#fff}@media(prefers-color-scheme:dark){svg{color:#e4e7ea;background:#15181b}}</style>";
         let svg = self.svg()?;

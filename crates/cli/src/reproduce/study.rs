@@ -16,7 +16,7 @@ use terrace_sim::source::{Access, Source, SourceError};
 /// Real accesses from one sample to the next: HeMem's, and near what Memtis comes to within its 3 %
 /// of a core.
 pub const SAMPLE_PERIOD: f64 = 5003.0;
-/// Of what moves pages.
+/// Time in ns between the rounds in which a policy moves pages, at full size.
 pub const TICK_NS: f64 = 50e6;
 const UNITS_A_GB: f64 = (1 << 30) as f64 / REGION as f64;
 
@@ -40,7 +40,7 @@ pub struct Run {
     pub policy: &'static str,
     /// Parameters, as `published` has them.
     pub set: Vec<String>,
-    /// Of the fast tier, at full size.
+    /// Size of the fast tier in GB, at full size.
     pub fast_gb: f64,
     /// Real accesses from one sample to the next.
     pub sample_period: f64,

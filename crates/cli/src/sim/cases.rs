@@ -16,7 +16,7 @@ use terrace_sim::workload::{Pages, Workload};
 /// How much the fast tier holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fast {
-    /// Of the units.
+    /// Share of the units that the fast tier holds, above 0 and at most 1.
     Share(f64),
     /// Bytes of them.
     Bytes(u64),
@@ -129,18 +129,19 @@ pub struct Cache(pub Option<usize>);
 /// What a case is told from others by, as it is in the file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// Of Terrace: another one may find otherwise.
+    /// Version of Terrace; results of another version may differ.
     pub version: String,
     /// With all its parameters.
     pub workload: String,
-    /// Of objects.
+    /// Name of the layout of objects in memory; `null` where the workload has no objects.
     pub layout: Option<String>,
-    /// Of a unit, or of a base unit; `null` of a generator's.
+    /// Bytes of a unit, or of a base unit where there are huge ones. `null` for the workload of a
+    /// generator.
     pub page_bytes: Option<u64>,
     /// The share of its pages that makes 2 MiB a huge page; left out where pages are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_from: Option<f64>,
-    /// Of the cache before memory, if there are objects and a cache.
+    /// Size in bytes of the cache before memory, if there are objects and a cache.
     pub cache_bytes: Option<usize>,
     /// See `--seeds`.
     pub seed: u64,
@@ -160,7 +161,7 @@ pub struct Case {
     pub fast: String,
     /// Its name.
     pub policy: String,
-    /// Of its parameters.
+    /// Parameters of the policy that were set.
     pub set: Vec<String>,
     /// See `--windows`.
     pub windows: u32,

@@ -13,7 +13,7 @@ use terrace_sim::simulation::{Outcome, Settings};
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Of what.
+    /// Case that these results belong to.
     pub case: Case,
     /// Why it is of a part of the recording only: of what comes before that is cut off or damaged.
     /// Left out where all of it was run.
@@ -42,7 +42,7 @@ pub struct Row {
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Of the stream.
+    /// Number of accesses of the stream.
     pub accesses: u64,
     /// Share that met the fast tier.
     pub hit_rate: f64,
@@ -50,7 +50,8 @@ pub struct Figures {
     pub per_s: f64,
     /// Average memory access time, ns, without what moves take.
     pub amat_ns: f64,
-    /// Of the memory, DRAM for all being 1.
+    /// Cost of the memory that held the units, relative to DRAM for all of them; an average over
+    /// time.
     pub cost: f64,
     /// Simulated, s; of that moves and faults.
     pub time_s: f64,
@@ -90,7 +91,7 @@ pub struct Window {
 }
 
 impl Row {
-    /// Of a case that was run.
+    /// Makes the row of results of a case that was run.
     pub fn new(
         case: &Case,
         settings: &Settings,
@@ -151,7 +152,7 @@ pub struct Results {
 struct Inner {
     file: Option<File>,
     cases: Vec<Case>,
-    /// Of the case of the same number.
+    /// Rows of results by the number of their case; `None` for a case that has not been run.
     rows: Vec<Option<Row>>,
     /// Lines that were in the file before, of recordings that were not whole. Those cases are run
     /// again, as a recording may have been mended since.

@@ -164,7 +164,7 @@ struct Progress {
     begun: Instant,
     /// Cases to be run.
     open: usize,
-    /// Of those, in millionths.
+    /// Work done so far, in millionths of a case, summed over the cases to be run.
     done: AtomicU64,
     ended: AtomicBool,
     said: Mutex<BTreeSet<String>>,

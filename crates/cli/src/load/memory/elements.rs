@@ -31,7 +31,7 @@ pub struct Elements {
     kind: Kind,
     theta: f64,
     change_every_s: f64,
-    /// Of the accesses of a batch, so many write.
+    /// Number of writes among the 256 accesses of a batch, on average.
     writes: u64,
 }
 

@@ -9,9 +9,9 @@ use terrace_sim::scattered::mixed;
 
 /// Memory has room for so many edges a vertex at least, as graphs of the Graph500 have.
 const DEGREE: u64 = 16;
-/// Of the edges to a vertex, so many of 256 come from one whose number has a 0 where this one's has
-/// a 0; and where it has a 1. That is R-MAT (Chakrabarti, Zhan, Faloutsos 2004) with the Graph500's
-/// parameters, a row of the matrix at a time: 0.57 / (0.57 + 0.19), 0.19 / (0.19 + 0.05).
+/// Chance in 256 that the source of an edge has a 0 in a bit, by that bit of its target (0, 1).
+/// That is R-MAT (Chakrabarti, Zhan, Faloutsos 2004) with the parameters of the Graph500. A row of
+/// the matrix at a time, the chances are 0.57 / (0.57 + 0.19) and 0.19 / (0.19 + 0.05).
 const ZERO_AFTER: [u8; 2] = [192, 203];
 /// For each bit, so many of all edges go to a vertex that has a 0 there.
 const FROM_ZERO: f64 = 0.57 + 0.19;
@@ -42,7 +42,7 @@ pub struct Graph {
     /// A power of two.
     vertices: u32,
     seed: u64,
-    /// Of what does not change.
+    /// Checksum of the words that do not change during the load.
     sum: u64,
 }
 
@@ -140,7 +140,7 @@ impl Graph {
         self.given(vertex).store((rank / degree as f32).to_bits(), Relaxed);
     }
 
-    /// Of all that stays the same.
+    /// Checksum of all words but those that threads change, which are what vertices give.
     fn summed(&self) -> u64 {
         let changes = self.vertices as usize + 1..2 * self.vertices as usize + 1;
         let stays = self.words.iter().enumerate().filter(|(at, _)| !changes.contains(at));

@@ -72,7 +72,7 @@ struct Outcome {
     theta: f64,
     change_every_s: f64,
     fill_s: f64,
-    /// Of the load.
+    /// Duration of the load in s, without the fill.
     seconds: f64,
     accesses: u64,
     accesses_per_s: f64,

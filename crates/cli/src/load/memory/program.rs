@@ -9,7 +9,7 @@ pub trait Program: Sync {
     /// Where a thread is.
     type Way;
 
-    /// Of one thread of so many.
+    /// Starting point of the thread with number `thread`, where there are `threads` of them.
     fn way(&self, thread: usize, threads: usize) -> Self::Way;
 
     /// So much time has passed since the load began. To be told now and then; true if something
@@ -40,8 +40,8 @@ pub fn addresses<T>(of: &[T]) -> Range<usize> {
 pub struct Batch {
     /// In whatever unit the program counts.
     pub accesses: u64,
-    /// Of them, so many found what should not be.
+    /// Number of accesses that found a wrong value.
     pub wrong: u64,
-    /// Of them, so many wrote.
+    /// Number of accesses that wrote.
     pub writes: u64,
 }

@@ -45,7 +45,7 @@ pub struct Tree {
     height: u32,
     keys: u64,
     seed: u64,
-    /// Of the lookups of a batch, so many write.
+    /// Number of the 64 lookups of a batch that write.
     writes: u64,
 }
 

@@ -8,7 +8,7 @@ const PAGE: usize = 4096;
 
 /// Is told every address that a program reads or writes.
 pub trait Watch {
-    /// Of `what`, which is not longer than a line of the cache.
+    /// Tells of an access to `what`, which is not longer than a line of the cache.
     fn touches<T>(&mut self, what: &T);
 }
 
@@ -25,7 +25,7 @@ pub struct Truth {
     /// Address of the first page.
     address: u64,
     accesses: Vec<u64>,
-    /// Of that model.
+    /// Size in bytes of the modelled cache, which `misses` are counted with.
     cache_bytes: usize,
     misses: Vec<u64>,
     #[serde(skip)]
@@ -33,7 +33,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Of what is touched there.
+    /// Begins to count accesses to the pages of the address range `place`.
     pub fn new(place: Range<usize>) -> Truth {
         let first = place.start / PAGE;
         let pages = place.end.div_ceil(PAGE) - first;

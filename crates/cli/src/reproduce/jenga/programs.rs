@@ -101,8 +101,8 @@ pub const ALL: [Program; 10] = [
     },
 ];
 
-/// Of two applications, what changes as a remark of the paper's can be read, to see what its
-/// numbers hang on.
+/// Variants of two applications whose hot set changes at another pace, by another reading of the
+/// paper's remarks. They show how much its numbers depend on that pace.
 pub const OTHER_PACE: [(&str, Program); 2] = [
     (
         "where what is hot changes each 120,000 samples (\"aligns well with the cooling interval\", §7.1.6)",
@@ -287,12 +287,12 @@ pub struct Map {
     pub regions_gb: f64,
 }
 
-/// Of pages, so many are met by as many accesses to a region.
+/// Expected number of pages of one region that so many evenly spread accesses touch.
 fn pages_met(accesses: f64) -> f64 {
     PAGES * (1.0 - (1.0 - 1.0 / PAGES).powf(accesses))
 }
 
-/// Of a region.
+/// Number of pages of 4 KiB in a region of 2 MiB.
 const PAGES: f64 = 512.0;
 
 /// A program's heatmap over accesses, and its working set.

@@ -19,8 +19,8 @@ const HINTING: [&str; 3] = ["tpp", "nomad", "autonuma"];
 const LARGE_GB: f64 = 16.0;
 /// By so much a number of the paper's may differ that depends on the applications.
 const WITHIN: f64 = 0.2;
-/// Who is to be better than others, or the best, is by so much; who is as good may be behind by as
-/// much.
+/// Ratio of run times from which a system counts as better than another. One that is behind by less
+/// counts as equally good.
 const CLEARLY: f64 = 1.02;
 
 /// Under which the headlines are looked at again: real accesses from one sample to the next, and
@@ -32,7 +32,7 @@ const CONDITIONS: [(&str, f64, f64); 5] = [
     ("moves at 10 times the cost", SAMPLE_PERIOD, 10.0),
     ("moves at 50 µs for each 4 KiB (§7.5)", SAMPLE_PERIOD, 64.0),
 ];
-/// Who is run under them; the others are behind.
+/// Systems that are run under `CONDITIONS`; all other systems are behind them.
 const LEADING: [&str; 3] = ["jenga", "memtis-qc", "memtis"];
 
 fn under((_, sample_period, move_cost): (&str, f64, f64), run: Run) -> Run {

@@ -1,0 +1,462 @@
+//! `terrace top`: the processes of all runs on this machine, sorted, in a terminal.
+//!
+//! What is shown is what `terrace status` reads. Only bold and reversed text is used, no colours,
+//! so that any terminal shows it; bars are drawn with `#` where the locale is not UTF-8.
+
+use crate::args::TopArguments;
+use crate::quantity::{bytes, share};
+use crate::status::{self, Process, Status, plain};
+use anyhow::{Context, Result, ensure};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table, TableState};
+use ratatui::{DefaultTerminal, Frame};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+/// Terminals with fewer lines show no details of the selected process.
+const DETAILS_FROM_LINES: u16 = 16;
+/// Lines for details: a heading, a bar for each tier, why pages were evicted, and a note.
+const DETAIL_LINES: u16 = 8;
+/// Width of a tier's bar, cells.
+const BAR: usize = 30;
+const HELP: [&str; 9] = [
+    "up, down, PgUp, PgDn, Home, End   select a process",
+    "left, right, < and >              sort by another column",
+    "r                                 reverse the order",
+    "q, Esc, Ctrl-C                    end; the runs go on",
+    "",
+    "data is what the process keeps; DRAM is what that takes of it, compressed",
+    "pages included. faults/s counts pages that came back by a fault. waits is",
+    "the part of the time that threads waited for such pages, at least.",
+    "press any key to go on",
+];
+
+/// A column of the table.
+struct Column {
+    title: &'static str,
+    width: u16,
+    text: fn(&Process) -> String,
+    order: fn(&Process, &Process) -> Ordering,
+    /// Whether the largest comes first unless the order is reversed.
+    descends: bool,
+}
+
+/// All columns, from left to right; together they fit into 80 cells.
+const COLUMNS: [Column; 8] = [
+    Column {
+        title: "pid",
+        width: 7,
+        text: |process| process.pid.to_string(),
+        order: |a, b| a.pid.cmp(&b.pid),
+        descends: false,
+    },
+    Column {
+        title: "program",
+        width: 15,
+        text: |process| plain(&process.program),
+        order: |a, b| a.program.cmp(&b.program),
+        descends: false,
+    },
+    Column {
+        title: "state",
+        width: 10,
+        text: |process| match process.silent_s {
+            Some(_) => "silent".into(),
+            None => process.state.into(),
+        },
+        order: |a, b| a.state.cmp(b.state),
+        descends: false,
+    },
+    Column {
+        title: "data",
+        width: 8,
+        text: |process| bytes(process.logical_bytes),
+        order: |a, b| a.logical_bytes.cmp(&b.logical_bytes),
+        descends: true,
+    },
+    Column {
+        title: "DRAM",
+        width: 8,
+        text: |process| bytes(process.physical_bytes),
+        order: |a, b| a.physical_bytes.cmp(&b.physical_bytes),
+        descends: true,
+    },
+    Column {
+        title: "budget",
+        width: 8,
+        text: |process| process.budget_bytes.map_or("-".into(), bytes),
+        order: |a, b| a.budget_bytes.cmp(&b.budget_bytes),
+        descends: true,
+    },
+    Column {
+        title: "faults/s",
+        width: 9,
+        text: |process| format!("{:.0}", process.faults_per_s),
+        order: |a, b| a.faults_per_s.total_cmp(&b.faults_per_s),
+        descends: true,
+    },
+    Column {
+        title: "waits",
+        width: 7,
+        text: |process| share(process.slowdown),
+        order: |a, b| a.slowdown.total_cmp(&b.slowdown),
+        descends: true,
+    },
+];
+/// The column that is sorted by at first: DRAM.
+const SORTED_BY: usize = 4;
+
+/// What is shown, and how the user wants it.
+struct Top {
+    processes: Vec<Process>,
+    runs: usize,
+    runs_of_others: usize,
+    column: usize,
+    reversed: bool,
+    helps: bool,
+    /// The process that the user went to; without one, or where it has ended, the first row is
+    /// selected.
+    chosen: Option<u32>,
+    table: TableState,
+    interval: Duration,
+    bar: char,
+}
+
+impl Top {
+    fn new(interval: Duration, bar: char) -> Top {
+        Top {
+            processes: Vec::new(),
+            runs: 0,
+            runs_of_others: 0,
+            column: SORTED_BY,
+            reversed: false,
+            helps: false,
+            chosen: None,
+            table: TableState::default().with_selected(0),
+            interval,
+            bar,
+        }
+    }
+
+    /// Takes what a look at the machine found.
+    fn update(&mut self, status: Status) {
+        (self.runs, self.runs_of_others) = (status.runs.len(), status.runs_of_others);
+        self.processes = status.runs.into_iter().flat_map(|run| run.processes).collect();
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let column = &COLUMNS[self.column];
+        let descends = column.descends != self.reversed;
+        self.processes.sort_by(|a, b| {
+            let order = (column.order)(a, b);
+            let order = if descends { order.reverse() } else { order };
+            order.then(a.pid.cmp(&b.pid))
+        });
+        let is_chosen = |process: &Process| Some(process.pid) == self.chosen;
+        self.table.select(Some(self.processes.iter().position(is_chosen).unwrap_or(0)));
+    }
+
+    fn selected(&self) -> Option<&Process> {
+        self.processes.get(self.table.selected()?)
+    }
+
+    fn select(&mut self, by: isize) {
+        let last = self.processes.len().saturating_sub(1);
+        let now = self.table.selected().unwrap_or(0);
+        self.table.select(Some(now.saturating_add_signed(by).min(last)));
+        self.chosen = self.selected().map(|process| process.pid);
+    }
+
+    /// Does what a key asks for. False if it ends the program.
+    fn press(&mut self, key: KeyEvent) -> bool {
+        const PAGE: isize = 15;
+        let controls = key.modifiers.contains(KeyModifiers::CONTROL);
+        if key.code == KeyCode::Char('c') && controls {
+            return false;
+        }
+        if std::mem::take(&mut self.helps) {
+            return true;
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('?' | 'h') => self.helps = true,
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Right | KeyCode::Char('>') => self.column = (self.column + 1) % COLUMNS.len(),
+            KeyCode::Left | KeyCode::Char('<') => {
+                self.column = (self.column + COLUMNS.len() - 1) % COLUMNS.len();
+            }
+            KeyCode::Down => self.select(1),
+            KeyCode::Up => self.select(-1),
+            KeyCode::PageDown => self.select(PAGE),
+            KeyCode::PageUp => self.select(-PAGE),
+            KeyCode::Home => self.chosen = None,
+            KeyCode::End => self.select(isize::MAX),
+            _ => return true,
+        }
+        self.sort();
+        true
+    }
+
+    fn draw(&mut self, frame: &mut Frame) {
+        let details = if frame.area().height >= DETAILS_FROM_LINES { DETAIL_LINES } else { 0 };
+        let [head, list, detail, foot] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Fill(1),
+            Constraint::Length(details),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Line::styled(self.headline(), BOLD), head);
+        frame.render_widget(Line::from("? help   < > sort by   r reverse   q quit"), foot);
+        if self.processes.is_empty() {
+            frame.render_widget(Paragraph::new(self.nothing()), list);
+        } else {
+            self.draw_table(frame, list);
+            if details > 0 {
+                frame.render_widget(Paragraph::new(self.details()), detail);
+            }
+        }
+        if self.helps {
+            frame.render_widget(Clear, frame.area());
+            frame.render_widget(Paragraph::new(HELP.map(Line::from).to_vec()), frame.area());
+        }
+    }
+
+    fn headline(&self) -> String {
+        let sum = |of: fn(&Process) -> u64| bytes(self.processes.iter().map(of).sum());
+        format!(
+            "terrace top: {}, {}, data {}, DRAM {}; by {}, every {}s",
+            counted(self.runs, "run", "runs"),
+            counted(self.processes.len(), "process", "processes"),
+            sum(|process| process.logical_bytes),
+            sum(|process| process.physical_bytes),
+            COLUMNS[self.column].title,
+            self.interval.as_secs_f64()
+        )
+    }
+
+    fn nothing(&self) -> Vec<Line<'static>> {
+        let mut lines = vec![Line::default(), Line::from("nothing runs under Terrace here")];
+        if self.runs_of_others > 0 {
+            let others = self.runs_of_others;
+            lines.push(Line::from(format!(
+                "other users' runs: {others}; only they and root can look at them"
+            )));
+        }
+        lines
+    }
+
+    fn draw_table(&mut self, frame: &mut Frame, area: Rect) {
+        let titles = COLUMNS.iter().enumerate().map(|(index, column)| {
+            let style = if index == self.column { REVERSED } else { BOLD };
+            Cell::from(aligned(column, column.title.into())).style(style)
+        });
+        let rows = self.processes.iter().map(|process| {
+            Row::new(COLUMNS.iter().map(|column| aligned(column, (column.text)(process))))
+        });
+        let table = Table::new(rows, COLUMNS.iter().map(|column| Constraint::Length(column.width)))
+            .header(Row::new(titles))
+            .row_highlight_style(REVERSED);
+        frame.render_stateful_widget(table, area, &mut self.table);
+    }
+
+    /// What is known of the selected process beside its row.
+    fn details(&self) -> Vec<Line<'static>> {
+        let Some(process) = self.selected() else { return Vec::new() };
+        let title = format!(
+            "{} {}: {} pages came back, {:.1}s waited in all",
+            process.pid,
+            plain(&process.program),
+            process.faults,
+            process.stall_s
+        );
+        let mut lines = vec![Line::styled(title, BOLD)];
+        let most = process.tiers.iter().map(|tier| tier.logical_bytes).max().unwrap_or(0).max(1);
+        lines.extend(process.tiers.iter().map(|tier| {
+            let cells = (tier.logical_bytes as f64 / most as f64 * BAR as f64).round() as usize;
+            let bar = String::from(self.bar).repeat(cells);
+            let held = bytes(tier.logical_bytes);
+            Line::from(format!("  {:<12.12} {held:>8} {bar}", plain(&tier.name)))
+        }));
+        let mut reasons: Vec<(&str, u64)> =
+            process.demoted_for.iter().map(|(reason, pages)| (*reason, *pages)).collect();
+        reasons.sort_by_key(|(reason, pages)| (std::cmp::Reverse(*pages), *reason));
+        if !reasons.is_empty() {
+            let told: Vec<String> =
+                reasons.iter().map(|(reason, pages)| format!("{reason} {pages}")).collect();
+            lines.push(Line::from(format!("  pages evicted as {}", told.join(", "))));
+        }
+        lines.extend(process.silent_s.map(|silent_s| {
+            Line::from(format!("  silent for {silent_s:.0}s: these figures are old"))
+        }));
+        lines.extend(process.note.as_ref().map(|note| Line::from(format!("  {}", plain(note)))));
+        lines
+    }
+}
+
+/// `1 run`, `2 runs`.
+fn counted(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+/// Numbers to the right, names to the left.
+fn aligned(column: &Column, text: String) -> String {
+    let width = usize::from(column.width);
+    let is_name = matches!(column.title, "program" | "state");
+    if is_name { format!("{text:<width$.width$}") } else { format!("{text:>width$}") }
+}
+
+/// Shows processes until the user has seen enough; the exit status is 0.
+pub fn run(arguments: &TopArguments) -> Result<u8> {
+    ensure!(
+        io::stdin().is_terminal() && io::stdout().is_terminal(),
+        "terrace top needs a terminal; `terrace status --watch` writes lines"
+    );
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .unwrap_or_default()
+        .to_uppercase();
+    let bar = if locale.contains("UTF-8") || locale.contains("UTF8") { '█' } else { '#' };
+    let mut top = Top::new(Duration::from_secs_f64(arguments.interval), bar);
+    let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+    let result = show(&mut terminal, &mut top);
+    ratatui::restore();
+    result.map(|()| 0)
+}
+
+fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
+    let mut before = HashMap::new();
+    loop {
+        top.update(status::look(&mut before));
+        let next = Instant::now() + top.interval;
+        loop {
+            terminal.draw(|frame| top.draw(frame))?;
+            let left = next.saturating_duration_since(Instant::now());
+            if !event::poll(left)? {
+                break;
+            }
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && !top.press(key)
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Run, TierNow};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn status(processes: u32) -> Status {
+        let process = |pid: u32| Process {
+            pid,
+            program: format!("program-{pid}"),
+            state: "active",
+            logical_bytes: u64::from(pid) << 20,
+            physical_bytes: u64::from(pid) << 19,
+            budget_bytes: Some(64 << 20),
+            faults_per_s: f64::from(1000 - pid),
+            slowdown: 0.031,
+            tiers: vec![
+                TierNow { name: "dram".into(), logical_bytes: 10 << 20, faults: 0 },
+                TierNow { name: "lz4".into(), logical_bytes: 20 << 20, faults: 7 },
+            ],
+            demoted_for: HashMap::from([("cold", 12), ("probation", 30)]),
+            note: Some("a \u{1b}[2J note".into()),
+            ..Process::default()
+        };
+        let run = Run {
+            directory: "/d".into(),
+            about: None,
+            processes: (1..=processes).map(process).collect(),
+        };
+        let runs = if processes > 0 { vec![run] } else { Vec::new() };
+        Status { runs, runs_of_others: 1 }
+    }
+
+    fn screen(top: &mut Top, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("it is in memory");
+        terminal.draw(|frame| top.draw(frame)).expect("it is in memory");
+        let buffer = terminal.backend().buffer().clone();
+        (0..height)
+            .map(|y| (0..width).map(|x| buffer[(x, y)].symbol().to_string()).collect())
+            .collect()
+    }
+
+    fn press(top: &mut Top, code: KeyCode) -> bool {
+        top.press(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn three_hundred_processes_are_shown_sorted_in_80_by_24() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        top.update(status(300));
+        let lines = screen(&mut top, 80, 24);
+        assert!(lines[0].starts_with("terrace top: 1 run, 300 processes, data 44.1G"), "{lines:?}");
+        assert!(lines[1].contains("faults/s") && lines[1].trim_end().ends_with("waits"));
+        // The largest first: 300 times 512 KiB.
+        assert!(lines[2].contains("    300 program-300"), "{lines:?}");
+        assert!(lines[2].contains("150.0M") && lines[2].contains("3.1%"), "{lines:?}");
+        let text = lines.join("\n");
+        assert!(text.contains(&format!("lz4             20.0M {}", "#".repeat(BAR))), "{text}");
+        assert!(text.contains("pages evicted as probation 30, cold 12"), "{text}");
+        assert!(!text.contains('\u{1b}'), "what a user wrote does not reach the terminal as it is");
+        // By faults, two columns to the right; a process that was gone to stays selected.
+        assert!(press(&mut top, KeyCode::Down));
+        assert!(press(&mut top, KeyCode::Right) && press(&mut top, KeyCode::Right));
+        assert_eq!(top.selected().map(|process| process.pid), Some(299));
+        assert!(press(&mut top, KeyCode::Home));
+        assert_eq!(top.selected().map(|process| process.pid), Some(1), "999 faults a second");
+        assert!(press(&mut top, KeyCode::Char('r')) && press(&mut top, KeyCode::Home));
+        assert_eq!(top.selected().map(|process| process.pid), Some(300));
+        assert!(press(&mut top, KeyCode::End) && press(&mut top, KeyCode::Down));
+        assert!(screen(&mut top, 80, 24).join("\n").contains("program-1 "), "it has scrolled");
+        // What has ended is gone, and another is selected.
+        top.update(status(2));
+        assert!(top.selected().is_some());
+    }
+
+    #[test]
+    fn where_nothing_runs_that_is_said_and_small_terminals_show_what_they_can() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        top.update(status(0));
+        let text = screen(&mut top, 80, 24).join("\n");
+        assert!(text.contains("nothing runs under Terrace here"), "{text}");
+        assert!(text.contains("other users' runs: 1;"), "{text}");
+        for key in [KeyCode::Down, KeyCode::PageUp, KeyCode::End, KeyCode::Char('r')] {
+            assert!(press(&mut top, key));
+        }
+        top.update(status(3));
+        for (width, height) in [(80, 24), (20, 5), (1, 1), (300, 100)] {
+            screen(&mut top, width, height);
+        }
+    }
+
+    #[test]
+    fn a_question_mark_shows_the_keys_and_q_ends_it() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        top.update(status(1));
+        assert!(press(&mut top, KeyCode::Char('?')));
+        assert!(screen(&mut top, 80, 24).join("\n").contains("reverse the order"));
+        assert!(press(&mut top, KeyCode::Char('q')), "any key ends the help only");
+        assert!(!press(&mut top, KeyCode::Char('q')));
+        assert!(!top.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        let wide: u16 = COLUMNS.iter().map(|column| column.width + 1).sum();
+        assert!(wide <= 80 + 1, "{wide} cells");
+        assert!(HELP.iter().all(|line| line.len() <= 78));
+    }
+}
