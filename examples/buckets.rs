@@ -1,4 +1,4 @@
-//! The same as `buckets.c` in Rust: each bucket is a vector in an arena of its own, and its strings
+//! The example `buckets.c` in Rust: each bucket is a vector in an arena of its own, and its strings
 //! are, too.
 //!
 //!     terrace run --dram 50% -- cargo run --release -p terrace-api --features allocator-api2

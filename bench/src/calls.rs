@@ -28,7 +28,7 @@ const FLAGS: [&str; 4] = ["--dram", "16G", "--tiers", "dram,lz4"];
 /// Rounds over the region: so many times its pieces are as many calls of each kind.
 const ROUNDS: usize = 4;
 const FORKS: usize = 40;
-/// Of each of the thousand processes: what it writes of what it inherited.
+/// Bytes of the inherited region that each of the forked processes writes.
 const WRITTEN: usize = MIB;
 /// Processes that came are there, but Terrace's beside them may still be starting.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write("calls", json!({ "calls": calls, "processes": processes }))
 }
 
-/// Who keeps what is out: nobody, the kernel on zram, or Terrace.
+/// Sides of the comparison: name, whether under Terrace, and whether the pages are resident or
+/// evicted. Evicted pages are kept by the kernel on zram, or by Terrace.
 const SIDES: [(&str, bool, &str); 4] = [
     ("alone", false, "resident"),
     ("zram", false, "out"),

@@ -35,7 +35,8 @@ pub fn pinned(terrace_flags: Option<&[&str]>, args: &[&str]) -> anyhow::Result<C
     pinned_to("0", terrace_flags, args)
 }
 
-/// The same on these CPUs, as taskset lists them.
+/// A command that runs `args` on the given CPUs, as taskset lists them, under Terrace with the
+/// given flags or alone.
 pub fn pinned_to(
     cpus: &str,
     terrace_flags: Option<&[&str]>,

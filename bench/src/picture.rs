@@ -29,7 +29,7 @@ pub fn smooth(values: &[f64], width: usize) -> impl Iterator<Item = f64> {
 /// A part of a picture.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Of one line, across and up.
+/// Points of one line in a picture, each as (x, y).
 pub type Points = Vec<(f64, f64)>;
 
 /// What stands around the lines.

@@ -139,8 +139,8 @@ pub fn touch_pages() -> anyhow::Result<()> {
 /// Pages of one call where a whole range is restored.
 const RANGE_PAGES: usize = 16;
 
-/// The same by `terrace_touch`, page by page and in ranges, and what that costs where nothing is
-/// out; prints figures as JSON.
+/// Evicts a region and restores it with `terrace_touch`, page by page and in ranges. Also times
+/// calls where nothing is evicted; prints figures as JSON.
 pub fn touch_ahead() -> anyhow::Result<()> {
     let ballast = map(REGION);
     fill(ballast, REGION);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Who is there beside the program.
+/// What runs beside the measured program: its allocator, and Terrace if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Nobody: glibc's allocator.
@@ -20,7 +20,7 @@ pub enum Side {
     Jemalloc,
     /// `terrace run` with a budget that is never near.
     Terrace,
-    /// The same, and its accesses are sampled by the clock.
+    /// `terrace run` with a budget that is never near, and accesses sampled by the clock.
     Sampled,
     /// As `Terrace`, but the program keeps its own allocator: glibc's.
     System,
@@ -106,7 +106,7 @@ pub struct Footprint {
     pub anonymous: f64,
     /// Pages of the library's file: text and constants, the same for all processes on the machine.
     pub library_file: f64,
-    /// Of its data, which it changed.
+    /// Resident pages of the library that the process has changed, bytes.
     pub library_data: f64,
     /// Terrace's own account: page table, staging, its threads' buffers.
     pub overhead: f64,

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 const PARAMETERS: &str = "/sys/module/zswap/parameters";
 
-/// Of these the first that the kernel has for it: all are what zram could be used with as well.
+/// Compressors in order of preference: the first that the kernel offers for zswap is used. All of
+/// them can be used with zram as well.
 const COMPRESSORS: [&str; 3] = ["lz4", "lzo-rle", "lzo"];
 
 /// Active zswap. Fields are dropped in this order: the swap before the settings.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// `CANNOT_CHECK` of `cold.h`.
 const CANNOT_CHECK: i32 = 77;
-/// Of `wait_for` and of hangs.
+/// Time limit of a case, for `wait_for` and for hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// One test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`, with

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// Of `guest.sh`, when there was no guest.
+/// Exit status of `guest.sh` when there was no guest.
 const NO_GUEST: i32 = 125;
 
 /// What a step came to.
@@ -24,7 +24,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of the report, which must be there.
+    /// Parses the report, which must be there.
     #[track_caller]
     pub fn report(&self) -> Value {
         serde_json::from_str(&self.report).unwrap_or_else(|e| panic!("no report ({e}): {self:?}"))
@@ -40,7 +40,7 @@ pub struct Guest {
     pub memory: &'static str,
 }
 
-/// Of all steps, or why there is no guest here.
+/// Outcomes of all steps, or why there is no guest here.
 type Outcomes = Result<Vec<Outcome>, String>;
 
 /// A guest and all that is run in it, in this order: it starts once only.

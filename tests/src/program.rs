@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// How often a running program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Of a failed program's output, so much is shown.
+/// Number of bytes that are shown of a failed program's output.
 const SHOWN_BYTES: usize = 8000;
 
 /// What `terrace run` is told.

@@ -65,7 +65,8 @@ impl Report {
         );
     }
 
-    /// The same of the processes that ran a program of that name, taken together.
+    /// Expects that the program was managed, and that processes running `program` together demoted
+    /// and promoted at least so many pages.
     #[track_caller]
     pub fn expect_moves_in(&self, program: &str, demoted: u64, promoted: u64) {
         self.expect_managed();

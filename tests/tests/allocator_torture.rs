@@ -99,7 +99,7 @@ mod passed_on {
     }
 }
 
-/// The same of C++'s operators, and of a program that wraps what is passed on.
+/// glibc's own allocator serves C++'s operators, and a program that wraps what is passed on.
 mod passed_on_to_others {
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use terrace_tests::{Program, Terrace, compiled, machine, terrace_command};
 
-/// Of 28 pairs of callers, how many share a page; and bytes that `malloc(24)` gives.
+/// How many of 28 pairs of callers share a page, and how many bytes `malloc(24)` gives.
 fn pairs_and_usable(terrace: Terrace, bytes: u32) -> (u32, u32) {
     let finished = Program::new(compiled("by_context.c", &["-fno-optimize-sibling-calls"]))
         .arg(bytes.to_string())

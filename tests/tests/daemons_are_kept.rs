@@ -81,7 +81,7 @@ impl Place {
         command
     }
 
-    /// Of such arguments a run whose program leaves daemons and ends with status 7.
+    /// A run with the given arguments whose program leaves daemons and ends with status 7.
     fn leaving(&self, arguments: &[&str], daemons: usize) -> Command {
         for number in 0..daemons {
             let path =
@@ -274,7 +274,8 @@ fn the_budget_is_divided_on() {
     );
 }
 
-/// Who reads what `terrace run` writes, or waits for a lock that it inherited, sees its end.
+/// A reader of the output of `terrace run`, or a process that waits for an inherited lock, sees its
+/// end.
 #[test]
 fn nothing_inherited_stays_open() {
     let place = Place::new();

@@ -39,7 +39,7 @@ static FILES: LazyLock<Cases> = LazyLock::new(|| Cases {
     ways: vec![on_disk(), in_memory()],
 });
 
-/// The same cases of forking as for memory.
+/// The cases of forking that pages in memory have too, with evicted pages in files on disk.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");

@@ -141,7 +141,7 @@ fn the_examples_build_and_run() {
     runs(&terrace_tests::target_directory().join("release/examples/buckets"), false);
 }
 
-/// Who links with the library and runs under it has it once.
+/// A program that links with the library and runs under it has it once.
 #[test]
 fn it_is_there_once() {
     let library = format!("-L{}", INSTALLED.join("lib/terrace").display());

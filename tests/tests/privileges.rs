@@ -46,7 +46,7 @@ impl Drop for Sysctl {
     }
 }
 
-/// Who runs a program, and what stands in the way.
+/// The user that runs a program, and the restrictions on it.
 struct Rights {
     sysctl: &'static str,
     user: u32,

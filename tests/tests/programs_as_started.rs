@@ -40,7 +40,7 @@ struct Row {
     use_it: fn(&Scene, &mut Running),
     /// How it is asked to end.
     end: End,
-    /// Of what it prints, what must be as alone, if it ends by itself.
+    /// Part of the output that must be the same as alone, if the program ends by itself.
     answers: fn(&str) -> String,
     /// What the report must tell.
     report: fn(&Report),
@@ -1085,7 +1085,7 @@ struct Place {
     name: &'static str,
     /// A shell's commands, with the command to run in `"$@"` and a group of its own in `$GROUP`.
     script: &'static str,
-    /// Who runs it.
+    /// Id of the user that runs the program, if it is another one.
     user: Option<u32>,
     dram: &'static str,
     /// Lines that are true here, by a part of each.

@@ -170,7 +170,8 @@ fn a_pool_of_python_processes_finds_its_data() {
     }
 }
 
-/// The same output alone and under Terrace, with so many pages moved under stress.
+/// The output is the same alone and under Terrace, with at least `moves` pages evicted under
+/// stress.
 fn does_the_same(program: impl Fn() -> Program, in_process: &str, moves: u64) {
     let alone = program().time_limit(TIME_LIMIT).succeed();
     for terrace in hardships("32M") {

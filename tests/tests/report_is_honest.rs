@@ -235,7 +235,7 @@ fn who_was_started_without_the_library_is_named() {
     }
 }
 
-/// Of two equal blocks one is written all the time, and the other never again.
+/// One of two equal blocks is written all the time, and the other never again.
 #[test]
 fn observing_tells_what_is_idle() {
     let script = "import time\nb = bytearray(b'x') * (64 << 20)\nc = bytearray(b'y') * (64 << 20)\n\
@@ -349,8 +349,8 @@ fn who_held_most_is_told_in_full() {
     assert_eq!(finished.report().at("/figures_of/is_the_program"), true, "{}", finished.report());
 }
 
-/// Who changes user before a program is executed (setpriv, su) leaves it no way to write its
-/// figures. Its memory counts all the same, and the report says what is not known.
+/// A program whose user is changed before it is executed (setpriv, su) cannot write its figures.
+/// Its memory counts all the same, and the report says what is not known.
 #[test]
 fn a_program_of_another_user_is_counted() {
     // Where that user can read it: this tree may be root's alone.

@@ -110,7 +110,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write("accuracy", json!({ "size_mib": options.size_mib, "rows": rows }))
 }
 
-/// Of the oracle's lift over random, so much. Not a number where there is none to speak of.
+/// Fraction of the oracle's lift over random choice that sampling reaches. NaN where the oracle is
+/// less than 10 % above random choice.
 fn lift((sampled, oracle): (f64, f64), room: f64) -> f64 {
     if oracle < room * 1.1 { f64::NAN } else { (sampled - room) / (oracle - room) }
 }

@@ -23,7 +23,7 @@ pub struct Task {
     /// A, B, C, D or F of YCSB
     #[arg(long, default_value = "C")]
     workload: char,
-    /// Of Zipf's law
+    /// Skew of the Zipf distribution of keys
     #[arg(long, default_value_t = 0.99)]
     theta: f64,
     /// Keys

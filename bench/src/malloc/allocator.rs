@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Whose `malloc` a program has.
+/// The `malloc` that a measured program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Allocator {
     /// The C library's: nothing is preloaded
@@ -19,7 +19,7 @@ pub enum Allocator {
     Tcmalloc,
     /// Under `terrace run`, with a budget that is never near
     Size,
-    /// The same with `--allocator context`
+    /// Under `terrace run --allocator context`, with a budget that is never near
     Context,
     /// libterrace.so preloaded and nothing else: an allocator without a pager
     Library,
@@ -62,7 +62,8 @@ impl Allocator {
         })
     }
 
-    /// Of the peers and of glibc, as their packages say it; of Terrace, its own.
+    /// Version of the allocator: the package's for peers, the C library's for glibc, or Terrace's
+    /// own.
     pub fn version(self) -> String {
         match self.peer() {
             Some((_, package)) => {

@@ -156,7 +156,7 @@ fn scaled(count: u64, scale: f64) -> u64 {
 struct Run {
     /// From the test's beginning to its end, or from a whole program's start to its end.
     seconds: f64,
-    /// Of the process, all threads; of a whole program its children, too.
+    /// CPU time of all threads of the process, s. A whole program's children are included.
     cpu_s: f64,
     /// The most that was resident.
     peak_bytes: f64,
@@ -220,7 +220,7 @@ fn output_within(mut command: Command) -> anyhow::Result<String> {
 struct Found {
     test: Test,
     runs: BTreeMap<&'static str, Vec<Run>>,
-    /// Of sides that cannot do it, why.
+    /// Why a side cannot run the test, by the side's name.
     failed: BTreeMap<&'static str, String>,
 }
 

@@ -20,7 +20,7 @@ impl Natural {
         Natural { object, len }
     }
 
-    /// Of a number that fits.
+    /// Makes a natural number from a `u128`.
     pub fn new(number: u128) -> Natural {
         let mut natural = Natural::zeros(4);
         natural
@@ -241,7 +241,8 @@ mod tests {
     use super::super::object::Random;
     use super::*;
 
-    /// Of up to 128 bits, short ones too. Digits at the edges make what is rare in a division.
+    /// Draws a number of up to 128 bits, short ones too. Extreme digits bring about the rare cases
+    /// of a division.
     fn some(random: &mut Random) -> u128 {
         const EDGES: [u32; 6] = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
         let mut number = 0;

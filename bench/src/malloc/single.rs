@@ -9,7 +9,7 @@ use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom as _;
 
-/// Of all sizes that programs ask for often.
+/// Smallest and largest size of small objects, bytes: the sizes that programs ask for often.
 const SMALL_BYTES: (usize, usize) = (16, 512);
 
 /// An object of 64 bytes comes and goes.

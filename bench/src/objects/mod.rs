@@ -61,7 +61,7 @@ const PROGRAMS: [(&str, &str); 4] =
 /// By size, but for what the program places itself.
 const PLACED: &str = "placed";
 
-/// Whose allocator, and how it is told.
+/// Sides of the comparison: name, and flags of `terrace run` where the program runs under it.
 const SIDES: [(&str, Option<&[&str]>); 5] = [
     ("glibc", None),
     ("jemalloc", None),
@@ -243,7 +243,7 @@ fn whole_bytes(words: &[String]) -> anyhow::Result<f64> {
     Ok(whole as f64)
 }
 
-/// The same under Terrace.
+/// Lookups a second of the second half of a run under Terrace.
 fn under(side: &str, flags: &[&str], words: &[String]) -> anyhow::Result<f64> {
     let mut command = command(side, Some(flags), words)?;
     command.stderr(Stdio::null());

@@ -27,7 +27,7 @@ struct Node {
 #[derive(Default)]
 pub struct Tree {
     root: Option<Box<Node>>,
-    /// Of inner nodes, one above the other.
+    /// Number of levels of inner nodes.
     height: usize,
 }
 

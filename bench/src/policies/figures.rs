@@ -8,7 +8,7 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
 /// A mean and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Of all values.
+    /// Arithmetic mean of all values.
     pub mean: f64,
     /// Half of its 95 % interval's width: t · s / √n, by Student's t. Not a number where there is
     /// one value only.
@@ -26,7 +26,7 @@ const T: [f64; 19] = [
 const T_MORE: f64 = 2.086;
 
 impl Estimate {
-    /// Of at least one value.
+    /// Estimates the mean of at least one value.
     pub fn of(values: &[f64]) -> Estimate {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;

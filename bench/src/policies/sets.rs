@@ -42,7 +42,8 @@ pub struct Program {
 /// a decision.
 pub const REAL_ACCESSES: u64 = 12_000_000_000;
 
-/// Of 512 KiB: as the memory is a fiftieth of what papers run, so is the cache before it.
+/// Size of the simulated cache in front of recorded memory: 512 KiB. As the memory is a fiftieth of
+/// what papers run, so is the cache.
 pub const CACHE: &str = "512K";
 
 const TUNING: [Program; 4] = [

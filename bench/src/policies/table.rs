@@ -5,7 +5,7 @@ use super::sets::{BAR_BEST, Set};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-/// Whose bars these are, and against whom.
+/// Name of the policy that has to meet the bars.
 pub const OURS: &str = "terrace";
 const JENGA: &str = "jenga";
 /// Knows what will come: no rival.
@@ -93,7 +93,7 @@ impl Row {
         self.policies.iter().filter(|(name, _)| name != OURS && name != ORACLE)
     }
 
-    /// Who has the highest throughput of all others, on average over the seeds.
+    /// The rival with the highest throughput, on average over the seeds.
     fn best(&self) -> Option<&(String, Results)> {
         self.rivals().max_by(|(_, a), (_, b)| mean(&a.per_s).total_cmp(&mean(&b.per_s)))
     }

@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write("slowdown", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
-/// Of all sides in random order: the machine's speed changes.
+/// Runs a program once on each side. The order is random because the machine's speed changes.
 fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
     let under = under_terrace(words, report.path(), flags)?;

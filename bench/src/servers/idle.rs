@@ -27,7 +27,7 @@ const VALUE_BYTES: usize = 1000;
 /// What the servers hold, about: what Terrace takes is a few MiB, and the rest in proportion.
 const HELD_BYTES: [u64; 2] = [400 << 20, 1000 << 20];
 const LOAD: Load = Load { get_percent: 100, connections: 32, depth: 1 };
-/// Of one turn.
+/// Number of operations in one turn.
 const OPERATIONS: u64 = 20_000;
 /// Turns of each side in one round, whose sums are compared.
 const TURNS: usize = 8;
@@ -39,12 +39,13 @@ const WARM_UP_TURNS: usize = 10;
 /// What one side took.
 #[derive(Default)]
 struct Found {
-    /// Of an operation in each round, µs: of the server with all its threads, and of `terrace
-    /// run`.
+    /// CPU time of an operation in each round, µs: of the server with all its threads, and of
+    /// `terrace run`.
     cpu_us: Vec<f64>,
-    /// Of the server at the end of each start, and with `terrace run`, bytes; shared pages in part
-    /// (Pss), and page tables.
+    /// Memory of the server at the end of each start, bytes. Shared pages count in part (Pss), and
+    /// page tables count too.
     memory: Vec<f64>,
+    /// Memory of the server and `terrace run` together at the end of each start, bytes.
     memory_with_run: Vec<f64>,
 }
 

@@ -87,16 +87,17 @@ pub struct Sample {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
-    /// Of the server, with Terrace's threads and `terrace run`.
+    /// CPU time of an operation, µs: of the server with Terrace's threads, and of `terrace run`.
     pub cpu_us_per_op: f64,
     /// Terrace's part of it, by thread.
     pub terrace_us_per_op: BTreeMap<String, f64>,
     pub faults_per_op: f64,
     pub demoted_per_op: f64,
-    /// Of the group and the swap, while it was loaded.
+    /// Mean memory of the control group and the swap under load, bytes.
     pub memory_mean: f64,
+    /// Largest memory of the control group and the swap under load, bytes.
     pub memory_max: f64,
-    /// Of the process (and the swap), after that.
+    /// Pss of the server process plus swap in use after the load, bytes.
     pub pss: f64,
     pub client_cpu_share: f64,
 }

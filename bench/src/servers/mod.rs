@@ -228,8 +228,8 @@ impl Comparison {
         Ok(totals)
     }
 
-    /// The same at one share, by a server of its own as on Terrace's side: what one load does to
-    /// memory is not for the next share to pay.
+    /// Measures the peer at one resident share, with a newly started server as on Terrace's side.
+    /// What one load does to memory must not affect the next share.
     fn peer_at(&mut self, options: &Options, plan: &Plan, resident: u32) -> anyhow::Result<()> {
         // The server is ended before the swap goes: nothing has to come back then.
         let swap = self.against.swap_on(2 * self.data.bytes())?;

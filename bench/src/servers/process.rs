@@ -14,7 +14,8 @@ use terrace_pager::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
 pub struct Counters {
     /// CPU seconds of the process, threads that ended included.
     pub cpu_s: f64,
-    /// Of Terrace's threads, by name; they are part of it.
+    /// CPU seconds of Terrace's threads, by thread name. They are part of the process's CPU
+    /// seconds.
     pub terrace_cpu_s: BTreeMap<String, f64>,
     /// Faults for which the kernel read from its swap.
     pub major_faults: u64,

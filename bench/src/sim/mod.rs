@@ -124,7 +124,8 @@ fn count(all: &[Access], units: u32) -> f64 {
     all.len() as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// The same under a policy; and the bytes that it needs.
+/// Simulates the accesses under a policy: accesses a second, and resident bytes that the simulation
+/// needs.
 fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::Result<(f64, f64)> {
     let machine = Machine::preset("optane").context("no such machine")?;
     let parameters = Parameters { slowness: 3.75, ..Parameters::of_units(units) };

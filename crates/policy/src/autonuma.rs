@@ -81,7 +81,7 @@ pub struct AutoNuma {
 }
 
 impl AutoNuma {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> AutoNuma {
         AutoNuma { config, kernel: Kernel::new(config.kernel) }
     }
@@ -264,7 +264,7 @@ pub struct Tiering {
 const STEPS: u64 = 16;
 
 impl Tiering {
-    /// Of no units yet.
+    /// Makes the tiering state with no units yet.
     pub fn new(config: TieringConfig) -> Tiering {
         Tiering {
             kernel: Kernel::new(config.kernel),

@@ -62,7 +62,7 @@ struct Record {
 pub struct Faults {
     config: Config,
     records: Vec<Record>,
-    /// Of all regions, when they were last ranked.
+    /// Mean heat of all regions with resident pages, when they were last ranked.
     mean_heat: f32,
     scratch: Vec<(f32, Choice)>,
 }

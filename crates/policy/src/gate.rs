@@ -49,7 +49,7 @@ pub const CONFIG: Config = Config { horizon: 32.0, move_samples: 1.0, sigmas: 1.
 
 /// What is seen is expected to last for this multiple of the time in which units were watched.
 const BELIEVED: f64 = 4.0;
-/// Of each tier, so many times the moves of one decision are ranked in an epoch.
+/// Units ranked in each tier in an epoch, as a multiple of the moves allowed in one decision.
 const RANKED: usize = 16;
 
 /// What can be set.
@@ -472,8 +472,8 @@ mod tests {
         assert!(out.iter().all(|unit| *unit >= 40), "{out:?}");
     }
 
-    /// Of 200 pages of one base unit and six huge ones of 64, half of all fits. Eight of ten
-    /// samples meet 40 pages and two huge ones, none of which is there at first.
+    /// Half of 200 pages of one base unit and six huge ones of 64 fits the fast tier. Eight of ten
+    /// samples meet 40 pages and two huge ones, none of which is in the fast tier at first.
     #[test]
     fn huge_ones_and_small_ones_take_each_others_places() {
         let size = |unit: u32| if unit < 200 { 1 } else { 64 };

@@ -154,7 +154,7 @@ pub struct HeMem {
 }
 
 impl HeMem {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> HeMem {
         HeMem {
             counts: Vec::new(),

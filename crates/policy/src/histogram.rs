@@ -285,7 +285,7 @@ pub struct Hotness {
 }
 
 impl Hotness {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> Hotness {
         Hotness {
             config: Config {
@@ -467,7 +467,7 @@ impl Hotness {
         waiting
     }
 
-    /// Whose turn it was and who did not fit is the next one again.
+    /// Puts a unit that did not fit back at the front of its queue.
     fn waits_on(&mut self, unit: UnitId, to: Place) {
         self.records[unit as usize].set(WAITS, true);
         match to {
@@ -546,7 +546,7 @@ impl PlacementPolicy for Hotness {
         }
     }
 
-    /// Of a unit that never arrived, nothing is kept.
+    /// Counts a sample. Nothing is kept of a unit that never arrived.
     fn sampled(&mut self, unit: UnitId, weight: u32) {
         self.samples += 1;
         let counts = (self.config.sample_counts / self.sizes.of(unit)).max(1);

@@ -359,7 +359,7 @@ pub struct HybridTier {
 }
 
 impl HybridTier {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> HybridTier {
         HybridTier {
             config: Config { batch: config.batch.max(1), ..config },

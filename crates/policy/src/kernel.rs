@@ -110,7 +110,7 @@ pub fn part(capacity: u32, share: f64) -> u32 {
 }
 
 impl Kernel {
-    /// Of no units yet.
+    /// Makes the kernel's lists with no units yet.
     pub fn new(config: Config) -> Kernel {
         Kernel {
             marks: Vec::new(),

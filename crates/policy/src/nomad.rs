@@ -148,7 +148,7 @@ fn bit(words: &[u64], unit: UnitId) -> bool {
 }
 
 impl Nomad {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> Nomad {
         Nomad {
             kernel: Kernel::new(config.kernel),

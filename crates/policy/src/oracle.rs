@@ -64,7 +64,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> Oracle {
         Oracle {
             config,

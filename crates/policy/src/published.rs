@@ -440,7 +440,8 @@ mod tests {
             }
         }
 
-        /// The same where units differ in size: what is in the fast tier, and what moves, in base units.
+        /// With units of different sizes: moves fit, counted in base units, and the same calls give
+        /// the same answers.
         #[test]
         fn units_of_any_size_keep_to_the_room(
             steps in prop::collection::vec((0u32..40, 0u32..40, 0u8..14, 0u32..30), 1..300),

@@ -113,10 +113,10 @@ impl Model for Counters {
     }
 }
 
-/// Of what is resident, hot regions are left alone up to this share: the rest must have something
-/// to give.
+/// Hot regions are kept resident up to this share of all resident pages. The rest must have
+/// something to give.
 const KEPT_SHARE: f64 = 0.6;
-/// And up to this pressure.
+/// Hot regions are kept resident below this pressure only.
 pub const KEPT_PRESSURE: Pressure = 2;
 
 /// Pages that come back, a second.

@@ -24,7 +24,7 @@ impl Sizes {
         self.of[index] = size;
     }
 
-    /// Of a unit; 1 of one that was not told.
+    /// Size of a unit, base units; 1 where no size was set.
     #[inline]
     pub fn of(&self, unit: UnitId) -> u32 {
         self.of.get(unit as usize).copied().unwrap_or(1)

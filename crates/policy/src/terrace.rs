@@ -35,7 +35,7 @@ pub const EPOCH: f32 = 0.125;
 const SPEEDS: usize = 4;
 /// A weight where nothing tells the averages apart.
 const EVEN: f32 = 1.0 / SPEEDS as f32;
-/// Of the averages, epochs: 0.5, 2.5, 15 and 100 samples a unit.
+/// Half-lives of the averages, epochs: 0.5, 2.5, 15 and 100 samples a unit.
 pub const HALF_LIVES: [f32; SPEEDS] = [4.0, 20.0, 120.0, 800.0];
 /// What a count of each keeps over an epoch: `2^(-1 / half-life)`.
 const KEEP: [f32; SPEEDS] = [0.840_896_4, 0.965_936_3, 0.994_240_4, 0.999_133_9];
@@ -160,14 +160,14 @@ pub struct Terrace {
     records: Vec<Record>,
     present: u32,
     sizes: Sizes,
-    /// Of those present, base units.
+    /// Sum of the sizes of all present units, base units.
     extent: u64,
     /// This epoch, and samples in it.
     epoch: u32,
     in_epoch: f32,
     /// The epoch in which all units' past began anew.
     begun: u32,
-    /// Of what is met, so much is met elsewhere than the slowest averages say.
+    /// Share of the accesses that now meets other units than the slowest averages predict.
     changed: f32,
 }
 

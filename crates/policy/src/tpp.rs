@@ -101,7 +101,7 @@ pub struct Tpp {
 }
 
 impl Tpp {
-    /// Of no units yet.
+    /// Makes the policy with no units yet.
     pub fn new(config: Config) -> Tpp {
         Tpp { config, kernel: Kernel::new(config.kernel) }
     }

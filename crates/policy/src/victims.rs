@@ -51,7 +51,7 @@ pub struct Choice {
 pub enum Reason {
     /// The hand found it unused, in one of the coldest regions.
     Cold,
-    /// The same, when the cold ones were not enough.
+    /// The hand found it unused while there was pressure: the coldest regions were not enough.
     Pressed,
     /// It had come back after a long time, and was not wanted again soon.
     Probation,

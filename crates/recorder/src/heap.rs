@@ -37,13 +37,13 @@ pub struct Object {
     pub bytes: u64,
     /// As the allocator gave it: the program may use all of it.
     pub usable: u64,
-    /// Who made it.
+    /// The calling context that allocated the object.
     pub context: ContextId,
     /// Its number in a trace of objects.
     pub traced: u32,
     /// Misses in it that counted.
     pub misses: u64,
-    /// Of an object larger than a page: those of each 4 KiB from its beginning.
+    /// Misses in each 4 KiB from the beginning of an object that is larger than a page.
     pub parts: Vec<u32>,
 }
 
@@ -85,7 +85,7 @@ type Table = Box<[Option<Box<Region>>]>;
 
 /// All of them.
 pub struct Heap {
-    /// Of regions in the order of addresses, where there is one.
+    /// Tables of regions in the order of addresses, `None` where there are no regions.
     tables: Vec<Option<Table>>,
     objects: Vec<Object>,
     free: Vec<ObjectId>,

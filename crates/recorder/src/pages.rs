@@ -134,7 +134,8 @@ fn packed(heap: &Heap) -> Vec<u64> {
     pages.into_iter().map(|misses| misses.round() as u64).collect()
 }
 
-/// Of pages' misses: how many pages there are, and how many hold so much of them.
+/// From the misses of each page: how many pages there are, and how many hold given shares of all
+/// misses.
 fn figures(mut counts: Vec<u64>) -> Value {
     counts.sort_unstable_by(|a, b| b.cmp(a));
     let all: u64 = counts.iter().sum();

@@ -24,7 +24,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Of this process.
+    /// Makes a reader of the given process's code, which has read nothing yet.
     pub fn of(process: i32) -> Code {
         Code { process, blocks: HashMap::new() }
     }

@@ -12,9 +12,9 @@ const PROCESSES_MAX: usize = 16;
 /// Where a thread was when it was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupt {
-    /// Of which process.
+    /// Id of the process that was interrupted.
     pub process: u32,
-    /// Which thread.
+    /// Id of the thread that was interrupted.
     pub thread: u32,
     /// When, ns of CLOCK_MONOTONIC.
     pub time_ns: u64,

@@ -15,15 +15,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Data of a ring, bytes: at 1,000 samples a second of 184 bytes, a third of a second.
 const DATA_LEN: usize = 64 << 10;
 
-/// Whose accesses.
+/// The threads or programs whose accesses are sampled.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose<'a> {
-    /// Of these threads and those that they will make, until they execute another program.
+    /// Samples these threads and those that they will make, until they execute another program.
     Threads(&'a [i32]),
-    /// Of the programs that this thread's children will execute, and all that they make. Each
+    /// Samples the programs that this thread's children will execute, and all that they make. Each
     /// switch between their threads costs the kernel half a microsecond more.
     Children,
-    /// Of all that runs on this machine: costs no switch anything, and needs a privilege.
+    /// Samples all that runs on this machine: costs no switch anything, and needs a privilege.
     Everybody,
 }
 
@@ -193,8 +193,8 @@ impl Events {
         )
     }
 
-    /// The same of samples; what else came is in the tally. (Which of them can be located is the
-    /// caller's to say.)
+    /// Takes out samples, in the order of each CPU. The tally counts them, and what was lost,
+    /// throttled or damaged. The caller decides which samples can be located.
     pub fn samples(&mut self, mut each: impl FnMut(RawSample)) -> Tally {
         let mut tally = Tally::default();
         let drained = self.drain(|record| match record {

@@ -37,7 +37,7 @@ pub mod fields {
 /// What samples are made of. Registers are those of [`Registers::PERF_MASK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Of [`fields`].
+    /// Fields of each sample, as bits of [`fields`].
     pub sample_type: u64,
 }
 

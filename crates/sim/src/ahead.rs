@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Blocks that are made ahead.
 const BLOCKS: usize = 2;
 
-/// The same accesses as the source has, in the same blocks.
+/// A source that gives the accesses of another one, in the same blocks.
 pub struct Ahead {
     units: u32,
     sizes: Arc<[u32]>,

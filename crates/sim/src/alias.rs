@@ -5,7 +5,7 @@
 /// another's.
 #[derive(Clone, Debug)]
 pub struct Alias {
-    /// Of 2³², and whose the rest is.
+    /// For each column: the height that is its own, out of 2³², and the number that has the rest.
     columns: Vec<(u32, u32)>,
 }
 

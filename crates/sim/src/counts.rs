@@ -8,10 +8,10 @@ use serde::Serialize;
 pub struct Counts {
     /// Each is a hit or a miss.
     pub accesses: u64,
-    /// To units that were in the fast tier, or came there before the access went on because a hint
-    /// asked for it.
+    /// Accesses to units that were in the fast tier, or came there before the access went on
+    /// because a hint asked for it.
     pub hits: u64,
-    /// Of all accesses, so many changed something.
+    /// Number of accesses that were writes.
     pub writes: u64,
     /// Units moved to the fast tier: asked for, and by faults.
     pub promoted: u64,
@@ -26,13 +26,13 @@ pub struct Counts {
     pub hints: u64,
     /// Accesses that the policy was told of by samples.
     pub samples: u64,
-    /// Time that it took, ns.
+    /// Time that the stretch took, ns.
     pub time_ns: f64,
-    /// Of that, moves, ns.
+    /// Part of the time spent on moves, ns.
     pub move_ns: f64,
-    /// Of that, faults of compressed units and of hints, ns.
+    /// Part of the time spent on faults of compressed units and of hints, ns.
     pub fault_ns: f64,
-    /// Of each access its memory's latency, summed, ns.
+    /// Sum over all accesses of the latency of the memory that was accessed, ns.
     pub latency_ns: f64,
     /// Base units in the fast tier times ns, and those in the slow one.
     pub fast_unit_ns: f64,

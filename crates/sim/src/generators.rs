@@ -57,8 +57,8 @@ pub struct Generator {
     elements: u32,
     shift: f64,
     writes: f64,
-    /// Of the memory, so much is in huge pages and the rest in base pages; where it is not given,
-    /// all units are alike.
+    /// Share of the memory that is in huge pages, the rest being base pages. `None`: all units are
+    /// alike.
     huge: Option<f64>,
 }
 
@@ -257,7 +257,7 @@ pub struct Stream {
     shift: u64,
     way: Way,
     done: u64,
-    /// Of 2^32 accesses, so many write.
+    /// Number of writes in 2^32 accesses.
     writes: u64,
     random: SmallRng,
 }

@@ -14,13 +14,13 @@ const LINE: f64 = 64.0;
 /// Byte-addressable memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// Of an access when nobody else is there, ns.
+    /// Latency of an access to otherwise idle memory, ns.
     pub latency_ns: f64,
-    /// Of reads alone, GB/s, which is bytes/ns.
+    /// Bandwidth of reads alone, GB/s, which is bytes/ns.
     pub read_gbps: f64,
-    /// Of writes alone, GB/s.
+    /// Bandwidth of writes alone, GB/s.
     pub write_gbps: f64,
-    /// Of a byte, DRAM's being 1.
+    /// Cost of a byte, relative to DRAM's.
     pub cost: f64,
 }
 
@@ -60,7 +60,7 @@ impl MoveCost {
         MoveCost { unit_ns, page_ns: (region_ns - unit_ns) / (REGION / PAGE) as f64 }
     }
 
-    /// Of a unit of so many bytes.
+    /// Cost of moving a unit of the given size in bytes, ns.
     pub fn ns(&self, bytes: f64) -> f64 {
         self.unit_ns + self.page_ns * bytes / PAGE as f64
     }
@@ -79,13 +79,13 @@ pub struct Machine {
     pub slow: Slow,
     /// Requests on their way at a time, at least 1: threads times what a core has on its way.
     pub in_flight: u32,
-    /// Of a move to the fast tier.
+    /// Cost of a move to the fast tier.
     pub promotion: MoveCost,
-    /// Of a move to the slow tier.
+    /// Cost of a move to the slow tier.
     pub demotion: MoveCost,
     /// What a policy may move in a tick of 50 ms, bytes.
     pub move_bytes: u64,
-    /// Of the first access to a unit that the policy armed: a fault that only tells of it, ns.
+    /// Cost of the first access to a unit that the policy armed, ns: a fault that only tells of it.
     pub hint_ns: f64,
 }
 
@@ -154,7 +154,7 @@ impl Machine {
 
 /// A tier, as a request sees it.
 struct Station {
-    /// Of all requests, so many go there.
+    /// Share of all requests that go to this tier.
     visits: f64,
     service: f64,
     delay: f64,
@@ -165,8 +165,8 @@ const DRAM: Memory = Memory { latency_ns: 80.0, read_gbps: 100.0, write_gbps: 10
 const IN_FLIGHT: u32 = 16;
 /// A page fault that finds nothing to do.
 const HINT_NS: f64 = 1_500.0;
-/// Of a move, what does not grow with the unit: a system call, entries of the page table, other
-/// processors' TLBs.
+/// Part of a move's cost that does not grow with the unit, ns: a system call, entries of the page
+/// table, other processors' TLBs.
 const MOVE_UNIT_NS: f64 = 2_000.0;
 
 const fn memory(
@@ -191,9 +191,12 @@ const fn memory(
     }
 }
 
-/// Of a page fault through userfaultfd less decompression, and of an eviction less compression, ns:
-/// `bench/results/pages.json` and `fault-steps.json`, medians of 6.5 with 1.9, and 5.6 with 4.3.
+/// Time of a page fault through userfaultfd, less decompression, ns. From
+/// `bench/results/pages.json` and `fault-steps.json`: a median of 6.5 µs with 1.9 µs of
+/// decompression.
 const FAULT_PATH_NS: f64 = 4_600.0;
+/// Time of an eviction, less compression, ns. From `bench/results/pages.json` and
+/// `fault-steps.json`: a median of 5.6 µs with 4.3 µs of compression.
 const EVICT_PATH_NS: f64 = 1_300.0;
 
 /// Times of a page in µs and ratio: `facts/compression-and-placement.md` §2, medians over six sets

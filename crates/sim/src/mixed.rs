@@ -14,14 +14,14 @@ pub const HUGE: u32 = (REGION / PAGE) as u32;
 /// A source's accesses, by huge pages and what base pages are left.
 pub struct Mixed {
     source: Box<dyn Source>,
-    /// Of each base page its unit.
+    /// The unit of each base page.
     unit_of: Vec<u32>,
     sizes: Arc<[u32]>,
 }
 
 impl Mixed {
-    /// Of a source of base pages. `huge` says of each, in their order, which huge page it is part
-    /// of, if it is of any. Units are numbered in that order too.
+    /// Makes a source from one of base pages. `huge` says of each base page, in order, which huge
+    /// page it is part of, if any. Units are numbered in that order too.
     pub fn new<K: Hash + Eq>(
         source: Box<dyn Source>,
         huge: impl Iterator<Item = Option<K>>,
@@ -42,9 +42,9 @@ impl Mixed {
         Mixed { source, unit_of, sizes: sizes.into() }
     }
 
-    /// Of a source of base pages at such addresses, each a space and a page's number there: an
-    /// aligned range is huge if at least this share of its pages is `touched` at all. So is a
-    /// well-filled heap's with transparent huge pages, where a range becomes huge as a whole.
+    /// Makes a source from one of base pages at the given addresses, each a space and a page number
+    /// in it. An aligned range is huge if at least `share` of its pages is `touched` at all. A
+    /// well-filled heap with transparent huge pages is like that: a range becomes huge as a whole.
     pub fn by_address(
         source: Box<dyn Source>,
         addresses: &[(u32, u64)],
@@ -62,8 +62,8 @@ impl Mixed {
         Mixed::new(source, addresses.iter().map(|address| Some(range(*address)).filter(is_huge)))
     }
 
-    /// Of a source of base pages that lie in a row: this share of the ranges is huge, evenly over
-    /// all of them.
+    /// Makes a source from one of base pages that lie in a row. The given share of the ranges is
+    /// huge, spread evenly over all of them.
     pub fn evenly(source: Box<dyn Source>, share: f64) -> Mixed {
         let units = source.units();
         // A share of 0.3 of ten is three, and not a little less.

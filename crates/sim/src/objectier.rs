@@ -22,8 +22,8 @@ pub fn zipf_sum(n: u64, theta: f64) -> f64 {
     if n > EXACT_TERMS { exact + zipf_tail(EXACT_TERMS, n, theta) } else { exact }
 }
 
-/// The same from `after` + 1 to `n`, where `after` is at least [`EXACT_TERMS`]: by Euler and
-/// Maclaurin, whose next term is below 10⁻¹² of it.
+/// Σ r^−θ for r from `after` + 1 to `n`, where `after` is at least [`EXACT_TERMS`]. By Euler and
+/// Maclaurin, whose next term is below 10⁻¹² of the sum.
 fn zipf_tail(after: u64, n: u64, theta: f64) -> f64 {
     let (from, to) = (after as f64, n as f64);
     let integral = if (theta - 1.0).abs() < 1e-9 {
@@ -39,22 +39,22 @@ fn zipf_tail(after: u64, n: u64, theta: f64) -> f64 {
 /// The array and who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Array {
-    /// In all.
+    /// Size of the whole array, bytes.
     pub bytes: u64,
-    /// Of an object.
+    /// Size of an object, bytes.
     pub object_bytes: u64,
-    /// Of a page.
+    /// Size of a page, bytes.
     pub page_bytes: u64,
-    /// Of the Zipf distribution.
+    /// Exponent of the Zipf distribution of accesses over objects.
     pub theta: f64,
-    /// Of objects.
+    /// Number of accesses to objects.
     pub accesses: f64,
-    /// Of the pages, so many are in the fast tier.
+    /// Share of the pages that is in the fast tier.
     pub fast_share: f64,
-    /// Latency there, ns (paper: 70).
+    /// Latency of the fast tier, ns (paper: 70).
     pub fast_ns: f64,
-    /// And of the slow tier: the paper does not say; 295 ns is what all four of its averages agree
-    /// with (`facts/kv-and-objects.md` §6).
+    /// Latency of the slow tier, ns. The paper does not say it; 295 ns is what all four of its
+    /// averages agree with (`facts/kv-and-objects.md` §6).
     pub slow_ns: f64,
 }
 
@@ -86,13 +86,13 @@ pub enum Heat {
 /// One bar of Figure 2b, or one pair of Figure 3.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Amat {
-    /// Share of the accesses that meet the fast tier.
+    /// Hit ratio of the fast tier if objects are scattered.
     pub scattered_hit_rate: f64,
-    /// The same of sorted objects.
+    /// Hit ratio of the fast tier if objects are sorted by popularity.
     pub consolidated_hit_rate: f64,
-    /// Average access time, ns.
+    /// Average access time if objects are scattered, ns.
     pub scattered_ns: f64,
-    /// The same of sorted objects.
+    /// Average access time if objects are sorted by popularity, ns.
     pub consolidated_ns: f64,
 }
 
@@ -169,8 +169,8 @@ impl Array {
         self.steps().map(|(sum, weight)| sum / all * hot(weight)).sum()
     }
 
-    /// The same where pages are chosen by how often they were met. Of the accesses to an object's
-    /// page one is the one that is looked at.
+    /// Hit ratio of scattered objects where the fast tier's pages are chosen by drawn access
+    /// counts. One of the accesses to an object's page is the one that is looked at.
     fn scattered_counted(&self, all: f64, random: &mut SmallRng) -> f64 {
         let others = self.drawn_pages(self.objects_a_page() - 1, random);
         let pages: Vec<f64> = others
@@ -348,17 +348,21 @@ impl Array {
 /// Figure 2a.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Utilisation {
-    /// Share of its bytes that was ever accessed, of the page at each hundredth.
+    /// Share of a page's bytes that was ever accessed if objects are scattered, at each hundredth
+    /// of the pages.
     pub scattered: Vec<f64>,
-    /// The same of sorted objects.
+    /// Share of a page's bytes that was ever accessed if objects are sorted, at each hundredth of
+    /// the pages.
     pub consolidated: Vec<f64>,
-    /// On average over the pages in the fast tier.
+    /// Mean share of bytes accessed in the fast tier's pages, scattered objects, pages chosen by
+    /// expected accesses.
     pub hottest_scattered: f64,
-    /// The same where these are the pages that came most often.
+    /// Mean share of bytes accessed in the fast tier's pages, scattered objects, pages chosen by
+    /// counted accesses.
     pub hottest_scattered_counted: f64,
-    /// The same of sorted objects.
+    /// Mean share of bytes accessed in the fast tier's pages, sorted objects.
     pub hottest_consolidated: f64,
-    /// Of the coldest page in the fast tier.
+    /// Share of bytes accessed in the coldest page of the fast tier, sorted objects.
     pub least_hot_consolidated: f64,
 }
 
@@ -375,8 +379,9 @@ pub fn by_skew(array: &Array, thetas: &[f64], heat: Heat, seed: u64) -> Vec<(f64
 struct Band {
     from: u64,
     ranks: u64,
-    /// Of their weights.
+    /// Mean of the weights of the band's ranks.
     mean: f64,
+    /// Standard deviation of the weights of the band's ranks.
     deviation: f64,
 }
 
@@ -519,11 +524,11 @@ mod tests {
         );
     }
 
-    /// Of Figure 2a the paper says that about a half of each page in the fast tier is never
-    /// accessed if objects are scattered, and 0 to 30 % if they are sorted. With its numbers that
-    /// is 69 %, and 0 to 55 %: its simulation must have differed from its text here. (By hand: of
-    /// the object at the end of the fifth, 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59 accesses
-    /// are to be expected, so that 1 − e^−0.59 = 45 % of such objects are met.)
+    /// According to the paper's Figure 2a, about a half of each page in the fast tier is never
+    /// accessed if objects are scattered. If they are sorted it is 0 to 30 %. With the paper's
+    /// numbers that is 69 %, and 0 to 55 %: its simulation must have differed from its text here.
+    /// (By hand: the object at the end of the fifth has 5·10⁹ / (24.6 · (0.2 · 2³¹)^0.99) = 0.59
+    /// expected accesses. So 1 − e^−0.59 = 45 % of such objects are met.)
     #[test]
     fn figure_2a_has_less_in_use_than_the_paper_says() {
         let used = Array::default().utilisation(1);

@@ -20,7 +20,8 @@ pub enum Kind {
     /// 90 % of accesses to a fifth of the elements, which is another fifth after each change
     /// (Jenga's FlexKVS pattern, §7).
     Jump,
-    /// The same, but the fifth moves on all the time, by itself from one change to the next.
+    /// 90 % of accesses to a fifth of the elements, which moves on all the time, by itself from one
+    /// change to the next.
     Drift,
     /// Half of the accesses Zipf over a fifth of the elements, the other half one element after the
     /// other through all of them.
@@ -106,12 +107,13 @@ pub struct Pattern {
     random: SmallRng,
     /// First element of what is hot now.
     from: u64,
-    /// Of a scan or a sweep, and the step of a sweep.
+    /// Position of a scan or a sweep, in elements.
     cursor: u64,
+    /// Step of a sweep: which neighbour of the position comes next.
     step: u64,
 }
 
-/// Of ten accesses to a pattern with a hot set, so many are to it.
+/// Number of accesses to the hot set in ten accesses to a pattern that has one.
 const HOT_OF_10: u32 = 9;
 /// Elements a row of the stencil.
 const ROW: u64 = 512;

@@ -21,7 +21,7 @@ fn full(left_out: u64, what: &str) -> Option<String> {
     (left_out > 0).then(|| format!("the file was full: {left_out} {what} are not in it"))
 }
 
-/// Of a file that is read no further than so many of its records.
+/// Message about a damaged file, of which only the first `read` of `all` records can be read.
 fn damaged(why: &str, read: u64, all: u64, what: &str) -> String {
     format!("{why}, behind {read} of {all} {what}")
 }
@@ -33,10 +33,10 @@ pub struct Recorded {
     decoder: Decoder,
     records: Vec<Record>,
     next: usize,
-    /// Of each page its unit; empty where pages are units.
+    /// The unit of each page; empty where pages are units.
     units: Vec<u32>,
     count: u32,
-    /// Of a unit.
+    /// Number of pages in a unit.
     pages: u64,
 }
 
@@ -84,15 +84,15 @@ impl Recorded {
         })
     }
 
-    /// Of units that are pages of 4 KiB, in those and huge ones: an aligned range of 2 MiB is huge
-    /// if at least this share of its pages is touched at all.
+    /// Regroups units that are pages of 4 KiB into base pages and huge ones. An aligned range of 2
+    /// MiB is huge if at least `share` of its pages is touched at all.
     pub fn mixed(self, share: f64) -> Mixed {
         let addresses = self.addresses();
         // Others are not in it.
         Mixed::by_address(Box::new(self), &addresses, |_| true, share)
     }
 
-    /// Of each unit, in their order, its process, and the unit's number there by its address.
+    /// For each unit in order: its process, and its number there by its address.
     fn addresses(&self) -> Vec<(u32, u64)> {
         let mut addresses = Vec::with_capacity(self.count as usize);
         for (number, page) in (0..).zip(self.reader.pages()) {

@@ -27,7 +27,7 @@ impl Gaps {
         Gaps { random: SmallRng::seed_from_u64(seed), scale, most: f64::from(u32::MAX) }
     }
 
-    /// Of the accesses that follow, this one is met; at least 1.
+    /// Number of accesses up to the next sample, which is the last of them; at least 1.
     pub fn next_gap(&mut self) -> u64 {
         // The whole part of an exponential gap is geometric.
         let exponential: f64 = Exp1.sample(&mut self.random);

@@ -21,7 +21,7 @@ pub struct Scattered {
 impl Scattered {
     const ROUNDS: usize = 4;
 
-    /// Of the numbers below `items`, which is at least 1.
+    /// Makes a permutation of the numbers below `items`, which is at least 1.
     pub fn new(items: u64, seed: u64) -> Self {
         assert!((1..1 << 62).contains(&items), "a permutation of {items} numbers");
         let bits = u64::BITS - (items - 1).leading_zeros();

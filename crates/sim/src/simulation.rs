@@ -118,14 +118,15 @@ const ARMED: u8 = 8;
 const ABSENT: u8 = 16;
 const FAULTS: u8 = 32;
 
-/// Of so many units of the fast tier, drawn by chance, the coldest makes room for one that faults.
+/// Number of fast-tier units drawn by chance on a fault without room. The coldest of them makes
+/// room for the unit that faults.
 const CANDIDATES: u32 = 16;
 
 /// One policy's memory.
 pub struct Simulation {
     settings: Settings,
     policy: Box<dyn PlacementPolicy>,
-    /// Of units; empty where each is one base unit.
+    /// Size of each unit, base units; empty where each is one base unit.
     sizes: Arc<[u32]>,
     /// Base units that may be moved in a tick.
     moves_max: u32,
@@ -137,7 +138,7 @@ pub struct Simulation {
     used: u32,
     present: u32,
     gaps: Gaps,
-    /// Of the accesses that follow, this one is sampled.
+    /// Number of accesses up to the next sample, which is the last of them.
     until_sample: u64,
     now_ns: f64,
     tick_at_ns: f64,
@@ -185,15 +186,15 @@ pub struct Outcome {
 }
 
 impl Simulation {
-    /// Of units that are all alike, before the first access. The settings must be possible ones (as
-    /// their fields say).
+    /// Makes a simulation of units that are all alike, before the first access. The settings must
+    /// be possible ones (as their fields say).
     pub fn new(settings: Settings, policy: Box<dyn PlacementPolicy>) -> Simulation {
         Simulation::sized(settings, Arc::from([]), policy)
     }
 
-    /// The same of units with such sizes: of each how many base units it is, at least 1, and less
-    /// than 2³¹ together; or nothing, where all are one. In a tick three of the largest units
-    /// may be moved, if they differ, even where that is more than the machine's bytes.
+    /// Makes a simulation of units with the given sizes in base units, each at least 1, and less
+    /// than 2³¹ together. No sizes: all are one. In a tick three of the largest units may be moved,
+    /// if sizes differ, even where that is more than the machine's bytes.
     pub fn sized(
         settings: Settings,
         sizes: Arc<[u32]>,
@@ -404,7 +405,7 @@ impl Simulation {
         Misses { reads: u64::from(misses - writes), writes: u64::from(writes) }
     }
 
-    /// The same where something is special, or units are marked.
+    /// Counts misses access by access, where a unit needs special treatment or accesses are marked.
     fn misses_one_by_one(&mut self, accesses: &[Access]) -> Misses {
         let (mut hits, mut misses) = (0, Misses::default());
         for access in accesses {
@@ -702,7 +703,7 @@ mod tests {
         moves: Vec<Vec<(UnitId, Place)>>,
         arms: Vec<Vec<UnitId>>,
         promotes: bool,
-        /// Of moves, by unit.
+        /// Cost of a move of each unit, as a multiple of the machine's, by unit.
         costs: Vec<f32>,
         tick: usize,
         heard: Arc<Mutex<Vec<String>>>,
@@ -780,7 +781,8 @@ mod tests {
         tell_of(&[], settings, told, accesses)
     }
 
-    /// Of units with sizes.
+    /// Runs what `Told` says with units of the given sizes. Returns what it heard and what came of
+    /// it.
     fn tell_of(
         sizes: &[u32],
         settings: Settings,
@@ -1219,9 +1221,9 @@ mod tests {
         }
     }
 
-    /// The same with sizes: but the oracle's choice may be short of the best one by the accesses of
-    /// one unit (`policy::oracle`), which are no more than those of the window's most accessed
-    /// one.
+    /// With units of several sizes the oracle may be short of the best choice by the accesses of
+    /// one unit (`policy::oracle`). Those are no more than the accesses of the window's most
+    /// accessed unit.
     #[test]
     fn with_several_sizes_nobody_beats_who_knows_what_comes_by_more_than_one_unit() {
         let sizes: Vec<u32> = (0..300).map(|unit| if unit % 10 == 0 { 16 } else { 1 }).collect();

@@ -39,7 +39,7 @@ impl fmt::Debug for Access {
 pub trait Source: Send {
     /// All units are below this.
     fn units(&self) -> u32;
-    /// Of each unit how many base units it is, at least 1; empty where each is one.
+    /// Size of each unit, base units, at least 1; empty where each is one.
     fn sizes(&self) -> Arc<[u32]> {
         Arc::from([])
     }
@@ -80,8 +80,8 @@ pub struct Given {
     next: usize,
 }
 
-/// Of a block, where the length is free: 64 KiB, so that a block and the places of ten thousand
-/// units stay in a core's cache.
+/// Number of accesses in a block where the length is free: 64 KiB. A block and the places of ten
+/// thousand units then stay in a core's cache.
 pub const BLOCK: usize = 16 << 10;
 
 impl Given {

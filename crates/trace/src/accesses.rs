@@ -130,7 +130,7 @@ pub struct Writer {
     numbers: HashMap<Page, u32, BuildHasherDefault<PageHasher>>,
     /// Named since the last block.
     new_pages: Vec<Page>,
-    /// Of the block that is being filled.
+    /// Encoded records of the block that is being filled.
     records: Vec<u8>,
     count: u32,
     start: u64,
@@ -268,7 +268,7 @@ impl Reader {
 }
 
 impl<S: Source> Reader<S> {
-    /// The same of anything that can be read.
+    /// Opens a recording from anything that can be read.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -453,7 +453,7 @@ fn decode_short(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Recor
     (most as usize) < pages
 }
 
-/// The same for any.
+/// Decodes records whose numbers may have any length; see [`decode`].
 fn decode_any(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> Option<()> {
     records.clear();
     records.reserve(count as usize);
@@ -535,7 +535,7 @@ pub(crate) mod tests {
         (found, damage)
     }
 
-    /// Of two processes, near and far, again and again.
+    /// Makes accesses of two processes to pages near and far, again and again.
     pub fn accesses(count: u64) -> Vec<(Page, bool)> {
         let page = |n: u64| Page {
             process: 100 + (n % 7 == 3) as u32,

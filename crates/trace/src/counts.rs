@@ -263,7 +263,7 @@ impl Recording {
         Recording::from_bytes(&bytes)
     }
 
-    /// The same of a file's contents.
+    /// Reads a recording from the contents of a file.
     ///
     /// # Errors
     /// As [`Recording::read`].

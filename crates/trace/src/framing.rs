@@ -14,7 +14,7 @@ pub const BLOCK_HEAD: usize = 9;
 /// Why a file cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Of the file.
+    /// The file could not be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It begins otherwise.
@@ -134,7 +134,7 @@ pub fn block(kind: u8, contents: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Of a block's kind and length, and of its contents.
+/// Checksum of a block, over its kind and length and its contents.
 fn checksum(head: &[u8], contents: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(head);

@@ -86,7 +86,8 @@ fn pair(padded: &[u8], at: usize, long: &mut u64) -> Option<([u32; 2], usize)> {
     Some(([first as u32, second as u32], at + (second_end.trailing_zeros() as usize + 1) / 8))
 }
 
-/// The same for one, which is not longer.
+/// One number's bytes as one number, and where the next begins. `None` if it has more than four
+/// bytes.
 fn single(padded: &[u8], at: usize) -> Option<(u32, usize)> {
     let word = u32::from_le_bytes(*padded.get(at..)?.first_chunk()?);
     let ends = !word & 0x8080_8080;

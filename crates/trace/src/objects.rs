@@ -29,7 +29,7 @@ const EVENT_BYTES_MAX: usize = 40;
 const _: () = assert!((BLOCK_EVENTS + 1) * EVENT_BYTES_MAX <= PLAIN_MAX);
 /// A block of contexts ends where it has so many bytes. No name is as long.
 const CONTEXTS_BYTES: usize = 1 << 20;
-/// Of a return address's name.
+/// Largest length of a return address's name, bytes.
 const NAME_MAX: usize = 4096;
 /// Return addresses of a context.
 const FRAMES_MAX: usize = 64;
@@ -72,7 +72,7 @@ pub enum Event {
         address: u64,
         /// As it was asked for.
         bytes: u64,
-        /// Who made it: a place in [`Reader::contexts`].
+        /// The calling context that allocated the object: an index into [`Reader::contexts`].
         context: u32,
         /// When.
         clock: u64,
@@ -361,7 +361,7 @@ impl Reader {
 }
 
 impl<S: Source> Reader<S> {
-    /// The same of anything that can be read.
+    /// Opens a recording from anything that can be read.
     ///
     /// # Errors
     /// As [`Reader::open`].

@@ -18,10 +18,10 @@ pub const SEGMENT: u64 = 64 << 10;
 const MIXED_FROM: f64 = 0.02;
 /// Touches from one step to the next, for each object.
 const STEP_TOUCHES: u64 = 4;
-/// Of all bytes, so many are hot: what the fast tier has room for (`facts/kv-and-objects.md` §4:
+/// Share of all bytes that is hot: what the fast tier has room for (`facts/kv-and-objects.md` §4:
 /// better than less of it).
 const HOT_SHARE: f64 = 0.2;
-/// Of all bytes, so many are moved in a step.
+/// Share of all bytes that is moved in a step.
 const STEP_SHARE: f64 = 0.125;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ pub struct Consolidated {
     touches: u64,
     /// By segment: holds moved objects, side by side.
     ours: Vec<bool>,
-    /// Of cold and of hot ones: the open segment, and bytes used of it.
+    /// The open segment, and bytes used in it, for cold objects and for hot ones.
     open: [(Option<u64>, u64); 2],
     empty: Vec<u64>,
 }

@@ -19,22 +19,22 @@ pub struct Row {
     pub layout: &'static str,
     /// Pages of 4 KiB that have an object on them.
     pub pages: usize,
-    /// Of those, so many hold 50 % and 80 % of the lines that were touched,
+    /// Fewest pages that hold 50 % of the lines touched.
     pub pages_for_50: usize,
-    /// See there,
+    /// Fewest pages that hold 80 % of the lines touched.
     pub pages_for_80: usize,
-    /// and of the misses of the cache.
+    /// Fewest pages that hold 50 % of the cache misses.
     pub pages_for_50_of_misses: usize,
-    /// See there.
+    /// Fewest pages that hold 80 % of the cache misses.
     pub pages_for_80_of_misses: usize,
     /// Lines that were touched.
     pub touches: u64,
-    /// Of those, so many went to memory.
+    /// Number of touched lines that missed the cache and went to memory.
     pub misses: u64,
-    /// And so many had their page in none of the TLB's 2048 entries.
+    /// Number of touched lines whose page was in none of the TLB's 2048 entries.
     pub tlb_misses: u64,
-    /// Of the misses, those to the fifth of the pages that has most: what a fast tier of that size
-    /// would meet at best.
+    /// Share of the cache misses that goes to the fifth of the pages with most of them. It is the
+    /// best hit ratio of a fast tier of that size.
     pub hit_rate: f64,
     /// Bytes that were moved from one place to another, in all.
     pub moved_bytes: u64,
@@ -121,7 +121,7 @@ pub fn jenga_figure_2(config: tree::Config, cache_bytes: usize) -> Result<Vec<Ro
 /// One skew of M2T's Figure 3.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Skew {
-    /// Of the Zipf distribution of lookups.
+    /// Exponent of the Zipf distribution of lookups.
     pub theta: f64,
     /// By layout.
     pub rows: Vec<Row>,
@@ -169,10 +169,10 @@ mod tests {
         )
     }
 
-    /// The same tree with real allocators, a million keys and a cache of 4 MiB
-    /// (`bench/results/objects-pages.json`): glibc .314 and .652 of the pages, jemalloc .366
-    /// and .693, by context .176 and .445; with those keys this says .319 and .658, .366 and .693,
-    /// .151 and .439. Here there are fewer keys, and a smaller cache.
+    /// A tree by context needs half of the pages. Real allocators were measured with a million keys
+    /// and a cache of 4 MiB (`bench/results/objects-pages.json`). There glibc needs .314 and .652
+    /// of the pages, jemalloc .366 and .693, by context .176 and .445. With those keys this says
+    /// .319 and .658, .366 and .693, .151 and .439. Here there are fewer keys, and a smaller cache.
     #[test]
     fn a_tree_by_context_needs_half_of_the_pages() {
         let rows = jenga_figure_2(

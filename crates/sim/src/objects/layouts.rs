@@ -156,7 +156,7 @@ struct Slab {
 /// the lowest slab of its class that has room.
 #[derive(Debug, Default)]
 pub struct SizeClasses {
-    /// Of memory, if it is all these classes'.
+    /// Address at which used memory ends, where these classes have all of it.
     end: u64,
     /// Pages are taken this many bytes at a time; 0: as they are needed.
     chunk: u64,
@@ -304,7 +304,7 @@ pub struct Near {
     /// Where those that lie beside nobody go.
     open: Option<u64>,
     pages: HashMap<u64, Page>,
-    /// Of each object: what all lies beside one another with it.
+    /// The group of each object: all objects that lie beside one another.
     group_of: Vec<u32>,
     groups: Vec<Group>,
     /// Bytes of those that lie beside nobody, and of others.
@@ -316,7 +316,7 @@ pub struct Near {
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     used: u64,
-    /// Of that, by objects that lie beside nobody.
+    /// Bytes used by objects that lie beside no other.
     alone: u64,
     /// The page that continues it.
     next: Option<u64>,
@@ -331,7 +331,7 @@ struct Group {
 }
 
 impl Near {
-    /// Of a page, left free at most.
+    /// Largest share of a page that is left free.
     const LEFT_MOST: f64 = 0.75;
 
     fn new_page(&mut self) -> u64 {

@@ -33,7 +33,7 @@ pub type ObjectId = u32;
 pub struct Request {
     /// How large it is.
     pub bytes: u64,
-    /// Who asks: a number for each calling context.
+    /// Number of the calling context that asks for the object.
     pub context: u32,
     /// An object that it should lie beside (M2T's `NextTo`), if the program says so.
     pub near: Option<ObjectId>,
@@ -301,7 +301,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Of so many keys, at least 1.
+    /// Draws from the given number of keys, at least 1.
     pub fn new(keys: u64, theta: f64, random: SmallRng) -> Keys {
         Keys {
             keys,

@@ -27,7 +27,7 @@ const NOBODY: u32 = u32::MAX;
 pub struct Config {
     /// At least 1.
     pub keys: u64,
-    /// Of the Zipf distribution of lookups; 0: uniform.
+    /// Exponent of the Zipf distribution of lookups; 0: uniform.
     pub theta: f64,
     /// After all keys are in.
     pub lookups: u64,
@@ -66,7 +66,7 @@ pub struct Store {
     /// The key that came last, and the one before it of each key.
     buckets: Vec<u32>,
     next: Vec<u32>,
-    /// Of each key: its key; value and entry follow.
+    /// Id of each key's key object; its value and its entry have the next two ids.
     objects: Vec<ObjectId>,
     made: ObjectId,
     seed: u64,
@@ -220,7 +220,7 @@ mod tests {
         assert!((4.5..6.1).contains(&each), "{each}");
     }
 
-    /// Of n keys by chance in buckets of k each, a lookup passes 1 + (k − k/n)/2 of them.
+    /// With n keys placed by chance in buckets of k each, a lookup passes 1 + (k − k/n)/2 of them.
     #[test]
     fn chains_are_as_long_as_asked_for() {
         for keys in [2u64, 64] {

@@ -46,7 +46,7 @@ impl Node {
 pub struct Config {
     /// At least 1.
     pub keys: u64,
-    /// Of the Zipf distribution of lookups; 0: uniform.
+    /// Exponent of the Zipf distribution of lookups; 0: uniform.
     pub theta: f64,
     /// After all keys are in.
     pub lookups: u64,
