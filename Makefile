@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall clean
+.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball portable clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local], make uninstall'
+	@echo 'make deb, make rpm, make tarball  packages, in $(PACKAGES) (docs/install.md)'
 	@echo 'make clean'
 
 build:
@@ -85,12 +86,33 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/terrace@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace@.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d packaging/60-terrace.rules
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysctl.d packaging/60-terrace.conf
+	mkdir -p $(DESTDIR)$(PREFIX)/share/doc/terrace
+	-python3 scripts/licences.py >$(DESTDIR)$(PREFIX)/share/doc/terrace/copyright
 
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace
+	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
 	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp lib/pkgconfig/terrace.pc \
+		lib/systemd/system/terrace@.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
 		share/man/man3/mnalloc.3 share/man/man1/terrace.1 share/man/man1/terrace-*.1 \
 		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish
+
+# Packages are made of what `install` puts into an empty directory, so that has the only list of files. They are built once more, so
+# that no path of this machine is in them.
+PACKAGES = $(or $(CARGO_TARGET_DIR),target)/packages
+PORTABLE = $(abspath $(or $(CARGO_TARGET_DIR),target))/portable
+CARGO_DIRECTORY = $(or $(CARGO_HOME),$(HOME)/.cargo)
+portable:
+	@scripts/setup.sh build
+	RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
+		$(CARGO) build --release -p terrace-cli -p terrace-runtime
+
+deb rpm tarball: portable
+	@scripts/setup.sh package
+	scripts/package.sh $@ $(PORTABLE)/release $(PACKAGES)
 
 clean:
 	rm -rf .demo
