@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what is missing for one job, and nothing if nothing is:
 #
-#     scripts/setup.sh build | demo | test | programs | bench | ci
+#     scripts/setup.sh build | demo | test | programs | bench | package | ci
 #
 # As root on Debian it installs packages. Elsewhere it lists what is missing, once, and exits with status 1.
 set -eu
@@ -50,11 +50,11 @@ missing() {
 can_compile || missing 'gcc libc6-dev' 'a C compiler with the C library headers (gcc, libc6-dev)'
 has make || missing make 'GNU make'
 has_certificates || missing ca-certificates 'CA certificates (ca-certificates)'
-case $job in build) ;; demo | test | programs | bench | ci)
+case $job in build) ;; demo | test | programs | bench | package | ci)
     has python3 || missing python3 'Python 3.8 or newer (python3)'
     ;;
 *)
-    echo "terrace: setup: what is \`$job\`? Write build, demo, test, programs, bench or ci" >&2
+    echo "terrace: setup: what is \`$job\`? Write build, demo, test, programs, bench, package or ci" >&2
     exit 2
     ;;
 esac
@@ -98,6 +98,19 @@ if [ "$job" = programs ]; then
     has chromium || missing chromium 'Chromium (chromium)'
 fi
 id=$(sed -n 's/^ID=//p' /etc/os-release 2>/dev/null | tr -d '"') || true
+# Packages are made on Debian. Elsewhere tests of them are skipped, and `make rpm` says what it has not.
+if [ "$id" = debian ]; then
+    case $job in test | package | ci)
+        has dpkg-shlibdeps || missing dpkg-dev 'tools to build Debian packages (dpkg-shlibdeps)'
+        has rpmbuild || missing rpm 'tools to build RPM packages (rpmbuild)'
+        ;;
+    esac
+    case $job in test | ci)
+        has mmdebstrap || missing mmdebstrap 'a tool that makes roots of Debian (mmdebstrap)'
+        has systemd-analyze || missing systemd 'a tool that checks units (systemd-analyze)'
+        ;;
+    esac
+fi
 # Other allocators. A benchmark says which it leaves out.
 has_library() {
     for file in /usr/lib/*/"$1" /usr/lib64/"$1" /usr/lib/"$1"; do

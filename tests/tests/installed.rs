@@ -1,0 +1,296 @@
+//! Who installs the package has a command that works, runs a service by its unit as another user,
+//! and has nothing left of it once it is purged.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+use tempfile::TempDir;
+use terrace_tests::{Finished, Program, is_installed, skip, terrace_command};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// Redis, as its package's own unit starts it, but for what it holds.
+const REDIS: &str = "\
+# A comment, as systemd allows it.
+TERRACE_COMMAND=/usr/bin/redis-server --supervised systemd --daemonize no --save '' --dir /tmp
+TERRACE_OPTIONS=--dram 32M
+";
+/// What a program finds of a socket that was opened for it.
+const SOCKET: &str = "TERRACE_COMMAND=/bin/sh /etc/terrace/socket.sh\n";
+const SOCKET_SCRIPT: &str = "[ $LISTEN_PID = $$ ] && [ $LISTEN_FDS = 1 ] && echo came >&3\n";
+
+/// The package of this kind, made of the build under test; kept in the directory.
+fn package(kind: &str, directory: &Path) -> PathBuf {
+    // Of all packages one is made at a time: each starts `make` and cargo.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let built = terrace_command();
+    let finished = Program::new(Path::new(REPOSITORY).join("scripts/package.sh"))
+        .args([kind.as_ref(), built.parent().unwrap(), directory])
+        .env("TERRACE_PACKAGE_PATHS", "any")
+        .succeed();
+    let stdout = String::from_utf8_lossy(&finished.stdout);
+    PathBuf::from(stdout.lines().last().expect("the package's path"))
+}
+
+/// What is missing for a test, if anything is.
+fn missing(programs: &[&str]) -> Option<String> {
+    let missing = programs.iter().find(|program| !is_installed(program))?;
+    Some(format!("no {missing}; scripts/setup.sh test installs it on Debian"))
+}
+
+/// The standard output of a command that succeeds.
+fn said_by(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?} cannot be started: {e}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A root of Debian that is removed when dropped.
+struct Root(TempDir);
+
+impl Root {
+    /// The smallest one that has redis: or why there is none.
+    fn new() -> Result<Root, String> {
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let of = |name: &str| {
+            release
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(|value| value.trim_matches('"'))
+        };
+        let (Some("debian"), Some(codename)) = (of("ID="), of("VERSION_CODENAME=")) else {
+            return Err("this is no Debian".into());
+        };
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let made = Program::new("mmdebstrap")
+            .args(["--mode=root", "--variant=minbase", "--include=redis-server", codename])
+            .arg(directory.path())
+            .run();
+        if made.status.success() {
+            Ok(Root(directory))
+        } else {
+            Err(made.account("made no root; is there a network?"))
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Runs a script in it that succeeds. Its mounts and processes end with it.
+    #[track_caller]
+    fn run(&self, script: &str) -> Finished {
+        let finished = Program::new("unshare")
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/in_root.sh"))
+            .arg(self.0.path())
+            .arg(script)
+            .time_limit(Duration::from_secs(60))
+            .run();
+        assert!(finished.status.success(), "{script}: {}", finished.account("failed"));
+        finished
+    }
+
+    /// All that is there, but for what packages of Debian leave of themselves: logs and copies.
+    fn files(&self) -> BTreeSet<String> {
+        let mut files = BTreeSet::new();
+        let mut waiting = vec![self.0.path().to_owned()];
+        while let Some(directory) = waiting.pop() {
+            for entry in fs::read_dir(&directory).unwrap().flatten() {
+                if entry.file_type().unwrap().is_dir() {
+                    waiting.push(entry.path());
+                }
+                let name = entry.path().strip_prefix(self.0.path()).unwrap().to_owned();
+                files.insert(name.to_str().expect("a name in UTF-8").to_owned());
+            }
+        }
+        files.retain(|name| {
+            !["var/log/", "var/lib/dpkg/status-old", "etc/group-", "etc/gshadow-"]
+                .iter()
+                .any(|of_others| name.starts_with(of_others))
+        });
+        files
+    }
+}
+
+/// The values of a key in a unit.
+fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// The command line of the installed unit, for an instance: as a service manager makes it of its
+/// variables, as far as the unit needs it. Words are the shell's.
+fn command_line(root: &Root, instance: &str) -> String {
+    let unit = fs::read_to_string(root.path("usr/lib/systemd/system/terrace@.service")).unwrap();
+    let file = values(&unit, "EnvironmentFile").next().unwrap().replace("%i", instance);
+    let file = fs::read_to_string(root.path(file.trim_start_matches('/'))).unwrap();
+    let variables = values(&unit, "Environment").chain(file.lines());
+    let mut line = values(&unit, "ExecStart").next().unwrap().to_owned();
+    line = line.replace("%S", "/var/lib").replace("%i", instance);
+    // The last one counts.
+    for (name, value) in
+        variables.filter_map(|line| line.split_once('=')).collect::<Vec<_>>().iter().rev()
+    {
+        line = line.replace(&format!("${name}"), value);
+    }
+    line
+}
+
+/// What a service manager does before it starts an instance as a user, and how it starts it.
+fn start(root: &Root, instance: &str, user: &str) -> String {
+    let unit = fs::read_to_string(root.path("usr/lib/systemd/system/terrace@.service")).unwrap();
+    let state = values(&unit, "StateDirectory").next().unwrap().replace("%i", instance);
+    let groups = values(&unit, "SupplementaryGroups").next().unwrap();
+    format!(
+        "mkdir -p /var/lib/{state}; chown {user} /var/lib/{state}
+        as_service() {{
+            exec sh -c 'export LISTEN_PID=$$ LISTEN_FDS=1 SYSTEMD_EXEC_PID=$$ NOTIFY_SOCKET=/run/notify; exec \"$@\"' manager \
+                setpriv --reuid {user} --regid {user} --groups {user},{groups} {}
+        }}
+        exec 3>/tmp/socket; as_service & main=$!
+        ",
+        command_line(root, instance)
+    )
+}
+
+fn report(root: &Root, instance: &str) -> Value {
+    let path = root.path(&format!("var/lib/terrace/{instance}/report.json"));
+    serde_json::from_slice(&fs::read(path).expect("a report")).expect("a report in JSON")
+}
+
+#[test]
+fn a_package_runs_a_service_and_leaves_without_a_trace() {
+    const WHAT: &str = "a package in a clean root";
+    // SAFETY: no arguments, no failure.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(WHAT, "only root can make one");
+    }
+    if let Some(reason) = missing(&["mmdebstrap", "dpkg-shlibdeps", "unshare"]) {
+        return skip(WHAT, &reason);
+    }
+    if !Path::new("/dev/userfaultfd").exists() {
+        return skip(WHAT, "no /dev/userfaultfd (Linux 6.1)");
+    }
+    let root = match Root::new() {
+        Ok(root) => root,
+        Err(reason) => return skip(WHAT, &reason),
+    };
+    let before = root.files();
+    let scratch = tempfile::tempdir().unwrap();
+    fs::copy(package("deb", scratch.path()), root.path("package.deb")).unwrap();
+    root.run("dpkg -i /package.deb; rm /package.deb; dpkg --verify terrace; terrace --version; terrace doctor || true");
+
+    root.write("etc/terrace/redis.env", REDIS);
+    let notified = UnixDatagram::bind(root.path("run/notify")).unwrap();
+    fs::set_permissions(root.path("run/notify"), fs::Permissions::from_mode(0o666)).unwrap();
+    notified.set_nonblocking(true).unwrap();
+    let finished = root.run(&format!(
+        "{}
+        for try in $(seq 300); do [ \"$(redis-cli ping 2>&1)\" != PONG ] || break; sleep 0.1; done
+        redis-cli eval 'for i = 1, 300000 do redis.call(\"set\", i, string.rep(\"value \", 30) .. i) end' 0
+        sleep 4
+        redis-cli get 77777
+        kill $main
+        wait $main",
+        start(&root, "redis", "redis")
+    ));
+    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert!(stdout.contains("value 77777\n"), "{}", finished.account("lost a value"));
+    let mut messages = String::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match notified.recv(&mut buffer) {
+            Ok(bytes) => messages += &(String::from_utf8_lossy(&buffer[..bytes]) + "\n"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => panic!("the manager's socket: {error}"),
+        }
+    }
+    for expected in ["MAINPID=", "READY=1"] {
+        assert!(messages.contains(expected), "no {expected} in {messages:?}");
+    }
+    let report = report(&root, "redis");
+    assert_eq!(report["managed"], true, "{report:#}");
+    assert!(report["moves"]["demoted_pages"].as_u64() > Some(1000), "{report:#}");
+
+    root.write("etc/terrace/socket.env", SOCKET);
+    root.write("etc/terrace/socket.sh", SOCKET_SCRIPT);
+    root.run(&format!("{} wait $main; grep came /tmp/socket", start(&root, "socket", "redis")));
+
+    // What the administrator and this test wrote is theirs to remove.
+    for name in [
+        "etc/terrace/redis.env",
+        "etc/terrace/socket.env",
+        "etc/terrace/socket.sh",
+        "run/notify",
+        "tmp/socket",
+    ] {
+        fs::remove_file(root.path(name)).unwrap();
+    }
+    root.run("dpkg --purge terrace; ! getent group terrace");
+    let after = root.files();
+    let left: Vec<_> = after.difference(&before).collect();
+    let gone: Vec<_> = before.difference(&after).collect();
+    assert!(left.is_empty() && gone.is_empty(), "left: {left:?}; gone: {gone:?}");
+}
+
+#[test]
+fn the_unit_is_one_that_systemd_takes() {
+    if let Some(reason) = missing(&["systemd-analyze"]) {
+        return skip("the unit", &reason);
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let template = Path::new(REPOSITORY).join("packaging/terrace@.service.in");
+    let unit = fs::read_to_string(template).unwrap();
+    // It looks whether the command is there.
+    let unit = unit.replace("@PREFIX@/bin/terrace", terrace_command().to_str().unwrap());
+    let instance = scratch.path().join("terrace@redis.service");
+    fs::write(&instance, unit).unwrap();
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no", "--recursive-errors=no"])
+        .arg(instance)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+#[test]
+fn all_packages_have_the_same_files() {
+    if let Some(reason) = missing(&["dpkg-shlibdeps", "rpmbuild", "rpm"]) {
+        return skip("packages of all kinds", &reason);
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    // Names below the package's own prefix.
+    let below = |listed: &str, prefix: &str| -> BTreeSet<String> {
+        let names = listed.lines().filter_map(|line| line.strip_prefix(prefix));
+        names.filter(|name| !name.is_empty() && !name.ends_with('/')).map(str::to_owned).collect()
+    };
+    let deb = package("deb", scratch.path());
+    let deb =
+        said_by(Command::new("sh").args(["-c", "dpkg-deb --fsys-tarfile \"$0\" | tar t"]).arg(deb));
+    let deb = below(&deb, "./usr/");
+    let rpm = package("rpm", scratch.path());
+    let rpm = said_by(Command::new("rpm").args(["--query", "--package", "--list"]).arg(rpm));
+    let mut rpm = below(&rpm, "/usr/");
+    // Directories have no mark there.
+    rpm.retain(|name| !["lib/terrace", "share/doc/terrace"].contains(&name.as_str()));
+    let tarball = package("tarball", scratch.path());
+    let top = tarball.file_name().unwrap().to_str().unwrap().replace(".tar.xz", "/");
+    let tarball = below(&said_by(Command::new("tar").arg("tf").arg(tarball)), &top);
+    assert!(deb.contains("bin/terrace") && deb.contains("share/doc/terrace/copyright"), "{deb:?}");
+    assert_eq!(deb, rpm);
+    assert_eq!(deb, tarball);
+}
