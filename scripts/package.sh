@@ -68,7 +68,7 @@ make_rpm() {
     (cd "$tree" && find . -type f | sed 's|^\.||; s|^\(.*/man/.*\)|%doc \1|' | sort) >"$scratch/files"
     printf '%%dir %s\n' /etc/terrace /usr/lib/terrace /usr/share/doc/terrace >>"$scratch/files"
     in_template terrace.spec.in >"$scratch/terrace.spec"
-    rpmbuild -bb --quiet --target "$machine" --define "_topdir $scratch/rpm" --define "tree $tree" --define "files $scratch/files" \
+    rpmbuild -bb --quiet --target "$machine" --define "_topdir $scratch/rpm" --define "tree $tree" --define "listed $scratch/files" \
         "$scratch/terrace.spec" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
     package=$results/terrace-$version-1.$machine.rpm
     mv "$scratch/rpm/RPMS/$machine/$(basename "$package")" "$package"

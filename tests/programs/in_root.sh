@@ -6,6 +6,7 @@ mount --bind . .
 cd "$1"
 mount -t proc proc proc
 mount --rbind /sys sys
+mount -t tmpfs run run
 mount -t tmpfs -o mode=755 dev dev
 mkdir dev/shm
 chmod 1777 dev/shm

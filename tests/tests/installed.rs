@@ -157,7 +157,7 @@ fn start(root: &Root, instance: &str, user: &str) -> String {
     format!(
         "mkdir -p /var/lib/{state}; chown {user} /var/lib/{state}
         as_service() {{
-            exec sh -c 'export LISTEN_PID=$$ LISTEN_FDS=1 SYSTEMD_EXEC_PID=$$ NOTIFY_SOCKET=/run/notify; exec \"$@\"' manager \
+            exec sh -c 'export LISTEN_PID=$$ LISTEN_FDS=1 SYSTEMD_EXEC_PID=$$ NOTIFY_SOCKET=/tmp/notify; exec \"$@\"' manager \
                 setpriv --reuid {user} --regid {user} --groups {user},{groups} {}
         }}
         exec 3>/tmp/socket; as_service & main=$!
@@ -194,8 +194,8 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
     root.run("dpkg -i /package.deb; rm /package.deb; dpkg --verify terrace; terrace --version; terrace doctor || true");
 
     root.write("etc/terrace/redis.env", REDIS);
-    let notified = UnixDatagram::bind(root.path("run/notify")).unwrap();
-    fs::set_permissions(root.path("run/notify"), fs::Permissions::from_mode(0o666)).unwrap();
+    let notified = UnixDatagram::bind(root.path("tmp/notify")).unwrap();
+    fs::set_permissions(root.path("tmp/notify"), fs::Permissions::from_mode(0o666)).unwrap();
     notified.set_nonblocking(true).unwrap();
     let finished = root.run(&format!(
         "{}
@@ -234,7 +234,7 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
         "etc/terrace/redis.env",
         "etc/terrace/socket.env",
         "etc/terrace/socket.sh",
-        "run/notify",
+        "tmp/notify",
         "tmp/socket",
     ] {
         fs::remove_file(root.path(name)).unwrap();
