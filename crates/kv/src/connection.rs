@@ -1,0 +1,218 @@
+//! A client's connection: its buffers, and the requests in them.
+
+use std::io::{self, Read, Write};
+
+use mio::event::Source;
+
+use crate::execute::{Next, Server, announced_len};
+use crate::protocol::text;
+use crate::stats::Count;
+
+/// How much is read at once.
+const READ: usize = 16 << 10;
+/// A line without an end may become so long.
+const LINE_MAX: usize = 2048;
+/// A line of `get` without an end may become so long.
+const GET_LINE_MAX: usize = 1 << 20;
+/// With so many bytes of answers waiting, nothing more is read.
+const ANSWERS_MAX: usize = 1 << 20;
+/// An empty buffer above this is given back.
+const BUFFER_KEPT: usize = 64 << 10;
+
+/// A stream of bytes that never blocks.
+pub trait Stream: Read + Write + Source + Send {}
+impl<T: Read + Write + Source + Send> Stream for T {}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The stream to become ready.
+    Stream,
+    /// Its next turn.
+    Turn,
+    /// Nothing: it is over.
+    Closed,
+}
+
+/// A connection.
+pub struct Connection {
+    /// The stream.
+    pub stream: Box<dyn Stream>,
+    input: Vec<u8>,
+    /// The bytes of `input` that were dealt with.
+    read: usize,
+    output: Vec<u8>,
+    written: usize,
+    /// Bytes of a refused value that are still to be skipped.
+    skip: usize,
+    /// The bytes that the request at the front of `input` needs, if known.
+    needed: usize,
+    closing: bool,
+}
+
+impl Connection {
+    /// A new connection.
+    pub fn new(stream: Box<dyn Stream>) -> Connection {
+        Connection {
+            stream,
+            input: Vec::new(),
+            read: 0,
+            output: Vec::new(),
+            written: 0,
+            skip: 0,
+            needed: 0,
+            closing: false,
+        }
+    }
+
+    /// Does what can be done without waiting, for at most a number of requests.
+    pub fn advance(&mut self, server: &Server) -> Wait {
+        let mut left = server.settings.requests_per_event;
+        loop {
+            if self.output.len() - self.written >= ANSWERS_MAX || self.closing {
+                match self.flush(server) {
+                    Ok(true) if self.closing => return Wait::Closed,
+                    Ok(true) => {}
+                    Ok(false) => return Wait::Stream,
+                    Err(_) => return Wait::Closed,
+                }
+            }
+            if self.request(server) {
+                left -= 1;
+                if left > 0 || self.closing {
+                    continue;
+                }
+                if self.read < self.input.len() {
+                    server.stats.add(Count::Yields);
+                }
+                return match self.flush(server) {
+                    Ok(true) => Wait::Turn,
+                    Ok(false) => Wait::Stream,
+                    Err(_) => Wait::Closed,
+                };
+            }
+            if self.closing {
+                continue;
+            }
+            // Nothing whole is left, so that what was answered goes out before more is read.
+            match self.flush(server) {
+                Ok(true) => {}
+                Ok(false) => return Wait::Stream,
+                Err(_) => return Wait::Closed,
+            }
+            match self.fill(server) {
+                Ok(true) => {}
+                Ok(false) => return Wait::Closed,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Wait::Stream,
+                Err(_) => return Wait::Closed,
+            }
+        }
+    }
+
+    /// Reads more. Gives false at the end of the stream.
+    fn fill(&mut self, server: &Server) -> io::Result<bool> {
+        if self.read > 0 {
+            self.input.drain(..self.read);
+            self.read = 0;
+        }
+        if self.input.is_empty() && self.input.capacity() > BUFFER_KEPT {
+            self.input = Vec::new();
+        }
+        let start = self.input.len();
+        let wanted = self.needed.saturating_sub(start).clamp(READ, ANSWERS_MAX);
+        self.input.resize(start + wanted, 0);
+        let outcome = loop {
+            match self.stream.read(&mut self.input[start..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => break outcome,
+            }
+        };
+        self.input.truncate(start + *outcome.as_ref().unwrap_or(&0));
+        let bytes = outcome?;
+        server.stats.add_many(Count::BytesRead, bytes as u64);
+        Ok(bytes > 0)
+    }
+
+    /// Writes answers. Gives whether all are out.
+    fn flush(&mut self, server: &Server) -> io::Result<bool> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.written += bytes;
+                    server.stats.add_many(Count::BytesWritten, bytes as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.written = 0;
+        if self.output.capacity() > BUFFER_KEPT {
+            self.output = Vec::new();
+        }
+        Ok(true)
+    }
+
+    /// Executes the request at the input's front. Gives false where it is not whole yet.
+    fn request(&mut self, server: &Server) -> bool {
+        let skipped = self.skip.min(self.input.len() - self.read);
+        self.skip -= skipped;
+        self.read += skipped;
+        let input = &self.input[self.read..];
+        if input.is_empty() || input.len() < self.needed {
+            return false;
+        }
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+            let start = input.iter().position(|&byte| byte != b' ').unwrap_or(input.len());
+            let get = input[start..].starts_with(b"get ") || input[start..].starts_with(b"gets ");
+            let most = if get { GET_LINE_MAX } else { LINE_MAX };
+            self.closing = input.len() > most;
+            return false;
+        };
+        let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+        let mut used = end + 1;
+        match text::parse(line) {
+            Err(refusal) => {
+                self.skip = refusal.skip;
+                match refusal.message {
+                    None => self.closing = true,
+                    Some(message) if !refusal.noreply => answer(&mut self.output, message),
+                    Some(_) => {}
+                }
+            }
+            Ok(request) => match announced_len(&request) {
+                None => {
+                    self.closing = server.execute(request, b"", &mut self.output) == Next::Close;
+                }
+                Some(len) => {
+                    if let Some(message) = server.refusal_of_value(&request) {
+                        answer(&mut self.output, message);
+                        self.skip = len + 2;
+                    } else if input.len() < used + len + 2 {
+                        self.needed = used + len + 2;
+                        return false;
+                    } else {
+                        let value = &input[used..used + len];
+                        if &input[used + len..used + len + 2] == b"\r\n" {
+                            let next = server.execute(request, value, &mut self.output);
+                            self.closing = next == Next::Close;
+                        } else {
+                            answer(&mut self.output, "CLIENT_ERROR bad data chunk");
+                        }
+                        used += len + 2;
+                    }
+                }
+            },
+        }
+        self.read += used;
+        self.needed = 0;
+        true
+    }
+}
+
+fn answer(output: &mut Vec<u8>, message: &str) {
+    output.extend(message.bytes());
+    output.extend(b"\r\n");
+}

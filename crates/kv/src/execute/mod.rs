@@ -1,0 +1,273 @@
+//! Executes requests on the store and writes memcached's answers.
+
+mod items;
+mod meta;
+mod report;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use crate::clock::Clock;
+use crate::protocol::meta::MetaCommand;
+use crate::protocol::{Request, StoreMode, words};
+use crate::settings::Settings;
+use crate::stats::{Count, Stats};
+use crate::store::{Decision, Found, Store};
+use items::{Arithmetic, Offer, Stored};
+
+/// memcached refuses a smaller limit.
+const MEBIBYTES_MIN: u32 = 8;
+
+/// What all threads share.
+#[derive(Debug)]
+pub struct Server {
+    /// The items.
+    pub store: Store,
+    /// The counters.
+    pub stats: Stats,
+    /// The time.
+    pub clock: Clock,
+    /// The flags that the server was started with.
+    pub settings: Settings,
+    /// How much is written about the work.
+    pub verbosity: AtomicU32,
+    /// Whether the server is to end.
+    pub stop: AtomicBool,
+}
+
+/// What becomes of a connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes on.
+    Continue,
+    /// It is closed.
+    Close,
+}
+
+/// The bytes of the value that a request announces.
+pub fn announced_len(request: &Request<'_>) -> Option<usize> {
+    match request {
+        Request::Store(store) => Some(store.len),
+        Request::Meta(meta) => match meta.command {
+            MetaCommand::Set(len) => Some(len),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Server {
+    /// The answer to a request whose value is too large, which is then not read.
+    pub fn refusal_of_value(&self, request: &Request<'_>) -> Option<&'static str> {
+        let (key, len, flags, set) = match request {
+            Request::Store(store) => {
+                (store.key, store.len, store.flags, store.mode == StoreMode::Set)
+            }
+            Request::Meta(meta) => {
+                let MetaCommand::Set(len) = meta.command else { return None };
+                (meta.key.as_slice(), len, meta.options.client_flags, true)
+            }
+            _ => return None,
+        };
+        if self.fits(key.len(), len, flags) {
+            return None;
+        }
+        self.stats.add(Count::TooLarge);
+        if set {
+            self.remove(key);
+        }
+        Some("SERVER_ERROR object too large for cache")
+    }
+
+    /// Executes a request. `value` has the announced bytes.
+    pub fn execute(&self, request: Request<'_>, value: &[u8], out: &mut Vec<u8>) -> Next {
+        let (answer, noreply) = match request {
+            Request::Get { keys, cas, time } => {
+                for key in words(keys) {
+                    self.get(key, cas, time, out);
+                }
+                ("END", false)
+            }
+            Request::Store(store) => {
+                self.count_prefix_set(store.key);
+                let offer = Offer {
+                    mode: store.mode,
+                    key: store.key,
+                    flags: store.flags,
+                    expires: self.clock.expiry(store.time),
+                    value,
+                    state: 0,
+                    cas: None,
+                    stale_if_older: false,
+                };
+                (self.store(&offer).text(), store.noreply)
+            }
+            Request::Delete { key, noreply } => (self.delete(key), noreply),
+            Request::Arithmetic { key, increment, delta, noreply } => {
+                match self.arithmetic(key, increment, delta, None, None) {
+                    Arithmetic::Done { value, .. } => {
+                        if !noreply {
+                            out.extend(format!("{value}\r\n").bytes());
+                        }
+                        return Next::Continue;
+                    }
+                    Arithmetic::Failed(answer) => (answer, noreply),
+                    Arithmetic::NotFound => ("NOT_FOUND", noreply),
+                    Arithmetic::Exists => ("EXISTS", noreply),
+                }
+            }
+            Request::Touch { key, time, noreply } => (self.touch(key, time), noreply),
+            Request::FlushAll { time, noreply } => (self.flush(time), noreply),
+            Request::Version => {
+                out.extend(format!("VERSION {}\r\n", crate::settings::VERSION).bytes());
+                return Next::Continue;
+            }
+            Request::Verbosity { level, noreply } => {
+                self.verbosity.store(level, Relaxed);
+                ("OK", noreply)
+            }
+            Request::Stats(words) => {
+                self.report(&words, out);
+                return Next::Continue;
+            }
+            Request::Quit => return Next::Close,
+            Request::Shutdown if self.settings.shutdown => {
+                self.stop.store(true, Relaxed);
+                return Next::Close;
+            }
+            Request::Shutdown => ("ERROR: shutdown not enabled", false),
+            Request::MemoryLimit { mebibytes, noreply } => (self.limit(mebibytes), noreply),
+            Request::Ignored => ("OK", false),
+            Request::DebugTime(seconds) if self.settings.debug_time => {
+                self.clock.advance(seconds);
+                ("OK", false)
+            }
+            Request::DebugTime(_) => ("ERROR", false),
+            Request::Meta(meta) => {
+                self.stats.add(Count::Metas);
+                self.meta(&meta, value, out);
+                return Next::Continue;
+            }
+            Request::MetaNoop => ("MN", false),
+        };
+        if !noreply {
+            out.extend(answer.bytes());
+            out.extend(b"\r\n");
+        }
+        Next::Continue
+    }
+
+    fn get(&self, key: &[u8], cas: bool, time: Option<i32>, out: &mut Vec<u8>) {
+        let now = self.clock.now();
+        let expires = time.map(|time| self.clock.expiry(time));
+        let found = self.store.with(key, now, &self.stats, true, |item| {
+            if let Some(expires) = expires {
+                item.header.expires = expires;
+            }
+            out.extend(b"VALUE ");
+            out.extend(key);
+            let (flags, len) = (item.header.flags, item.value.len());
+            let line = match cas {
+                true => format!(" {flags} {len} {}\r\n", self.store.visible_cas(item.header)),
+                false => format!(" {flags} {len}\r\n"),
+            };
+            out.extend(line.bytes());
+            out.extend_from_slice(item.value);
+            out.extend(b"\r\n");
+            ((), Decision::Keep)
+        });
+        self.count_get(key, &found, expires.is_some());
+    }
+
+    /// Counts a search.
+    fn count_get<R>(&self, key: &[u8], found: &Found<R>, touched: bool) {
+        let hit = matches!(found, Found::Hit(_));
+        self.stats.prefix(key, self.settings.delimiter, |prefix| {
+            prefix.gets += 1;
+            prefix.hits += u64::from(hit);
+        });
+        if touched {
+            self.stats.add(Count::Touches);
+            self.stats.add(if hit { Count::TouchHits } else { Count::TouchMisses });
+        } else {
+            self.stats.add(Count::Gets);
+            self.stats.add(if hit { Count::GetHits } else { Count::GetMisses });
+        }
+        match found {
+            Found::Expired => self.stats.add(Count::GetExpired),
+            Found::Flushed => self.stats.add(Count::GetFlushed),
+            Found::Hit(_) | Found::Miss => {}
+        }
+    }
+
+    fn count_prefix_set(&self, key: &[u8]) {
+        self.stats.prefix(key, self.settings.delimiter, |prefix| prefix.sets += 1);
+    }
+
+    fn count_prefix_delete(&self, key: &[u8]) {
+        self.stats.prefix(key, self.settings.delimiter, |prefix| prefix.deletes += 1);
+    }
+
+    fn remove(&self, key: &[u8]) -> bool {
+        let now = self.clock.now();
+        let removed =
+            self.store.with(key, now, &self.stats, false, |_| ((), Decision::Remove));
+        matches!(removed, Found::Hit(()))
+    }
+
+    fn delete(&self, key: &[u8]) -> &'static str {
+        self.count_prefix_delete(key);
+        let removed = self.remove(key);
+        self.stats.add(if removed { Count::DeleteHits } else { Count::DeleteMisses });
+        if removed { "DELETED" } else { "NOT_FOUND" }
+    }
+
+    fn touch(&self, key: &[u8], time: i32) -> &'static str {
+        let now = self.clock.now();
+        let expires = self.clock.expiry(time);
+        let found = self.store.with(key, now, &self.stats, true, |item| {
+            item.header.expires = expires;
+            ((), Decision::Keep)
+        });
+        self.stats.add(Count::Touches);
+        let hit = found == Found::Hit(());
+        self.stats.add(if hit { Count::TouchHits } else { Count::TouchMisses });
+        if hit { "TOUCHED" } else { "NOT_FOUND" }
+    }
+
+    fn flush(&self, time: Option<i32>) -> &'static str {
+        if !self.settings.flush {
+            return "CLIENT_ERROR flush_all not allowed";
+        }
+        self.stats.add(Count::Flushes);
+        let now = self.clock.now();
+        let at = match time {
+            None | Some(..=0) => now,
+            Some(time) => self.clock.expiry(time),
+        };
+        self.store.flush(at, now);
+        "OK"
+    }
+
+    fn limit(&self, mebibytes: u32) -> &'static str {
+        if mebibytes < MEBIBYTES_MIN {
+            return "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
+        }
+        match self.store.set_memory_limit((mebibytes as usize) << 20) {
+            true => "OK",
+            false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+        }
+    }
+}
+
+impl Stored {
+    fn text(&self) -> &'static str {
+        match self {
+            Stored::Yes(_) => "STORED",
+            Stored::No => "NOT_STORED",
+            Stored::Exists => "EXISTS",
+            Stored::NotFound => "NOT_FOUND",
+            Stored::NoMemory => "SERVER_ERROR out of memory storing object",
+            Stored::TooLarge => "SERVER_ERROR object too large for cache",
+        }
+    }
+}

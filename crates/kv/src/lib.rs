@@ -1,0 +1,16 @@
+//! A key-value server that speaks memcached's text and meta protocols.
+//!
+//! - [`protocol`]: bytes to requests.
+//! - [`store`]: the items.
+//! - [`execute`]: requests on the store, and the answers.
+//! - [`connection`], [`server`]: sockets and threads.
+//! - [`settings`], [`stats`], [`clock`]: flags, counters, time.
+
+pub mod clock;
+pub mod connection;
+pub mod execute;
+pub mod protocol;
+pub mod server;
+pub mod settings;
+pub mod stats;
+pub mod store;

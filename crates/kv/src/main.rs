@@ -1,0 +1,92 @@
+//! `terrace-kv`: a key-value server that speaks memcached's text and meta protocols.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use terrace_kv::clock::Clock;
+use terrace_kv::execute::Server;
+use terrace_kv::server::{Listener, run};
+use terrace_kv::settings::{self, Command, Settings};
+use terrace_kv::stats::Stats;
+use terrace_kv::store::{Config, Store};
+
+/// How often it is looked whether a signal came.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_signal(_: libc::c_int) {
+    SIGNALLED.store(true, Relaxed);
+}
+
+fn main() -> ExitCode {
+    let mut warn = |line: String| eprintln!("terrace-kv: warning: {line}");
+    let outcome = match settings::parse(std::env::args().skip(1), &mut warn) {
+        Ok(Command::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Serve(mut settings)) => {
+            apply_test_settings(&mut settings);
+            serve(*settings)
+        }
+        Err(message) => Err(message),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("terrace-kv: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Applies what memcached's own tests ask of a debug build.
+fn apply_test_settings(settings: &mut Settings) {
+    if std::env::var_os("TERRACE_KV_TEST").is_none() {
+        return;
+    }
+    settings.debug_time = true;
+    let used = std::env::var("T_MEMD_INITIAL_MALLOC").ok();
+    settings.used_from_start = used.and_then(|used| used.parse().ok()).unwrap_or(0);
+}
+
+fn serve(settings: Settings) -> Result<(), String> {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores into an atomic.
+        unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
+    }
+    let config = Config {
+        memory_limit: settings.memory_limit,
+        item_size_max: settings.item_size_max,
+        evictions: settings.evictions,
+        cas: settings.cas,
+        used_from_start: settings.used_from_start,
+    };
+    let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
+    let listeners =
+        Listener::open(&settings).map_err(|error| format!("failed to listen: {error}"))?;
+    let server = Arc::new(Server {
+        store,
+        stats: Stats::new(settings.detail),
+        clock: Clock::new(),
+        verbosity: AtomicU32::new(settings.verbosity),
+        settings,
+        stop: AtomicBool::new(false),
+    });
+    let watched = Arc::clone(&server);
+    thread::spawn(move || {
+        while !SIGNALLED.load(Relaxed) {
+            thread::sleep(LOOK_EVERY);
+        }
+        watched.stop.store(true, Relaxed);
+    });
+    let outcome = run(&server, &listeners).map_err(|error| error.to_string());
+    if let Some(path) = &server.settings.socket {
+        let _ = std::fs::remove_file(path);
+    }
+    outcome
+}

@@ -1,0 +1,229 @@
+//! Threads with an event loop each, which share the listening sockets.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use mio::net::{TcpListener, UnixListener};
+use mio::{Events, Interest, Poll, Token};
+
+use crate::connection::{Connection, Stream, Wait};
+use crate::execute::Server;
+use crate::settings::Settings;
+use crate::stats::Count;
+
+/// How long a thread sleeps before it looks whether the server ends.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const EVENTS: usize = 256;
+
+/// A listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Opens the sockets that the settings name.
+    pub fn open(settings: &Settings) -> io::Result<Vec<Listener>> {
+        if let Some(path) = &settings.socket {
+            match fs::symlink_metadata(path) {
+                Ok(metadata) if is_socket(&metadata) => fs::remove_file(path)?,
+                _ => {}
+            }
+            let listener = UnixListener::bind(path)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(settings.socket_mask))?;
+            return Ok(vec![Listener::Unix(listener)]);
+        }
+        let mut listeners = Vec::new();
+        for address in addresses(settings)? {
+            let listener = TcpListener::bind(address)?;
+            // SAFETY: the socket is open; listening again only changes its backlog.
+            unsafe { libc::listen(listener.as_raw_fd(), settings.backlog as i32) };
+            listeners.push(Listener::Tcp(listener));
+        }
+        Ok(listeners)
+    }
+
+    fn try_clone(&self) -> io::Result<Listener> {
+        Ok(match self {
+            Listener::Tcp(listener) => Listener::Tcp(TcpListener::from_std(duplicate(listener)?)),
+            Listener::Unix(listener) => {
+                Listener::Unix(UnixListener::from_std(duplicate(listener)?))
+            }
+        })
+    }
+
+    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Listener::Tcp(listener) => {
+                let stream = listener.accept()?.0;
+                // Answers go out whole, so that waiting for more gains nothing.
+                let _ = stream.set_nodelay(true);
+                Box::new(stream)
+            }
+            Listener::Unix(listener) => Box::new(listener.accept()?.0),
+        })
+    }
+}
+
+fn is_socket(metadata: &fs::Metadata) -> bool {
+    std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type())
+}
+
+fn duplicate<T: From<OwnedFd>>(socket: &impl AsRawFd) -> io::Result<T> {
+    // SAFETY: the socket is open.
+    let descriptor = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else has it.
+    Ok(T::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+fn addresses(settings: &Settings) -> io::Result<Vec<SocketAddr>> {
+    if settings.listen.is_empty() {
+        return Ok(vec![SocketAddr::from(([0, 0, 0, 0], settings.port))]);
+    }
+    let mut addresses = Vec::new();
+    for host in &settings.listen {
+        match host.parse::<SocketAddr>() {
+            Ok(address) => addresses.push(address),
+            Err(_) if host.matches(':').count() == 1 => addresses.extend(host.to_socket_addrs()?),
+            Err(_) => addresses.extend((host.as_str(), settings.port).to_socket_addrs()?),
+        }
+    }
+    Ok(addresses)
+}
+
+/// Serves until the server is told to stop.
+pub fn run(server: &Arc<Server>, listeners: &[Listener]) -> io::Result<()> {
+    let mut threads = Vec::new();
+    for number in 0..server.settings.threads {
+        let own = listeners.iter().map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let mut worker = Worker::new(Arc::clone(server), own)?;
+        let builder = thread::Builder::new().name(format!("worker-{number}"));
+        threads.push(builder.spawn(move || worker.run())?);
+    }
+    for thread in threads {
+        thread.join().map_err(|_| io::Error::other("a thread ended by a panic"))??;
+    }
+    Ok(())
+}
+
+/// One thread's event loop.
+struct Worker {
+    server: Arc<Server>,
+    poll: Poll,
+    listeners: Vec<Listener>,
+    connections: HashMap<Token, Connection>,
+    next: usize,
+    ready: VecDeque<Token>,
+}
+
+impl Worker {
+    fn new(server: Arc<Server>, mut listeners: Vec<Listener>) -> io::Result<Worker> {
+        let poll = Poll::new()?;
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            let source: &mut dyn mio::event::Source = match listener {
+                Listener::Tcp(listener) => listener,
+                Listener::Unix(listener) => listener,
+            };
+            poll.registry().register(source, Token(number), Interest::READABLE)?;
+        }
+        let next = listeners.len();
+        Ok(Worker {
+            server,
+            poll,
+            listeners,
+            connections: HashMap::new(),
+            next,
+            ready: VecDeque::new(),
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.server.stop.load(Relaxed) {
+            let timeout = if self.ready.is_empty() { LOOK_EVERY } else { Duration::ZERO };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            let waiting = self.ready.len();
+            for event in &events {
+                if event.token().0 < self.listeners.len() {
+                    self.accept(event.token().0);
+                } else {
+                    self.advance(event.token());
+                }
+            }
+            for _ in 0..waiting {
+                if let Some(token) = self.ready.pop_front() {
+                    self.advance(token);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: usize) {
+        loop {
+            let mut stream = match self.listeners[listener].accept() {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => continue,
+                Err(error) => {
+                    // No descriptor is free; the client waits in the kernel's queue.
+                    eprintln!("terrace-kv: a connection was not accepted: {error}");
+                    return;
+                }
+            };
+            let stats = &self.server.stats;
+            if stats.connections.fetch_add(1, Relaxed) >= self.server.settings.connections_max {
+                stats.connections.fetch_sub(1, Relaxed);
+                stats.add(Count::Rejected);
+                let _ = stream.write(b"ERROR Too many open connections\r\n");
+                continue;
+            }
+            stats.add(Count::Connections);
+            let token = Token(self.next);
+            self.next += 1;
+            let mut connection = Connection::new(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            if self.poll.registry().register(&mut connection.stream, token, interest).is_err() {
+                stats.connections.fetch_sub(1, Relaxed);
+                continue;
+            }
+            self.connections.insert(token, connection);
+            self.advance(token);
+        }
+    }
+
+    fn advance(&mut self, token: Token) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        match connection.advance(&self.server) {
+            Wait::Stream => {}
+            Wait::Turn => {
+                if !self.ready.contains(&token) {
+                    self.ready.push_back(token);
+                }
+            }
+            Wait::Closed => {
+                let _ = self.poll.registry().deregister(&mut connection.stream);
+                self.connections.remove(&token);
+                self.server.stats.connections.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The flags that the server is started with. They are memcached's.
+
+use std::path::PathBuf;
+
+/// What `version` answers. Clients look for memcached's number at its beginning.
+pub const VERSION: &str = concat!("1.6.18-terrace-", env!("CARGO_PKG_VERSION"));
+
+/// What `-h` prints.
+pub const HELP: &str = "\
+terrace-kv: a server that speaks memcached's text and meta protocols
+-p, --port=<num>          TCP port to listen on (default: 11211)
+-U, --udp-port=<num>      accepted; there is no UDP
+-s, --unix-socket=<file>  UNIX socket to listen on (disables network support)
+-a, --unix-mask=<mask>    access mask for UNIX socket, in octal (default: 700)
+-A, --enable-shutdown     enable the shutdown command
+-l, --listen=<addr>       interface to listen on (default: all)
+-m, --memory-limit=<num>  item memory in mebibytes (default: 64)
+-M, --disable-evictions   return an error when memory is exhausted
+-c, --conn-limit=<num>    most connections at a time (default: 1024)
+-t, --threads=<num>       number of threads (default: 4)
+-R, --max-reqs-per-event  requests before another connection's turn (default: 20)
+-C, --disable-cas         disable use of CAS
+-b, --listen-backlog=<n>  backlog of the listening socket (default: 1024)
+-I, --max-item-size=<num> most bytes of an item, with k or m (default: 1m)
+-F, --disable-flush-all   disable the flush_all command
+-D <char>                 prefix delimiter of detailed statistics
+-u, --user=<user>         accepted for the present user only
+-o, --extended            accepted; unknown options are warned of
+-v, -vv, --verbose        write more about the work
+-V, --version             print the version and exit
+-h, --help                print this help and exit
+";
+
+const ITEM_SIZE_MIN: usize = 1 << 10;
+const ITEM_SIZE_MAX: usize = 1 << 30;
+/// memcached takes no item above this share of the memory limit.
+const ITEM_SHARE: usize = 2;
+const THREADS_MAX: usize = 1024;
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The TCP port; 0 for none.
+    pub port: u16,
+    /// The addresses to listen on; none for all.
+    pub listen: Vec<String>,
+    /// The Unix socket to listen on.
+    pub socket: Option<PathBuf>,
+    /// Its access rights.
+    pub socket_mask: u32,
+    /// Bytes of memory for items.
+    pub memory_limit: usize,
+    /// Whether old items make room for new ones.
+    pub evictions: bool,
+    /// The most connections.
+    pub connections_max: u64,
+    /// Threads.
+    pub threads: usize,
+    /// The most bytes of an item.
+    pub item_size_max: usize,
+    /// Requests of one connection before another one's turn.
+    pub requests_per_event: usize,
+    /// Connections that the kernel queues.
+    pub backlog: u32,
+    /// How much is written about the work.
+    pub verbosity: u32,
+    /// Whether clients see CAS identifiers.
+    pub cas: bool,
+    /// Whether `flush_all` is allowed.
+    pub flush: bool,
+    /// Whether `shutdown` is allowed.
+    pub shutdown: bool,
+    /// What ends a key's prefix.
+    pub delimiter: u8,
+    /// Whether prefixes are counted.
+    pub detail: bool,
+    /// Whether `debugtime` moves the clock.
+    pub debug_time: bool,
+    /// Bytes that count as used from the beginning, for tests.
+    pub used_from_start: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            port: 11211,
+            listen: Vec::new(),
+            socket: None,
+            socket_mask: 0o700,
+            memory_limit: 64 << 20,
+            evictions: true,
+            connections_max: 1024,
+            threads: 4,
+            item_size_max: 1 << 20,
+            requests_per_event: 20,
+            backlog: 1024,
+            verbosity: 0,
+            cas: true,
+            flush: true,
+            shutdown: false,
+            delimiter: b':',
+            detail: false,
+            debug_time: false,
+            used_from_start: 0,
+        }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// To serve.
+    Serve(Box<Settings>),
+    /// To print a text and end.
+    Print(String),
+}
+
+const WITH_VALUE: &str = "pUslamctRbIDuo";
+const LONG: &[(&str, char)] = &[
+    ("port", 'p'),
+    ("udp-port", 'U'),
+    ("unix-socket", 's'),
+    ("unix-mask", 'a'),
+    ("enable-shutdown", 'A'),
+    ("listen", 'l'),
+    ("memory-limit", 'm'),
+    ("disable-evictions", 'M'),
+    ("conn-limit", 'c'),
+    ("threads", 't'),
+    ("max-reqs-per-event", 'R'),
+    ("disable-cas", 'C'),
+    ("listen-backlog", 'b'),
+    ("max-item-size", 'I'),
+    ("disable-flush-all", 'F'),
+    ("user", 'u'),
+    ("extended", 'o'),
+    ("verbose", 'v'),
+    ("version", 'V'),
+    ("help", 'h'),
+    ("daemon", 'd'),
+];
+
+/// Reads the command line. `warn` gets a line for each option that has no effect.
+pub fn parse(
+    arguments: impl IntoIterator<Item = String>,
+    warn: &mut dyn FnMut(String),
+) -> Result<Command, String> {
+    let mut settings = Settings::default();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        if let Some(long) = argument.strip_prefix("--") {
+            let (name, value) = match long.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (long, None),
+            };
+            let flag = LONG.iter().find(|(long, _)| *long == name);
+            let Some(&(_, flag)) = flag else {
+                return Err(format!("unknown option --{name}; -h lists the options"));
+            };
+            let value = match value {
+                None if WITH_VALUE.contains(flag) => arguments.next(),
+                value => value,
+            };
+            if let Some(text) = settings.apply(flag, value, warn)? {
+                return Ok(Command::Print(text));
+            }
+        } else if let Some(flags) = argument.strip_prefix('-').filter(|flags| !flags.is_empty()) {
+            for (place, flag) in flags.char_indices() {
+                let takes_value = WITH_VALUE.contains(flag);
+                let rest = &flags[place + flag.len_utf8()..];
+                let value = match (takes_value, rest.is_empty()) {
+                    (true, true) => arguments.next(),
+                    (true, false) => Some(rest.to_owned()),
+                    (false, _) => None,
+                };
+                if let Some(text) = settings.apply(flag, value, warn)? {
+                    return Ok(Command::Print(text));
+                }
+                if takes_value {
+                    break;
+                }
+            }
+        } else {
+            return Err(format!("unexpected argument {argument:?}; -h lists the options"));
+        }
+    }
+    settings.check()?;
+    Ok(Command::Serve(Box::new(settings)))
+}
+
+impl Settings {
+    fn apply(
+        &mut self,
+        flag: char,
+        value: Option<String>,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<Option<String>, String> {
+        if WITH_VALUE.contains(flag) && value.is_none() {
+            return Err(format!("option -{flag} needs a value"));
+        }
+        let value = value.unwrap_or_default();
+        match flag {
+            'p' => self.port = parsed(flag, &value)?,
+            'U' => {
+                if parsed::<u32>(flag, &value)? != 0 {
+                    warn("there is no UDP: -U has no effect".to_owned());
+                }
+            }
+            's' => self.socket = Some(value.into()),
+            'a' => {
+                self.socket_mask = u32::from_str_radix(&value, 8)
+                    .map_err(|_| format!("-a takes an octal number, not {value:?}"))?;
+            }
+            'A' => self.shutdown = true,
+            'l' => self.listen.extend(value.split(',').map(str::to_owned)),
+            'm' => {
+                let mebibytes: usize = parsed(flag, &value)?;
+                self.memory_limit = mebibytes.saturating_mul(1 << 20);
+            }
+            'M' => self.evictions = false,
+            'c' => self.connections_max = parsed(flag, &value)?,
+            't' => self.threads = parsed(flag, &value)?,
+            'R' => self.requests_per_event = parsed::<usize>(flag, &value)?.max(1),
+            'C' => self.cas = false,
+            'b' => self.backlog = parsed(flag, &value)?,
+            'I' => self.item_size_max = size(&value)?,
+            'F' => self.flush = false,
+            'D' => {
+                self.delimiter = match value.as_bytes() {
+                    [delimiter] => *delimiter,
+                    _ => return Err("-D takes one character".to_owned()),
+                };
+                self.detail = true;
+            }
+            'u' => {
+                // SAFETY: it only reads the process's user.
+                let root = unsafe { libc::geteuid() } == 0;
+                if root && value != "root" {
+                    return Err(format!("-u {value}: start the server as that user instead"));
+                }
+            }
+            'o' => {
+                for option in value.split(',') {
+                    match option {
+                        "debug_time" => self.debug_time = true,
+                        "modern" | "no_modern" | "relaxed_privileges" => {}
+                        _ => warn(format!("option -o {option} has no effect")),
+                    }
+                }
+            }
+            'v' => self.verbosity += 1,
+            'V' => return Ok(Some(format!("terrace-kv {VERSION}\n"))),
+            'h' => return Ok(Some(HELP.to_owned())),
+            'd' => {
+                return Err("-d: the server stays in the foreground; a service manager or \
+                            `setsid` puts it into the background"
+                    .to_owned());
+            }
+            _ => return Err(format!("unknown option -{flag}; -h lists the options")),
+        }
+        Ok(None)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !(ITEM_SIZE_MIN..=ITEM_SIZE_MAX).contains(&self.item_size_max) {
+            return Err("-I: an item is of 1 KiB to 1 GiB".to_owned());
+        }
+        if self.memory_limit == 0 || self.memory_limit > 1 << 44 {
+            return Err("-m: the memory limit is of 1 MiB to 16 TiB".to_owned());
+        }
+        if self.item_size_max > self.memory_limit / ITEM_SHARE {
+            return Err("-I: an item is at most half of the memory limit (-m)".to_owned());
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(format!("-t: 1 to {THREADS_MAX} threads"));
+        }
+        if self.connections_max == 0 {
+            return Err("-c: at least one connection".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn parsed<T: std::str::FromStr>(flag: char, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("-{flag} takes a number, not {value:?}"))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let wrong = || format!("-I takes bytes, or a number with k, m or g, not {text:?}");
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_owned), &mut |_| {})
+    }
+
+    #[test]
+    fn flags_stand_apart_or_together() {
+        let Ok(Command::Serve(settings)) = settings("-I512k -vvMm 128 --port=7 -o a,b=1") else {
+            panic!("the flags are right");
+        };
+        assert_eq!(settings.item_size_max, 512 << 10);
+        assert_eq!((settings.verbosity, settings.evictions, settings.port), (2, false, 7));
+        assert_eq!(settings.memory_limit, 128 << 20);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in ["-d", "-I 1000", "-I 256m", "-t 0", "-m x", "-p", "-?", "--nothing", "x"] {
+            assert!(settings(line).is_err(), "{line}");
+        }
+    }
+}

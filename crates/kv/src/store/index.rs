@@ -1,0 +1,248 @@
+//! The index: buckets of one cache line, each with seven slots and a control word.
+//!
+//! A slot holds a 16-bit tag and a 48-bit pointer. Items are aligned to 8 bytes, so the low bits
+//! of the pointer hold the 2-bit clock. A search touches an item only if its tag is that of the
+//! key. The control word holds the lock and the number of an overflow bucket.
+
+use std::hint;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::thread;
+
+const SLOTS: usize = 7;
+const LOCKED: u64 = 1;
+const OVERFLOW_SHIFT: u32 = 16;
+const CLOCK_MASK: u64 = 3;
+const POINTER_MASK: u64 = (1 << 48) - 8;
+const TAG_SHIFT: u32 = 48;
+/// The bytes of memory limit for which there is one slot.
+const BYTES_PER_SLOT: usize = 128;
+const BUCKETS_MIN: usize = 1024;
+/// A lock is held for the copy of a value, so a waiting thread soon gives up its CPU.
+const SPINS: u32 = 64;
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Bucket {
+    control: AtomicU64,
+    slots: [AtomicU64; SLOTS],
+}
+
+/// Anonymous memory that is zero until it is written.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain memory; who uses it synchronises.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves memory that takes nothing until it is written.
+    pub(super) fn new(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping replaces nothing.
+        let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { address, bytes })
+    }
+
+    /// The first byte.
+    pub(super) fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `new` with this size.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The place of an item in the index, with the word that it held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'a> {
+    word: u64,
+    place: Option<&'a AtomicU64>,
+}
+
+impl Slot<'_> {
+    /// A word for an item, not yet in a place.
+    pub(super) fn new(hash: u64, pointer: *mut u8) -> Slot<'static> {
+        let address = pointer as u64;
+        debug_assert!(address & !POINTER_MASK == 0, "items are aligned, user space has 48 bits");
+        Slot { word: hash >> TAG_SHIFT << TAG_SHIFT | address, place: None }
+    }
+
+    /// The item.
+    pub(super) fn pointer(&self) -> *mut u8 {
+        (self.word & POINTER_MASK) as usize as *mut u8
+    }
+
+    /// The clock: how often it was used lately, at most 3.
+    pub(super) fn clock(&self) -> u64 {
+        self.word & CLOCK_MASK
+    }
+
+    /// The same item, used once more.
+    pub(super) fn used(self) -> Self {
+        if self.clock() < CLOCK_MASK { Slot { word: self.word + 1, ..self } } else { self }
+    }
+
+    /// The same item at another place in memory, its clock one step back.
+    pub(super) fn moved(self, pointer: *mut u8) -> Self {
+        let clock = self.clock().saturating_sub(1);
+        let tag = self.word >> TAG_SHIFT << TAG_SHIFT;
+        Slot { word: tag | pointer as u64 | clock, ..self }
+    }
+}
+
+/// A hash table of a fixed number of buckets, with overflow buckets behind them.
+#[derive(Debug)]
+pub(super) struct Index {
+    mapping: Mapping,
+    heads: usize,
+    buckets: usize,
+    overflows: AtomicUsize,
+}
+
+impl Index {
+    /// An index for as many items as a memory limit lets one expect.
+    pub(super) fn new(memory_limit: usize) -> io::Result<Index> {
+        let heads = (memory_limit / BYTES_PER_SLOT / SLOTS).max(BUCKETS_MIN).next_power_of_two();
+        // Items take at least 56 bytes, so that chains are of three buckets at the very worst.
+        let buckets = heads * 4;
+        let mapping = Mapping::new(buckets * size_of::<Bucket>())?;
+        Ok(Index { mapping, heads, buckets, overflows: AtomicUsize::new(heads) })
+    }
+
+    /// The bytes of the buckets that begin a chain, and their number's logarithm.
+    pub(super) fn size(&self) -> (usize, u32) {
+        (self.heads * size_of::<Bucket>(), self.heads.trailing_zeros())
+    }
+
+    fn bucket(&self, number: usize) -> &Bucket {
+        debug_assert!(number < self.buckets);
+        // SAFETY: the mapping holds that many buckets, and zeros are valid ones.
+        unsafe { &*self.mapping.address().cast::<Bucket>().add(number) }
+    }
+
+    /// Locks the bucket of a hash.
+    pub(super) fn lock(&self, hash: u64) -> Guard<'_> {
+        self.lock_bucket(hash as usize & (self.heads - 1))
+    }
+
+    fn lock_bucket(&self, number: usize) -> Guard<'_> {
+        let head = self.bucket(number);
+        let mut spins = 0;
+        while head.control.fetch_or(LOCKED, Acquire) & LOCKED != 0 {
+            while head.control.load(Relaxed) & LOCKED != 0 {
+                spins += 1;
+                if spins < SPINS { hint::spin_loop() } else { thread::yield_now() }
+            }
+        }
+        Guard { index: self, head }
+    }
+
+    /// Shows every item under the lock of its bucket, until `view` gives false.
+    pub(super) fn for_each(&self, mut view: impl FnMut(*mut u8) -> bool) {
+        for number in 0..self.heads {
+            let guard = self.lock_bucket(number);
+            for place in guard.places() {
+                let slot = Slot { word: place.load(Relaxed), place: None };
+                if slot.word != 0 && !view(slot.pointer()) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A locked bucket with its chain.
+#[derive(Debug)]
+pub(super) struct Guard<'a> {
+    index: &'a Index,
+    head: &'a Bucket,
+}
+
+impl<'a> Guard<'a> {
+    fn chain(&self) -> impl Iterator<Item = &'a Bucket> + use<'a> {
+        let index = self.index;
+        let mut next = Some(self.head);
+        std::iter::from_fn(move || {
+            let bucket = next?;
+            let overflow = (bucket.control.load(Relaxed) >> OVERFLOW_SHIFT) as usize;
+            next = (overflow != 0).then(|| index.bucket(overflow));
+            Some(bucket)
+        })
+    }
+
+    fn places(&self) -> impl Iterator<Item = &'a AtomicU64> + use<'a> {
+        self.chain().flat_map(|bucket| bucket.slots.iter())
+    }
+
+    /// Finds the slot that has the hash's tag and whose item `matches`.
+    pub(super) fn find(
+        &self,
+        hash: u64,
+        matches: impl Fn(*mut u8) -> bool,
+    ) -> Option<Slot<'a>> {
+        self.places().find_map(|place| {
+            let slot = Slot { word: place.load(Relaxed), place: Some(place) };
+            let same = slot.word != 0 && slot.word >> TAG_SHIFT == hash >> TAG_SHIFT;
+            (same && matches(slot.pointer())).then_some(slot)
+        })
+    }
+
+    /// Puts a word into the place of a slot that was found.
+    pub(super) fn set(&self, slot: Slot<'a>, new: Slot<'_>) {
+        if let Some(place) = slot.place {
+            place.store(new.word, Relaxed);
+        }
+    }
+
+    /// Empties a slot that was found.
+    pub(super) fn clear(&self, slot: Slot<'a>) {
+        if let Some(place) = slot.place {
+            place.store(0, Relaxed);
+        }
+    }
+
+    /// Puts a word into a free slot. Gives false where all buckets are taken.
+    pub(super) fn insert(&self, new: Slot<'_>) -> bool {
+        let mut last = self.head;
+        for bucket in self.chain() {
+            if let Some(place) = bucket.slots.iter().find(|place| place.load(Relaxed) == 0) {
+                place.store(new.word, Relaxed);
+                return true;
+            }
+            last = bucket;
+        }
+        let overflow = self.index.overflows.fetch_add(1, Relaxed);
+        if overflow >= self.index.buckets {
+            self.index.overflows.fetch_sub(1, Relaxed);
+            return false;
+        }
+        self.index.bucket(overflow).slots[0].store(new.word, Relaxed);
+        last.control.fetch_or((overflow as u64) << OVERFLOW_SHIFT, Relaxed);
+        true
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.head.control.fetch_and(!LOCKED, Release);
+    }
+}

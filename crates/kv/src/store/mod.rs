@@ -1,0 +1,278 @@
+//! The item store: a cache-line index over items in segments, within a memory limit.
+//!
+//! Every item is read and changed only under the lock of its index bucket. The lock of the
+//! segments is taken before bucket locks, never while one is held.
+
+mod index;
+mod item;
+mod segments;
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes};
+
+use crate::stats::{Count, Stats};
+use index::{Index, Slot};
+use segments::Segments;
+
+/// What the store is created with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The most bytes that items may take, with their headers.
+    pub memory_limit: usize,
+    /// The most bytes of one item.
+    pub item_size_max: usize,
+    /// Whether old items make room for new ones.
+    pub evictions: bool,
+    /// Whether clients see CAS identifiers.
+    pub cas: bool,
+    /// Bytes that count as used from the beginning, for tests only.
+    pub used_from_start: usize,
+}
+
+/// The outcome of a search for a key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<R> {
+    /// The key has a live item.
+    Hit(R),
+    /// The key has no item.
+    Miss,
+    /// The key had an item whose time was over.
+    Expired,
+    /// The key had an item from before a flush.
+    Flushed,
+}
+
+/// What a caller decides to do with the item that it was shown.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Keep the item.
+    Keep,
+    /// Remove the item.
+    Remove,
+}
+
+/// A new item, before it has a place.
+#[derive(Clone, Copy, Debug)]
+pub struct NewItem<'a> {
+    /// The key, of 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The parts of the value, stored one after the other.
+    pub value: [&'a [u8]; 2],
+    /// The client's flags.
+    pub flags: u32,
+    /// The second at which it expires, or 0.
+    pub expires: u32,
+    /// The state bits.
+    pub state: u8,
+}
+
+/// The reason that an item was not stored.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PutError<E> {
+    /// There is no memory for it.
+    OutOfMemory,
+    /// The caller refused after it saw the present item.
+    Refused(E),
+}
+
+/// A store of items, shared by all threads.
+#[derive(Debug)]
+pub struct Store {
+    index: Index,
+    segments: Segments,
+    hasher: RandomState,
+    /// The settings.
+    pub config: Config,
+    next_cas: AtomicU64,
+    flush_at: AtomicU32,
+    flush_cas: AtomicU64,
+}
+
+impl Store {
+    /// Reserves address space for the index and the items.
+    pub fn new(config: Config) -> io::Result<Store> {
+        Ok(Store {
+            index: Index::new(config.memory_limit)?,
+            segments: Segments::new(&config)?,
+            hasher: RandomState::new(),
+            config,
+            next_cas: AtomicU64::new(1),
+            flush_at: AtomicU32::new(0),
+            flush_cas: AtomicU64::new(0),
+        })
+    }
+
+    /// A new CAS identifier.
+    pub fn new_cas(&self) -> u64 {
+        self.next_cas.fetch_add(1, Relaxed)
+    }
+
+    /// The CAS identifier that clients see.
+    pub fn visible_cas(&self, header: &Header) -> u64 {
+        if self.config.cas { header.cas } else { 0 }
+    }
+
+    /// Makes all items that exist at a second vanish then.
+    pub fn flush(&self, at: u32, now: u32) {
+        if at <= now && self.config.cas {
+            self.flush_cas.store(self.new_cas(), Relaxed);
+            self.flush_at.store(now - 1, Relaxed);
+        } else {
+            self.flush_at.store(if self.config.cas { at - 1 } else { at }, Relaxed);
+        }
+    }
+
+    /// Whether a flush has made an item vanish.
+    fn is_flushed(&self, header: &Header, now: u32) -> bool {
+        let at = self.flush_at.load(Relaxed);
+        header.created <= at && at <= now || header.cas < self.flush_cas.load(Relaxed)
+    }
+
+    /// Finds the live item of a key and shows it under the bucket's lock.
+    pub fn with<R>(
+        &self,
+        key: &[u8],
+        now: u32,
+        stats: &Stats,
+        bump: bool,
+        view: impl FnOnce(&mut Item<'_>) -> (R, Decision),
+    ) -> Found<R> {
+        let hash = self.hasher.hash_one(key);
+        let guard = self.index.lock(hash);
+        let Some(slot) = guard.find(hash, |pointer| item::has_key(pointer, key)) else {
+            return Found::Miss;
+        };
+        let pointer = slot.pointer();
+        // SAFETY: the index has the item, and its bucket is locked as long as the guard lives.
+        let mut item = unsafe { Item::from_pointer(pointer) };
+        let (dead, outcome) = if item.is_expired(now) {
+            (true, Found::Expired)
+        } else if self.is_flushed(item.header, now) {
+            (true, Found::Flushed)
+        } else {
+            let (result, decision) = view(&mut item);
+            if bump && decision == Decision::Keep {
+                if item.header.state & FETCHED == 0 || item.header.accessed != now {
+                    item.header.state |= FETCHED;
+                    item.header.accessed = now;
+                }
+                guard.set(slot, slot.used());
+            }
+            (decision == Decision::Remove, Found::Hit(result))
+        };
+        if dead {
+            stats.item_gone(item.header);
+            self.segments.forget(pointer, item.header);
+            guard.clear(slot);
+            drop(guard);
+            self.segments.release(pointer);
+        }
+        outcome
+    }
+
+    /// Stores an item unless `decide` refuses after it saw the present one. Gives the new CAS.
+    pub fn put<E>(
+        &self,
+        new: NewItem<'_>,
+        now: u32,
+        stats: &Stats,
+        decide: impl FnOnce(Option<&Item<'_>>) -> Result<(), E>,
+    ) -> Result<u64, PutError<E>> {
+        let hash = self.hasher.hash_one(new.key);
+        let size = item::allocated_bytes(&new);
+        let Some(pointer) = self.segments.allocate(size, &self.index, now, stats) else {
+            return Err(PutError::OutOfMemory);
+        };
+        // SAFETY: the space is of `size` bytes, aligned, and nobody else knows it yet.
+        unsafe { item::write(pointer, &new, hash, now, size) };
+        self.segments.written(pointer);
+        let guard = self.index.lock(hash);
+        // The identifier is drawn under the lock, so that a flush tells old from new.
+        let cas = self.new_cas();
+        let mut old = guard.find(hash, |pointer| item::has_key(pointer, new.key));
+        let mut gone = None;
+        if let Some(slot) = old {
+            // SAFETY: the index has the item, and its bucket is locked.
+            let present = unsafe { Item::from_pointer(slot.pointer()) };
+            if present.is_expired(now) || self.is_flushed(present.header, now) {
+                stats.add(Count::Reclaimed);
+                stats.class_of(present.header).reclaimed.fetch_add(1, Relaxed);
+                stats.item_gone(present.header);
+                self.segments.forget(slot.pointer(), present.header);
+                guard.clear(slot);
+                gone = Some(slot.pointer());
+                old = None;
+            }
+        }
+        let decision = match old {
+            // SAFETY: as above.
+            Some(slot) => decide(Some(&unsafe { Item::from_pointer(slot.pointer()) })),
+            None => decide(None),
+        };
+        // SAFETY: written above; the bucket is locked.
+        let item = unsafe { Item::from_pointer(pointer) };
+        item.header.cas = cas;
+        let outcome = match (decision, old) {
+            (Err(refusal), _) => Err(PutError::Refused(refusal)),
+            (Ok(()), Some(slot)) => {
+                // SAFETY: as above.
+                let present = unsafe { Item::from_pointer(slot.pointer()) };
+                stats.item_gone(present.header);
+                self.segments.forget(slot.pointer(), present.header);
+                guard.set(slot, Slot::new(hash, pointer));
+                gone = Some(slot.pointer());
+                Ok(cas)
+            }
+            (Ok(()), None) if guard.insert(Slot::new(hash, pointer)) => Ok(cas),
+            (Ok(()), None) => Err(PutError::OutOfMemory),
+        };
+        match outcome {
+            Ok(_) => stats.item_came(item.header),
+            Err(_) => self.segments.forget(pointer, item.header),
+        }
+        self.segments.finished(pointer);
+        drop(guard);
+        if outcome.is_err() {
+            self.segments.release(pointer);
+        }
+        if let Some(pointer) = gone {
+            self.segments.release(pointer);
+        }
+        outcome
+    }
+
+    /// Shows every item, each under the lock of its bucket, until `view` gives false.
+    pub fn for_each(&self, mut view: impl FnMut(&Item<'_>) -> bool) {
+        self.index.for_each(|pointer| {
+            // SAFETY: the index has the item, and its bucket is locked.
+            view(&unsafe { Item::from_pointer(pointer) })
+        });
+    }
+
+    /// The bytes that items may take.
+    pub fn memory_limit(&self) -> usize {
+        self.segments.limit()
+    }
+
+    /// Changes the bytes that items may take. Gives false where that is out of bounds.
+    pub fn set_memory_limit(&self, bytes: usize) -> bool {
+        self.segments.set_limit(bytes)
+    }
+
+    /// The bytes that segments and large items take.
+    pub fn used_bytes(&self) -> usize {
+        self.segments.used()
+    }
+
+    /// The bytes of the index without overflow, and the base-2 logarithm of its buckets.
+    pub fn index_size(&self) -> (usize, u32) {
+        self.index.size()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,524 @@
+//! Where items live: segments of bump allocation, and allocations of their own for large items.
+//!
+//! Segments and large items stand in one queue, oldest first. When the limit is reached, some
+//! segments from its front are merged into one, and large items there are freed. The items that
+//! were used lately survive a merge. While a segment has items that are not in the index yet, it
+//! is left alone.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::ptr;
+use std::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::index::{Index, Mapping};
+use super::item::{Header, Item};
+use super::{Config, FETCHED};
+use crate::stats::{Count, Stats};
+
+/// The bytes of a segment.
+const SEGMENT: usize = 64 << 10;
+/// Items above this have an allocation of their own.
+const SMALL_MAX: usize = SEGMENT / 8;
+/// Large items take whole multiples of this.
+const LARGE_UNIT: usize = 4 << 10;
+/// How many segments are merged into one.
+const MERGED: usize = 4;
+/// Segments that are kept free for merging.
+const RESERVED: usize = 8;
+/// The least address space for segments, for a limit that is raised later.
+const ARENA_MIN: usize = 1 << 30;
+/// How many entries of the queue's front are asked whether they have expired.
+const EXPIRY_PROBES: usize = 2;
+/// Entries of freed large items that the queue may hold beside as many as are alive.
+const QUEUE_SLACK: usize = 1024;
+
+/// What is counted for a segment.
+#[derive(Debug, Default)]
+struct Usage {
+    /// Bytes of items in the index.
+    live: AtomicU32,
+    /// Items that are being written.
+    pending: AtomicU32,
+}
+
+/// A large item that is freed as a whole.
+#[derive(Debug)]
+struct Large {
+    layout: Layout,
+    /// Whether it is being written.
+    pending: bool,
+    /// Tells it from an earlier one at the same address.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Segment(usize),
+    Large(usize, u64),
+}
+
+#[derive(Debug)]
+struct State {
+    free: Vec<usize>,
+    /// The segments from here on were never used.
+    fresh: usize,
+    open: Option<usize>,
+    /// The bytes used of the open segment.
+    filled: usize,
+    /// The bytes used of each sealed segment.
+    lengths: HashMap<usize, usize>,
+    queue: VecDeque<Unit>,
+    large: HashMap<usize, Large>,
+    large_count: u64,
+    used: usize,
+}
+
+/// The memory of all items.
+#[derive(Debug)]
+pub(super) struct Segments {
+    arena: Mapping,
+    usage: Vec<Usage>,
+    state: Mutex<State>,
+    limit: AtomicUsize,
+    evictions: bool,
+}
+
+impl Segments {
+    /// Reserves the address space of the segments.
+    pub(super) fn new(config: &Config) -> io::Result<Segments> {
+        let count = config.memory_limit.saturating_mul(2).max(ARENA_MIN) / SEGMENT;
+        let state = State {
+            free: Vec::new(),
+            fresh: 0,
+            open: None,
+            filled: 0,
+            lengths: HashMap::new(),
+            queue: VecDeque::new(),
+            large: HashMap::new(),
+            large_count: 0,
+            used: config.used_from_start,
+        };
+        Ok(Segments {
+            arena: Mapping::new(count * SEGMENT)?,
+            usage: (0..count).map(|_| Usage::default()).collect(),
+            state: Mutex::new(state),
+            limit: AtomicUsize::new(config.memory_limit),
+            evictions: config.evictions,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limit in bytes.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+
+    /// Changes the limit. Gives false where the address space is too small.
+    pub(super) fn set_limit(&self, bytes: usize) -> bool {
+        let fits = bytes / SEGMENT + RESERVED <= self.usage.len();
+        if fits {
+            self.limit.store(bytes, Relaxed);
+        }
+        fits
+    }
+
+    /// The bytes in use.
+    pub(super) fn used(&self) -> usize {
+        self.state().used
+    }
+
+    /// What may be used before something is evicted.
+    fn allowed(&self) -> usize {
+        let limit = self.limit();
+        limit - (RESERVED * SEGMENT).min(limit / 8)
+    }
+
+    fn segment_of(&self, pointer: *mut u8) -> Option<usize> {
+        let offset = (pointer as usize).wrapping_sub(self.arena.address() as usize);
+        (offset / SEGMENT < self.usage.len()).then_some(offset / SEGMENT)
+    }
+
+    fn address(&self, segment: usize) -> *mut u8 {
+        debug_assert!(segment < self.usage.len());
+        // SAFETY: the arena holds that many segments.
+        unsafe { self.arena.address().add(segment * SEGMENT) }
+    }
+
+    /// Makes space for an item, evicting others where allowed. `finished` must follow.
+    pub(super) fn allocate(
+        &self,
+        size: usize,
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+    ) -> Option<*mut u8> {
+        let mut state = self.state();
+        if size > SMALL_MAX {
+            self.free_expired(&mut state, index, now, stats);
+            return self.allocate_large(&mut state, size, index, now, stats);
+        }
+        if state.open.is_none() || state.filled + size > SEGMENT {
+            self.seal(&mut state);
+            self.make_room(&mut state, SEGMENT, index, now, stats)?;
+            // A merge may have left an open segment with room.
+            if state.open.is_none() || state.filled + size > SEGMENT {
+                self.seal(&mut state);
+                self.open(&mut state)?;
+            }
+        }
+        let segment = state.open?;
+        self.usage[segment].pending.fetch_add(1, AcqRel);
+        // SAFETY: `filled + size` is at most the segment's size.
+        let pointer = unsafe { self.address(segment).add(state.filled) };
+        state.filled += size;
+        self.usage[segment].live.fetch_add(size as u32, Relaxed);
+        Some(pointer)
+    }
+
+    fn allocate_large(
+        &self,
+        state: &mut State,
+        size: usize,
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+    ) -> Option<*mut u8> {
+        let layout = Layout::from_size_align(size.next_multiple_of(LARGE_UNIT), 8).ok()?;
+        self.make_room(state, layout.size(), index, now, stats)?;
+        // SAFETY: the size is not 0.
+        let pointer = unsafe { alloc(layout) };
+        if pointer.is_null() {
+            return None;
+        }
+        state.used += layout.size();
+        state.large_count += 1;
+        let number = state.large_count;
+        state.large.insert(pointer as usize, Large { layout, pending: true, number });
+        if state.queue.len() > 2 * (state.large.len() + state.lengths.len()) + QUEUE_SLACK {
+            let large = &state.large;
+            state.queue.retain(|unit| match unit {
+                Unit::Segment(_) => true,
+                Unit::Large(pointer, number) => {
+                    large.get(pointer).is_some_and(|large| large.number == *number)
+                }
+            });
+        }
+        state.queue.push_back(Unit::Large(pointer as usize, number));
+        Some(pointer)
+    }
+
+    /// The item is written, and not in the index yet. No bucket is locked.
+    pub(super) fn written(&self, pointer: *mut u8) {
+        if self.segment_of(pointer).is_none()
+            && let Some(large) = self.state().large.get_mut(&(pointer as usize))
+        {
+            large.pending = false;
+        }
+    }
+
+    /// The item at a pointer is in the index, or was given up.
+    pub(super) fn finished(&self, pointer: *mut u8) {
+        if let Some(segment) = self.segment_of(pointer) {
+            self.usage[segment].pending.fetch_sub(1, Release);
+        }
+    }
+
+    /// Counts an item as gone. Its bucket is locked.
+    pub(super) fn forget(&self, pointer: *mut u8, header: &Header) {
+        if let Some(segment) = self.segment_of(pointer) {
+            self.usage[segment].live.fetch_sub(header.size, Relaxed);
+        }
+    }
+
+    /// Frees an item that is no longer in the index. No bucket is locked.
+    pub(super) fn release(&self, pointer: *mut u8) {
+        if self.segment_of(pointer).is_none() {
+            self.free_large(&mut self.state(), pointer as usize);
+        }
+    }
+
+    fn free_large(&self, state: &mut State, pointer: usize) {
+        if let Some(large) = state.large.remove(&pointer) {
+            state.used -= large.layout.size();
+            // SAFETY: it was allocated with this layout, and the index has it no more.
+            unsafe { dealloc(pointer as *mut u8, large.layout) };
+        }
+    }
+
+    fn seal(&self, state: &mut State) {
+        if let Some(segment) = state.open.take() {
+            state.lengths.insert(segment, state.filled);
+            state.queue.push_back(Unit::Segment(segment));
+        }
+        state.filled = 0;
+    }
+
+    fn open(&self, state: &mut State) -> Option<()> {
+        let segment = match state.free.pop() {
+            Some(segment) => segment,
+            None if state.fresh < self.usage.len() => {
+                state.fresh += 1;
+                state.fresh - 1
+            }
+            None => return None,
+        };
+        state.used += SEGMENT;
+        state.open = Some(segment);
+        state.filled = 0;
+        Some(())
+    }
+
+    fn close(&self, state: &mut State, segment: usize) {
+        state.lengths.remove(&segment);
+        state.free.push(segment);
+        state.used -= SEGMENT;
+    }
+
+    /// Evicts until so many more bytes can be used.
+    fn make_room(
+        &self,
+        state: &mut State,
+        bytes: usize,
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+    ) -> Option<()> {
+        let mut attempts = 8 * state.queue.len() + 8;
+        while state.used + bytes > self.allowed() {
+            if attempts == 0 {
+                return None;
+            }
+            attempts -= 1;
+            if !self.evictions {
+                let victims = self.sparse_segments(state)?;
+                self.merge(state, &victims, index, now, stats)?;
+                continue;
+            }
+            match state.queue.pop_front()? {
+                Unit::Large(pointer, number) => {
+                    self.evict_large(state, pointer, number, index, now, stats, false);
+                }
+                Unit::Segment(segment) => {
+                    let victims = self.oldest_segments(state, segment);
+                    self.merge(state, &victims, index, now, stats)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn is_pending(&self, segment: usize) -> bool {
+        self.usage[segment].pending.load(Acquire) != 0
+    }
+
+    fn live(&self, segment: usize) -> usize {
+        self.usage[segment].live.load(Relaxed) as usize
+    }
+
+    /// Takes a segment and those that follow it at the queue's front, without busy ones.
+    fn oldest_segments(&self, state: &mut State, first: usize) -> Vec<usize> {
+        if self.is_pending(first) {
+            state.queue.push_back(Unit::Segment(first));
+            return Vec::new();
+        }
+        let mut victims = vec![first];
+        while victims.len() < MERGED {
+            match state.queue.front() {
+                Some(&Unit::Segment(segment)) if !self.is_pending(segment) => {
+                    state.queue.pop_front();
+                    victims.push(segment);
+                }
+                _ => break,
+            }
+        }
+        victims
+    }
+
+    /// Takes segments out of the queue that fit into fewer without losing an item.
+    fn sparse_segments(&self, state: &mut State) -> Option<Vec<usize>> {
+        let mut victims = Vec::new();
+        for unit in &state.queue {
+            if let &Unit::Segment(segment) = unit
+                && self.live(segment) <= SEGMENT / 2
+                && !self.is_pending(segment)
+            {
+                victims.push(segment);
+                if victims.len() == 2 || self.live(segment) == 0 {
+                    break;
+                }
+            }
+        }
+        let shrinks = victims.len() == 2 || victims.iter().any(|&victim| self.live(victim) == 0);
+        if !shrinks {
+            return None;
+        }
+        state.queue.retain(|unit| {
+            !matches!(unit, Unit::Segment(segment) if victims.contains(segment))
+        });
+        Some(victims)
+    }
+
+    /// Frees large items at the queue's front whose time is over.
+    fn free_expired(&self, state: &mut State, index: &Index, now: u32, stats: &Stats) {
+        for _ in 0..EXPIRY_PROBES {
+            match state.queue.front() {
+                Some(&Unit::Large(pointer, number)) => {
+                    state.queue.pop_front();
+                    if !self.evict_large(state, pointer, number, index, now, stats, true) {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+    }
+
+    /// Frees a large item, unless it was used lately. Gives whether it is gone.
+    fn evict_large(
+        &self,
+        state: &mut State,
+        pointer: usize,
+        number: u64,
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+        expired_only: bool,
+    ) -> bool {
+        let pending = match state.large.get(&pointer) {
+            Some(large) if large.number == number => large.pending,
+            _ => return true,
+        };
+        let at = pointer as *mut u8;
+        let unit = Unit::Large(pointer, number);
+        if pending {
+            state.queue.push_back(unit);
+            return false;
+        }
+        // SAFETY: a large item in the table is not freed without the lock of the state, and a
+        // finished one has its hash.
+        let hash = unsafe { (*at.cast::<Header>()).hash };
+        let guard = index.lock(hash);
+        let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else {
+            // It is on its way into the index, or out of it: then who took it out frees it.
+            state.queue.push_back(unit);
+            return false;
+        };
+        // SAFETY: the index has the item, and its bucket is locked.
+        let item = unsafe { Item::from_pointer(at) };
+        let expired = item.is_expired(now);
+        if !expired && expired_only {
+            drop(guard);
+            state.queue.push_front(unit);
+            return false;
+        }
+        if !expired && slot.clock() > 0 {
+            guard.set(slot, slot.moved(at));
+            drop(guard);
+            state.queue.push_back(unit);
+            return false;
+        }
+        count_dropped(stats, &item, expired);
+        guard.clear(slot);
+        drop(guard);
+        self.free_large(state, pointer);
+        true
+    }
+
+    /// Merges segments into a new open one. What does not fit and was not used is dropped.
+    fn merge(
+        &self,
+        state: &mut State,
+        victims: &[usize],
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+    ) -> Option<()> {
+        let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
+        let several = victims.len() > 1;
+        let keep_all = several && live <= SEGMENT;
+        self.seal(state);
+        if several && live > 0 {
+            self.open(state)?;
+        }
+        for &segment in victims {
+            let length = state.lengths.get(&segment).copied().unwrap_or(0);
+            let mut offset = 0;
+            while offset < length {
+                // SAFETY: items stand one behind the other up to the segment's length, and all
+                // of them are finished.
+                let at = unsafe { self.address(segment).add(offset) };
+                offset += self.move_or_drop(state, at, index, now, stats, keep_all);
+            }
+            self.close(state, segment);
+        }
+        Some(())
+    }
+
+    /// Copies an item into the open segment, or drops it. Gives its size.
+    fn move_or_drop(
+        &self,
+        state: &mut State,
+        at: *mut u8,
+        index: &Index,
+        now: u32,
+        stats: &Stats,
+        keep_all: bool,
+    ) -> usize {
+        // SAFETY: hash and size never change while an item's segment exists.
+        let (hash, size) = unsafe {
+            let header = at.cast::<Header>();
+            ((*header).hash, (*header).size as usize)
+        };
+        let guard = index.lock(hash);
+        let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else { return size };
+        // SAFETY: the index has the item, and its bucket is locked.
+        let item = unsafe { Item::from_pointer(at) };
+        let expired = item.is_expired(now);
+        let from = self.segment_of(at);
+        let kept = !expired && (keep_all || slot.clock() > 0) && state.filled + size <= SEGMENT;
+        match state.open {
+            Some(open) if kept => {
+                // SAFETY: the open segment has room for it, and is another one.
+                let to = unsafe {
+                    let to = self.address(open).add(state.filled);
+                    ptr::copy_nonoverlapping(at, to, size);
+                    to
+                };
+                state.filled += size;
+                self.usage[open].live.fetch_add(size as u32, Relaxed);
+                guard.set(slot, slot.moved(to));
+            }
+            _ => {
+                count_dropped(stats, &item, expired);
+                guard.clear(slot);
+            }
+        }
+        if let Some(segment) = from {
+            self.usage[segment].live.fetch_sub(size as u32, Relaxed);
+        }
+        size
+    }
+}
+
+fn count_dropped(stats: &Stats, item: &Item<'_>, expired: bool) {
+    let class = stats.class_of(item.header);
+    if expired {
+        stats.add(Count::Reclaimed);
+        class.reclaimed.fetch_add(1, Relaxed);
+    } else {
+        stats.add(Count::Evictions);
+        class.evicted.fetch_add(1, Relaxed);
+        if item.header.state & FETCHED == 0 {
+            stats.add(Count::EvictedUnfetched);
+        }
+    }
+    stats.item_gone(item.header);
+}
