@@ -299,7 +299,7 @@ impl Segments {
             attempts -= 1;
             if !self.evictions {
                 let victims = self.sparse_segments(state)?;
-                self.merge(state, &victims, index, now, stats)?;
+                self.merge(state, &victims, index, now, stats);
                 continue;
             }
             match state.queue.pop_front()? {
@@ -308,7 +308,7 @@ impl Segments {
                 }
                 Unit::Segment(segment) => {
                     let victims = self.oldest_segments(state, segment);
-                    self.merge(state, &victims, index, now, stats)?;
+                    self.merge(state, &victims, index, now, stats);
                 }
             }
         }
@@ -432,7 +432,7 @@ impl Segments {
         true
     }
 
-    /// Merges segments into a new open one. What does not fit and was not used is dropped.
+    /// Merges segments into new ones, one fewer at most. What was not used is dropped.
     fn merge(
         &self,
         state: &mut State,
@@ -440,14 +440,12 @@ impl Segments {
         index: &Index,
         now: u32,
         stats: &Stats,
-    ) -> Option<()> {
+    ) {
         let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
-        let several = victims.len() > 1;
-        let keep_all = several && live <= SEGMENT;
+        let keep_all = live <= SEGMENT;
+        // One segment fewer than before, so that every merge frees memory.
+        let mut spare = victims.len().saturating_sub(1);
         self.seal(state);
-        if several && live > 0 {
-            self.open(state)?;
-        }
         for &segment in victims {
             let length = state.lengths.get(&segment).copied().unwrap_or(0);
             let mut offset = 0;
@@ -455,11 +453,10 @@ impl Segments {
                 // SAFETY: items stand one behind the other up to the segment's length, and all
                 // of them are finished.
                 let at = unsafe { self.address(segment).add(offset) };
-                offset += self.move_or_drop(state, at, index, now, stats, keep_all);
+                offset += self.move_or_drop(state, at, index, now, stats, keep_all, &mut spare);
             }
             self.close(state, segment);
         }
-        Some(())
     }
 
     /// Copies an item into the open segment, or drops it. Gives its size.
@@ -471,6 +468,7 @@ impl Segments {
         now: u32,
         stats: &Stats,
         keep_all: bool,
+        spare: &mut usize,
     ) -> usize {
         // SAFETY: hash and size never change while an item's segment exists.
         let (hash, size) = unsafe {
@@ -483,7 +481,12 @@ impl Segments {
         let item = unsafe { Item::from_pointer(at) };
         let expired = item.is_expired(now);
         let from = self.segment_of(at);
-        let kept = !expired && (keep_all || slot.clock() > 0) && state.filled + size <= SEGMENT;
+        let mut kept = !expired && (keep_all || slot.clock() > 0);
+        if kept && (state.open.is_none() || state.filled + size > SEGMENT) {
+            self.seal(state);
+            kept = *spare > 0 && self.open(state).is_some();
+            *spare = spare.saturating_sub(1);
+        }
         match state.open {
             Some(open) if kept => {
                 // SAFETY: the open segment has room for it, and is another one.

@@ -1,0 +1,217 @@
+//! The server on a Unix socket, driven by several clients that verify every value.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server that ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(socket: &Path, flags: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
+        command.env("TERRACE_KV_TEST", "1").arg("-s").arg(socket).args(flags);
+        let server = Server(command.spawn().expect("the server starts"));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while UnixStream::connect(socket).is_err() {
+            assert!(Instant::now() < deadline, "the server did not open its socket");
+            thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    fn connect(socket: &Path) -> Client {
+        let stream = UnixStream::connect(socket).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        Client { stream: BufReader::new(stream) }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).expect("the server reads");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("the server answers");
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, request: &str) -> String {
+        self.send(format!("{request}\r\n").as_bytes());
+        self.line()
+    }
+
+    fn set(&mut self, key: &str, time: i32, value: &[u8]) -> String {
+        let mut bytes = format!("set {key} 0 {time} {}\r\n", value.len()).into_bytes();
+        bytes.extend(value);
+        bytes.extend(b"\r\n");
+        self.send(&bytes);
+        self.line()
+    }
+
+    fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        let header = self.ask(&format!("get {key}"));
+        if header == "END" {
+            return None;
+        }
+        let len: usize = header.rsplit(' ').next()?.parse().ok()?;
+        let mut value = vec![0; len + 2];
+        self.stream.read_exact(&mut value).expect("the value follows");
+        value.truncate(len);
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+
+    fn stat(&mut self, name: &str) -> u64 {
+        self.send(b"stats\r\n");
+        let mut found = 0;
+        loop {
+            let line = self.line();
+            if line == "END" {
+                return found;
+            }
+            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
+                found = value.parse().expect("a number");
+            }
+        }
+    }
+}
+
+/// A value that is known from its key and version.
+fn value(key: usize, version: usize) -> Vec<u8> {
+    let len = match key % 50 {
+        0 => 40_000,
+        1 => 0,
+        _ => 100 + key * 37 % 900,
+    };
+    let seed = format!("{key}:{version}:");
+    seed.bytes().cycle().take(len.max(seed.len())).collect()
+}
+
+#[test]
+fn items_are_set_read_deleted_and_expire() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &[]);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.get("a"), None);
+    assert_eq!(client.set("a", 0, b"one"), "STORED");
+    assert_eq!(client.get("a").as_deref(), Some(b"one".as_slice()));
+    assert_eq!(client.ask("delete a"), "DELETED");
+    assert_eq!(client.get("a"), None);
+    assert_eq!(client.set("b", 10, b"two"), "STORED");
+    assert_eq!(client.ask("debugtime 9"), "OK");
+    assert_eq!(client.get("b").as_deref(), Some(b"two".as_slice()));
+    assert_eq!(client.ask("debugtime 2"), "OK");
+    assert_eq!(client.get("b"), None);
+}
+
+#[test]
+fn a_full_server_evicts_and_never_gives_a_wrong_value() {
+    const CLIENTS: usize = 4;
+    const KEYS: usize = 20_000;
+    const REQUESTS: usize = 40_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &["-m", "8"]);
+    thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let socket = &socket;
+            scope.spawn(move || {
+                let mut client = Client::connect(socket);
+                let mut versions = vec![0; KEYS];
+                let mut hits = 0;
+                let mut random = number as u64 + 1;
+                for request in 0..REQUESTS {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695);
+                    let key = (random >> 33) as usize % KEYS;
+                    let name = format!("client{number}-{key}");
+                    if request % 3 == 0 {
+                        versions[key] += 1;
+                        let stored = client.set(&name, 0, &value(key, versions[key]));
+                        assert_eq!(stored, "STORED");
+                    } else if let Some(found) = client.get(&name) {
+                        hits += 1;
+                        assert_eq!(found, value(key, versions[key]), "of {name}");
+                    }
+                }
+                assert!(hits > 0, "something was found");
+            });
+        }
+        let mut client = Client::connect(&socket);
+        assert_eq!(client.set("count", 0, b"0"), "STORED");
+    });
+    let mut client = Client::connect(&socket);
+    assert!(client.stat("evictions") > 0, "more was stored than fits");
+    assert!(client.stat("memory_used_bytes") <= 8 << 20, "the limit holds");
+}
+
+#[test]
+fn increments_of_several_clients_all_count() {
+    const CLIENTS: usize = 4;
+    const INCREMENTS: usize = 3000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &[]);
+    assert_eq!(Client::connect(&socket).set("n", 0, b"0"), "STORED");
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut client = Client::connect(&socket);
+                for _ in 0..INCREMENTS {
+                    client.ask("incr n 1");
+                }
+            });
+        }
+    });
+    let expected = (CLIENTS * INCREMENTS).to_string().into_bytes();
+    assert_eq!(Client::connect(&socket).get("n"), Some(expected));
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &["-c", "2", "-t", "1"]);
+    let mut first = Client::connect(&socket);
+    assert!(first.ask("version").starts_with("VERSION "));
+    let mut second = Client::connect(&socket);
+    assert!(second.ask("version").starts_with("VERSION "));
+    assert_eq!(Client::connect(&socket).line(), "ERROR Too many open connections");
+}
+
+#[test]
+fn noise_gets_an_answer_or_a_closed_connection() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &[]);
+    let mut random = 1_u64;
+    for _ in 0..200 {
+        let mut stream = UnixStream::connect(&socket).expect("the server lives");
+        let mut bytes = b"set a 0 0 3\r\nabcd\r\nmg \xff v\r\nms a 5 b\r\n".to_vec();
+        for _ in 0..500 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695);
+            bytes.push((random >> 40) as u8);
+        }
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert!(Client::connect(&socket).ask("version").starts_with("VERSION "));
+}
