@@ -16,9 +16,9 @@ pub struct Clock {
     moved: AtomicI64,
 }
 
-impl Clock {
+impl Default for Clock {
     /// Starts with the system's time.
-    pub fn new() -> Clock {
+    fn default() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock {
             started: Instant::now(),
@@ -26,7 +26,9 @@ impl Clock {
             moved: AtomicI64::new(0),
         }
     }
+}
 
+impl Clock {
     /// Seconds since 1970, plus what the clock was moved.
     pub fn now(&self) -> u32 {
         let seconds = (self.started_unix + self.started.elapsed().as_secs_f64()) as i64;

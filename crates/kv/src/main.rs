@@ -72,7 +72,7 @@ fn serve(settings: Settings) -> Result<(), String> {
     let server = Arc::new(Server {
         store,
         stats: Stats::new(settings.detail),
-        clock: Clock::new(),
+        clock: Clock::default(),
         verbosity: AtomicU32::new(settings.verbosity),
         settings,
         stop: AtomicBool::new(false),

@@ -64,8 +64,8 @@ pub(super) enum Arithmetic {
 enum Refused {
     /// This is the outcome.
     With(Stored),
-    /// The item is older than the present one, and may be stored as stale.
-    Older,
+    /// The item is older than this present one, and may be stored as stale.
+    Older(Header),
     /// The item was changed meanwhile.
     Changed,
 }
@@ -111,10 +111,10 @@ impl Server {
             expires: offer.expires,
             state: offer.state,
         };
-        let mut accept_older = false;
+        let mut older_than = None;
         loop {
-            let outcome = self.store.put(new, now, &self.stats, |present| {
-                match (offer.mode, present) {
+            let outcome =
+                self.store.put(new, now, &self.stats, |present| match (offer.mode, present) {
                     (StoreMode::Add, Some(_)) | (StoreMode::Replace, None) => {
                         Err(Refused::With(Stored::No))
                     }
@@ -124,22 +124,27 @@ impl Server {
                         match version {
                             _ if version == present => Ok(()),
                             _ if offer.stale_if_older && version < present => {
-                                if accept_older { Ok(()) } else { Err(Refused::Older) }
+                                if older_than == Some(item.header.cas) {
+                                    return Ok(());
+                                }
+                                Err(Refused::Older(*item.header))
                             }
                             _ => Err(Refused::With(Stored::Exists)),
                         }
                     }
                     _ => Ok(()),
-                }
-            });
+                });
             match outcome {
                 Ok(cas) => return Stored::Yes(if self.store.config.cas { cas } else { 0 }),
                 Err(PutError::OutOfMemory) => return Stored::NoMemory,
                 Err(PutError::Refused(Refused::With(stored))) => return stored,
-                Err(PutError::Refused(_)) => {
-                    accept_older = true;
-                    new.state = (new.state | STALE) & !TOKEN_SENT;
+                Err(PutError::Refused(Refused::Older(present))) => {
+                    // The value is replaced; the time and the marks stay.
+                    older_than = Some(present.cas);
+                    new.expires = present.expires;
+                    new.state = offer.state | STALE | present.state & TOKEN_SENT;
                 }
+                Err(PutError::Refused(Refused::Changed)) => {}
             }
         }
     }

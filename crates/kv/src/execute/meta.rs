@@ -269,9 +269,9 @@ impl Server {
             expires,
             state: if options.binary { KEY_BINARY } else { 0 },
         };
-        let put = self.store.put(new, now, &self.stats, |present| {
-            if present.is_none() { Ok(()) } else { Err(()) }
-        });
+        let put = self
+            .store
+            .put(new, now, &self.stats, |present| if present.is_none() { Ok(()) } else { Err(()) });
         match put {
             Ok(cas) => {
                 let header = Header::of_new(cas, expires);

@@ -209,8 +209,7 @@ impl Server {
 
     fn remove(&self, key: &[u8]) -> bool {
         let now = self.clock.now();
-        let removed =
-            self.store.with(key, now, &self.stats, false, |_| ((), Decision::Remove));
+        let removed = self.store.with(key, now, &self.stats, false, |_| ((), Decision::Remove));
         matches!(removed, Found::Hit(()))
     }
 

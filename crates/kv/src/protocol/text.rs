@@ -123,11 +123,7 @@ fn get<'a>(line: &'a [u8], command: &[u8], touch: bool) -> Result<Request<'a>, R
     Ok(Request::Get { keys: rest, cas: command.ends_with(b"s"), time })
 }
 
-fn store<'a>(
-    mode: StoreMode,
-    all: &[&'a [u8]],
-    noreply: bool,
-) -> Result<Request<'a>, Refusal> {
+fn store<'a>(mode: StoreMode, all: &[&'a [u8]], noreply: bool) -> Result<Request<'a>, Refusal> {
     let key = checked_key(all[0])?;
     let flags = number(all[1]).ok_or(FORMAT)?;
     let time = number(all[2]).ok_or(FORMAT)?;

@@ -194,11 +194,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Finds the slot that has the hash's tag and whose item `matches`.
-    pub(super) fn find(
-        &self,
-        hash: u64,
-        matches: impl Fn(*mut u8) -> bool,
-    ) -> Option<Slot<'a>> {
+    pub(super) fn find(&self, hash: u64, matches: impl Fn(*mut u8) -> bool) -> Option<Slot<'a>> {
         self.places().find_map(|place| {
             let slot = Slot { word: place.load(Relaxed), place: Some(place) };
             let same = slot.word != 0 && slot.word >> TAG_SHIFT == hash >> TAG_SHIFT;

@@ -92,13 +92,7 @@ pub(super) fn allocated_bytes(new: &NewItem<'_>) -> usize {
 /// # Safety
 ///
 /// At the pointer there are `size` writable bytes, aligned to 8, that nobody else uses.
-pub(super) unsafe fn write(
-    pointer: *mut u8,
-    new: &NewItem<'_>,
-    hash: u64,
-    now: u32,
-    size: usize,
-) {
+pub(super) unsafe fn write(pointer: *mut u8, new: &NewItem<'_>, hash: u64, now: u32, size: usize) {
     let header = Header {
         hash,
         cas: 0,

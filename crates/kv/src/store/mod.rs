@@ -16,7 +16,7 @@ pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes}
 
 use crate::stats::{Count, Stats};
 use index::{Index, Slot};
-use segments::Segments;
+use segments::{Context, Segments};
 
 /// What the store is created with.
 #[derive(Clone, Debug)]
@@ -184,7 +184,8 @@ impl Store {
     ) -> Result<u64, PutError<E>> {
         let hash = self.hasher.hash_one(new.key);
         let size = item::allocated_bytes(&new);
-        let Some(pointer) = self.segments.allocate(size, &self.index, now, stats) else {
+        let context = Context { index: &self.index, now, stats };
+        let Some(pointer) = self.segments.allocate(size, context) else {
             return Err(PutError::OutOfMemory);
         };
         // SAFETY: the space is of `size` bytes, aligned, and nobody else knows it yet.

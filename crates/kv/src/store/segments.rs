@@ -37,6 +37,14 @@ const EXPIRY_PROBES: usize = 2;
 /// Entries of freed large items that the queue may hold beside as many as are alive.
 const QUEUE_SLACK: usize = 1024;
 
+/// What evicting needs beside the segments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) index: &'a Index,
+    pub(super) now: u32,
+    pub(super) stats: &'a Stats,
+}
+
 /// What is counted for a segment.
 #[derive(Debug, Default)]
 struct Usage {
@@ -153,21 +161,15 @@ impl Segments {
     }
 
     /// Makes space for an item, evicting others where allowed. `finished` must follow.
-    pub(super) fn allocate(
-        &self,
-        size: usize,
-        index: &Index,
-        now: u32,
-        stats: &Stats,
-    ) -> Option<*mut u8> {
+    pub(super) fn allocate(&self, size: usize, context: Context<'_>) -> Option<*mut u8> {
         let mut state = self.state();
         if size > SMALL_MAX {
-            self.free_expired(&mut state, index, now, stats);
-            return self.allocate_large(&mut state, size, index, now, stats);
+            self.free_expired(&mut state, context);
+            return self.allocate_large(&mut state, size, context);
         }
         if state.open.is_none() || state.filled + size > SEGMENT {
             self.seal(&mut state);
-            self.make_room(&mut state, SEGMENT, index, now, stats)?;
+            self.make_room(&mut state, SEGMENT, context)?;
             // A merge may have left an open segment with room.
             if state.open.is_none() || state.filled + size > SEGMENT {
                 self.seal(&mut state);
@@ -187,12 +189,10 @@ impl Segments {
         &self,
         state: &mut State,
         size: usize,
-        index: &Index,
-        now: u32,
-        stats: &Stats,
+        context: Context<'_>,
     ) -> Option<*mut u8> {
         let layout = Layout::from_size_align(size.next_multiple_of(LARGE_UNIT), 8).ok()?;
-        self.make_room(state, layout.size(), index, now, stats)?;
+        self.make_room(state, layout.size(), context)?;
         // SAFETY: the size is not 0.
         let pointer = unsafe { alloc(layout) };
         if pointer.is_null() {
@@ -283,14 +283,7 @@ impl Segments {
     }
 
     /// Evicts until so many more bytes can be used.
-    fn make_room(
-        &self,
-        state: &mut State,
-        bytes: usize,
-        index: &Index,
-        now: u32,
-        stats: &Stats,
-    ) -> Option<()> {
+    fn make_room(&self, state: &mut State, bytes: usize, context: Context<'_>) -> Option<()> {
         let mut attempts = 8 * state.queue.len() + 8;
         while state.used + bytes > self.allowed() {
             if attempts == 0 {
@@ -299,16 +292,16 @@ impl Segments {
             attempts -= 1;
             if !self.evictions {
                 let victims = self.sparse_segments(state)?;
-                self.merge(state, &victims, index, now, stats);
+                self.merge(state, &victims, context);
                 continue;
             }
             match state.queue.pop_front()? {
                 Unit::Large(pointer, number) => {
-                    self.evict_large(state, pointer, number, index, now, stats, false);
+                    self.evict_large(state, pointer, number, context, false);
                 }
                 Unit::Segment(segment) => {
                     let victims = self.oldest_segments(state, segment);
-                    self.merge(state, &victims, index, now, stats);
+                    self.merge(state, &victims, context);
                 }
             }
         }
@@ -360,19 +353,19 @@ impl Segments {
         if !shrinks {
             return None;
         }
-        state.queue.retain(|unit| {
-            !matches!(unit, Unit::Segment(segment) if victims.contains(segment))
-        });
+        state
+            .queue
+            .retain(|unit| !matches!(unit, Unit::Segment(segment) if victims.contains(segment)));
         Some(victims)
     }
 
     /// Frees large items at the queue's front whose time is over.
-    fn free_expired(&self, state: &mut State, index: &Index, now: u32, stats: &Stats) {
+    fn free_expired(&self, state: &mut State, context: Context<'_>) {
         for _ in 0..EXPIRY_PROBES {
             match state.queue.front() {
                 Some(&Unit::Large(pointer, number)) => {
                     state.queue.pop_front();
-                    if !self.evict_large(state, pointer, number, index, now, stats, true) {
+                    if !self.evict_large(state, pointer, number, context, true) {
                         break;
                     }
                 }
@@ -387,9 +380,7 @@ impl Segments {
         state: &mut State,
         pointer: usize,
         number: u64,
-        index: &Index,
-        now: u32,
-        stats: &Stats,
+        context: Context<'_>,
         expired_only: bool,
     ) -> bool {
         let pending = match state.large.get(&pointer) {
@@ -405,7 +396,7 @@ impl Segments {
         // SAFETY: a large item in the table is not freed without the lock of the state, and a
         // finished one has its hash.
         let hash = unsafe { (*at.cast::<Header>()).hash };
-        let guard = index.lock(hash);
+        let guard = context.index.lock(hash);
         let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else {
             // It is on its way into the index, or out of it: then who took it out frees it.
             state.queue.push_back(unit);
@@ -413,7 +404,7 @@ impl Segments {
         };
         // SAFETY: the index has the item, and its bucket is locked.
         let item = unsafe { Item::from_pointer(at) };
-        let expired = item.is_expired(now);
+        let expired = item.is_expired(context.now);
         if !expired && expired_only {
             drop(guard);
             state.queue.push_front(unit);
@@ -425,7 +416,7 @@ impl Segments {
             state.queue.push_back(unit);
             return false;
         }
-        count_dropped(stats, &item, expired);
+        count_dropped(context.stats, &item, expired);
         guard.clear(slot);
         drop(guard);
         self.free_large(state, pointer);
@@ -433,14 +424,7 @@ impl Segments {
     }
 
     /// Merges segments into new ones, one fewer at most. What was not used is dropped.
-    fn merge(
-        &self,
-        state: &mut State,
-        victims: &[usize],
-        index: &Index,
-        now: u32,
-        stats: &Stats,
-    ) {
+    fn merge(&self, state: &mut State, victims: &[usize], context: Context<'_>) {
         let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
         let keep_all = live <= SEGMENT;
         // One segment fewer than before, so that every merge frees memory.
@@ -453,7 +437,7 @@ impl Segments {
                 // SAFETY: items stand one behind the other up to the segment's length, and all
                 // of them are finished.
                 let at = unsafe { self.address(segment).add(offset) };
-                offset += self.move_or_drop(state, at, index, now, stats, keep_all, &mut spare);
+                offset += self.move_or_drop(state, at, context, keep_all, &mut spare);
             }
             self.close(state, segment);
         }
@@ -464,9 +448,7 @@ impl Segments {
         &self,
         state: &mut State,
         at: *mut u8,
-        index: &Index,
-        now: u32,
-        stats: &Stats,
+        context: Context<'_>,
         keep_all: bool,
         spare: &mut usize,
     ) -> usize {
@@ -475,11 +457,11 @@ impl Segments {
             let header = at.cast::<Header>();
             ((*header).hash, (*header).size as usize)
         };
-        let guard = index.lock(hash);
+        let guard = context.index.lock(hash);
         let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else { return size };
         // SAFETY: the index has the item, and its bucket is locked.
         let item = unsafe { Item::from_pointer(at) };
-        let expired = item.is_expired(now);
+        let expired = item.is_expired(context.now);
         let from = self.segment_of(at);
         let mut kept = !expired && (keep_all || slot.clock() > 0);
         if kept && (state.open.is_none() || state.filled + size > SEGMENT) {
@@ -500,7 +482,7 @@ impl Segments {
                 guard.set(slot, slot.moved(to));
             }
             _ => {
-                count_dropped(stats, &item, expired);
+                count_dropped(context.stats, &item, expired);
                 guard.clear(slot);
             }
         }

@@ -12,8 +12,7 @@ fn store(mebibytes: usize, evictions: bool) -> (Store, Stats) {
 }
 
 fn set(store: &Store, stats: &Stats, key: &str, value: &[u8], expires: u32) -> bool {
-    let new =
-        NewItem { key: key.as_bytes(), value: [value, b""], flags: 0, expires, state: 0 };
+    let new = NewItem { key: key.as_bytes(), value: [value, b""], flags: 0, expires, state: 0 };
     store.put(new, 100, stats, |_| Ok::<(), ()>(())).is_ok()
 }
 
