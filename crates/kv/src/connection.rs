@@ -5,11 +5,13 @@ use std::io::{self, Read, Write};
 use mio::event::Source;
 
 use crate::execute::{Next, Server, announced_len};
-use crate::protocol::text;
+use crate::protocol::{Request, text};
 use crate::stats::Count;
 
 /// How much is read at once.
 const READ: usize = 16 << 10;
+/// How much is read at once of a large value.
+const READ_MAX: usize = 128 << 10;
 /// A line without an end may become so long.
 const LINE_MAX: usize = 2048;
 /// A line of `get` without an end may become so long.
@@ -47,6 +49,8 @@ pub struct Connection {
     skip: usize,
     /// The bytes that the request at the front of `input` needs, if known.
     needed: usize,
+    /// The bytes of the keys of a `get` that were answered.
+    answered: usize,
     closing: bool,
 }
 
@@ -61,6 +65,7 @@ impl Connection {
             written: 0,
             skip: 0,
             needed: 0,
+            answered: 0,
             closing: false,
         }
     }
@@ -119,7 +124,7 @@ impl Connection {
             self.input = Vec::new();
         }
         let start = self.input.len();
-        let wanted = self.needed.saturating_sub(start).clamp(READ, ANSWERS_MAX);
+        let wanted = self.needed.saturating_sub(start).clamp(READ, READ_MAX);
         self.input.resize(start + wanted, 0);
         let outcome = loop {
             match self.stream.read(&mut self.input[start..]) {
@@ -182,13 +187,26 @@ impl Connection {
                     Some(_) => {}
                 }
             }
+            Ok(Request::Get { keys, cas, time }) => {
+                let from = self.answered;
+                let answers = &mut self.output;
+                let rest = server.get_some(keys, from, cas, time, answers, ANSWERS_MAX);
+                self.answered = rest.unwrap_or(0);
+                if rest.is_some() {
+                    // The line stays until all of its keys are answered.
+                    return true;
+                }
+            }
             Ok(request) => match announced_len(&request) {
                 None => {
                     self.closing = server.execute(request, b"", &mut self.output) == Next::Close;
                 }
                 Some(len) => {
+                    let quiet = matches!(&request, Request::Store(store) if store.noreply);
                     if let Some(message) = server.refusal_of_value(&request) {
-                        answer(&mut self.output, message);
+                        if !quiet {
+                            answer(&mut self.output, message);
+                        }
                         self.skip = len + 2;
                     } else if input.len() < used + len + 2 {
                         self.needed = used + len + 2;
@@ -198,7 +216,7 @@ impl Connection {
                         if &input[used + len..used + len + 2] == b"\r\n" {
                             let next = server.execute(request, value, &mut self.output);
                             self.closing = next == Next::Close;
-                        } else {
+                        } else if !quiet {
                             answer(&mut self.output, "CLIENT_ERROR bad data chunk");
                         }
                         used += len + 2;

@@ -197,6 +197,31 @@ fn one_connection_too_many_is_told_so() {
 }
 
 #[test]
+fn answers_of_many_large_values_do_not_pile_up() {
+    const TIMES: usize = 400;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let server = Server::start(&socket, &[]);
+    let mut client = Client::connect(&socket);
+    let large = vec![b'x'; 1_000_000];
+    assert_eq!(client.set("a", 0, &large), "STORED");
+    client.send(format!("get{}\r\n", " a".repeat(TIMES)).as_bytes());
+    thread::sleep(Duration::from_millis(500));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
+    let status = status.expect("the server lives");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    let kibibytes: usize = resident.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kibibytes < 100 << 10, "{kibibytes} KiB are resident");
+    for _ in 0..TIMES {
+        assert_eq!(client.line(), "VALUE a 0 1000000");
+        let mut value = vec![0; large.len() + 2];
+        client.stream.read_exact(&mut value).expect("the value follows");
+        assert!(value.starts_with(&large));
+    }
+    assert_eq!(client.line(), "END");
+}
+
+#[test]
 fn noise_gets_an_answer_or_a_closed_connection() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");

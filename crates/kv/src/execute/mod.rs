@@ -82,10 +82,8 @@ impl Server {
     pub fn execute(&self, request: Request<'_>, value: &[u8], out: &mut Vec<u8>) -> Next {
         let (answer, noreply) = match request {
             Request::Get { keys, cas, time } => {
-                for key in words(keys) {
-                    self.get(key, cas, time, out);
-                }
-                ("END", false)
+                self.get_some(keys, 0, cas, time, out, usize::MAX);
+                return Next::Continue;
             }
             Request::Store(store) => {
                 self.count_prefix_set(store.key);
@@ -154,6 +152,28 @@ impl Server {
             out.extend(b"\r\n");
         }
         Next::Continue
+    }
+
+    /// Answers keys from a place on, until the answers are of so many bytes. Gives the place of
+    /// the keys that are left.
+    pub fn get_some(
+        &self,
+        keys: &[u8],
+        from: usize,
+        cas: bool,
+        time: Option<i32>,
+        out: &mut Vec<u8>,
+        most: usize,
+    ) -> Option<usize> {
+        let start = keys.as_ptr() as usize;
+        for key in words(&keys[from..]) {
+            self.get(key, cas, time, out);
+            if out.len() >= most {
+                return Some(key.as_ptr() as usize + key.len() - start);
+            }
+        }
+        out.extend(b"END\r\n");
+        None
     }
 
     fn get(&self, key: &[u8], cas: bool, time: Option<i32>, out: &mut Vec<u8>) {

@@ -25,7 +25,7 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Refusal> {
     let all: Vec<&[u8]> = iterator.take(WORDS_MAX).collect();
     let noreply = all.last() == Some(&b"noreply".as_slice());
     parse_words(command, &all, noreply)
-        .map_err(|refusal| Refusal { noreply: refusal.noreply || noreply, ..refusal })
+        .map_err(|refusal| Refusal { noreply: noreply && refusal != ERROR, ..refusal })
 }
 
 fn parse_words<'a>(
@@ -94,7 +94,7 @@ fn parse_words<'a>(
         _ if all.last().is_some_and(|word| word.starts_with(b"HTTP/")) => {
             Err(Refusal { message: None, skip: 0, noreply: false })
         }
-        _ => Err(Refusal { noreply: false, ..ERROR }),
+        _ => Err(ERROR),
     }
 }
 
@@ -168,6 +168,8 @@ mod tests {
         assert_eq!(message(b"set a 4294967296 0 1"), Some(BAD_FORMAT));
         assert_eq!(message(&[b"get ", &[b'a'; 251][..]].concat()), Some(BAD_FORMAT));
         assert_eq!(message(b"GET / HTTP/1.0"), None);
+        assert!(parse(b"set a 0 0 x noreply").unwrap_err().noreply);
+        assert!(!parse(b"bogus noreply").unwrap_err().noreply);
     }
 
     #[test]
