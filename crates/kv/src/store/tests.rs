@@ -121,6 +121,10 @@ fn threads_see_only_whole_items() {
                     let key = (number * 7 + usize::from(thread)) % 6000;
                     let value = vec![thread; 200 + key % 20 * 600];
                     assert!(set(store, stats, &key.to_string(), &value, 0));
+                    if number % 5 == 0 {
+                        let gone = ((number * 11) % 6000).to_string();
+                        store.with(gone.as_bytes(), 100, stats, false, |_| ((), Decision::Remove));
+                    }
                     let other = (number * 13) % 6000;
                     if let Found::Hit(value) = get(store, stats, &other.to_string(), 100) {
                         assert_eq!(value.len(), 200 + other % 20 * 600);
@@ -131,4 +135,11 @@ fn threads_see_only_whole_items() {
         }
     });
     assert!(store.used_bytes() <= 4 << 20);
+    let mut items = 0;
+    store.for_each(|_| {
+        items += 1;
+        true
+    });
+    let counted: u64 = stats.classes.iter().map(|class| class.items.load(Relaxed)).sum();
+    assert_eq!(items, counted, "the counters agree with the index");
 }
