@@ -21,6 +21,7 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -R, --max-reqs-per-event  requests before another connection's turn (default: 20)
 -C, --disable-cas         disable use of CAS
 -b, --listen-backlog=<n>  backlog of the listening socket (default: 1024)
+-B, --protocol=<name>     auto or ascii
 -I, --max-item-size=<num> most bytes of an item, with k or m (default: 1m)
 -F, --disable-flush-all   disable the flush_all command
 -D <char>                 prefix delimiter of detailed statistics
@@ -115,7 +116,7 @@ pub enum Command {
     Print(String),
 }
 
-const WITH_VALUE: &str = "pUslamctRbIDuo";
+const WITH_VALUE: &str = "pUslamctRbBIDuo";
 const LONG: &[(&str, char)] = &[
     ("port", 'p'),
     ("udp-port", 'U'),
@@ -130,6 +131,7 @@ const LONG: &[(&str, char)] = &[
     ("max-reqs-per-event", 'R'),
     ("disable-cas", 'C'),
     ("listen-backlog", 'b'),
+    ("protocol", 'B'),
     ("max-item-size", 'I'),
     ("disable-flush-all", 'F'),
     ("user", 'u'),
@@ -223,6 +225,8 @@ impl Settings {
             'R' => self.requests_per_event = parsed::<usize>(flag, &value)?.max(1),
             'C' => self.cas = false,
             'b' => self.backlog = parsed(flag, &value)?,
+            'B' if value == "auto" || value == "ascii" => {}
+            'B' => return Err(format!("-B {value}: there are the text and meta protocols only")),
             'I' => self.item_size_max = size(&value)?,
             'F' => self.flush = false,
             'D' => {

@@ -105,6 +105,8 @@ pub struct Class {
     pub stored: AtomicU64,
     /// Items dropped for want of memory.
     pub evicted: AtomicU64,
+    /// Of these, such as would have expired some time.
+    pub evicted_nonzero: AtomicU64,
     /// Items whose place was taken after their time was over.
     pub reclaimed: AtomicU64,
 }
@@ -178,6 +180,7 @@ impl Stats {
         }
         for class in &self.classes {
             class.evicted.store(0, Relaxed);
+            class.evicted_nonzero.store(0, Relaxed);
             class.reclaimed.store(0, Relaxed);
         }
         self.prefixes.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -128,11 +128,14 @@ impl Server {
                 return Next::Continue;
             }
             Request::Quit => return Next::Close,
-            Request::Shutdown if self.settings.shutdown => {
+            Request::Shutdown { valid: false } if self.settings.shutdown => {
+                ("CLIENT_ERROR invalid shutdown mode", false)
+            }
+            Request::Shutdown { .. } if self.settings.shutdown => {
                 self.stop.store(true, Relaxed);
                 return Next::Close;
             }
-            Request::Shutdown => ("ERROR: shutdown not enabled", false),
+            Request::Shutdown { .. } => ("ERROR: shutdown not enabled", false),
             Request::MemoryLimit { mebibytes, noreply } => (self.limit(mebibytes), noreply),
             Request::Ignored => ("OK", false),
             Request::DebugTime(seconds) if self.settings.debug_time => {

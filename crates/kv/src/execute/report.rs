@@ -187,9 +187,10 @@ impl Server {
             };
             add("number", class.items.load(Relaxed));
             add("mem_requested", class.bytes.load(Relaxed));
+            add("evicted_nonzero", class.evicted_nonzero.load(Relaxed));
             add("evicted", class.evicted.load(Relaxed));
             add("reclaimed", class.reclaimed.load(Relaxed));
-            for name in ["age", "evicted_nonzero", "evicted_time", "outofmemory", "tailrepairs"] {
+            for name in ["age", "evicted_time", "outofmemory", "tailrepairs"] {
                 add(name, 0);
             }
         }

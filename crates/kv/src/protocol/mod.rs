@@ -69,8 +69,8 @@ pub enum Request<'a> {
     Stats(Vec<&'a [u8]>),
     /// The end of the connection.
     Quit,
-    /// The end of the server.
-    Shutdown,
+    /// The end of the server, if the mode is a known one.
+    Shutdown { valid: bool },
     /// A new memory limit.
     MemoryLimit { mebibytes: u32, noreply: bool },
     /// A command that has no effect here, and succeeds.

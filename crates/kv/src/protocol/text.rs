@@ -82,7 +82,10 @@ fn parse_words<'a>(
         }
         (b"stats", _) => Ok(Request::Stats(all.to_vec())),
         (b"quit", _) => Ok(Request::Quit),
-        (b"shutdown", _) => Ok(Request::Shutdown),
+        (b"shutdown", _) => {
+            let valid = matches!(all, [] | [b"graceful"]);
+            Ok(Request::Shutdown { valid })
+        }
         (b"cache_memlimit", 1 | 2) => {
             let mebibytes = plain.first().and_then(|word| number(word)).ok_or(FORMAT)?;
             Ok(Request::MemoryLimit { mebibytes, noreply })

@@ -501,6 +501,7 @@ fn count_dropped(stats: &Stats, item: &Item<'_>, expired: bool) {
     } else {
         stats.add(Count::Evictions);
         class.evicted.fetch_add(1, Relaxed);
+        class.evicted_nonzero.fetch_add(u64::from(item.header.expires != 0), Relaxed);
         if item.header.state & FETCHED == 0 {
             stats.add(Count::EvictedUnfetched);
         }
