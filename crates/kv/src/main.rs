@@ -16,6 +16,10 @@ use terrace_kv::store::{Config, Store};
 /// How often it is looked whether a signal came.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Open files beside those of connections and threads.
+const FILES: u64 = 32;
+const FILES_PER_THREAD: u64 = 8;
+
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_signal(_: libc::c_int) {
@@ -54,7 +58,25 @@ fn apply_test_settings(settings: &mut Settings) {
     settings.used_from_start = used.and_then(|used| used.parse().ok()).unwrap_or(0);
 }
 
+/// Allows as many open files as the connections need, as far as the hard limit goes.
+fn raise_file_limit(settings: &Settings) {
+    let own = FILES + FILES_PER_THREAD * settings.threads as u64;
+    let wanted = settings.connections_max.saturating_add(own);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= wanted
+    {
+        return;
+    }
+    limit.rlim_cur = wanted.min(limit.rlim_max);
+    // SAFETY: the structure is valid.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 || limit.rlim_cur < wanted {
+        eprintln!("terrace-kv: warning: -c needs {wanted} open files; raise `ulimit -n`");
+    }
+}
+
 fn serve(settings: Settings) -> Result<(), String> {
+    raise_file_limit(&settings);
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };

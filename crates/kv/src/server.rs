@@ -128,6 +128,8 @@ struct Worker {
     connections: HashMap<Token, Connection>,
     next: usize,
     ready: VecDeque<Token>,
+    /// A listener whose clients wait because no descriptor was free.
+    stalled: Option<usize>,
 }
 
 impl Worker {
@@ -148,6 +150,7 @@ impl Worker {
             connections: HashMap::new(),
             next,
             ready: VecDeque::new(),
+            stalled: None,
         })
     }
 
@@ -167,6 +170,9 @@ impl Worker {
                     self.advance(event.token());
                 }
             }
+            if let Some(listener) = self.stalled.take() {
+                self.accept(listener);
+            }
             for _ in 0..waiting {
                 if let Some(token) = self.ready.pop_front() {
                     self.advance(token);
@@ -185,7 +191,10 @@ impl Worker {
                 Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => continue,
                 Err(error) => {
                     // No descriptor is free; the client waits in the kernel's queue.
-                    eprintln!("terrace-kv: a connection was not accepted: {error}");
+                    if self.server.verbosity.load(Relaxed) > 0 {
+                        eprintln!("terrace-kv: a connection was not accepted: {error}");
+                    }
+                    self.stalled = Some(listener);
                     return;
                 }
             };
