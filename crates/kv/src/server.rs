@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -92,7 +92,10 @@ fn duplicate<T: From<OwnedFd>>(socket: &impl AsRawFd) -> io::Result<T> {
 
 fn addresses(settings: &Settings) -> io::Result<Vec<SocketAddr>> {
     if settings.listen.is_empty() {
-        return Ok(vec![SocketAddr::from(([0, 0, 0, 0], settings.port))]);
+        // A socket of all IPv6 addresses takes IPv4 too, where the machine has IPv6.
+        let all = SocketAddr::from(([0_u16; 8], settings.port));
+        let have = std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+        return Ok(vec![if have { all } else { ([0; 4], settings.port).into() }]);
     }
     let mut addresses = Vec::new();
     for host in &settings.listen {
