@@ -1,5 +1,5 @@
-//! Who installs the package has a command that works, runs a service by its unit as another user,
-//! and has nothing left of it once it is purged.
+//! The package: once it is installed its command works and its unit runs a service as another
+//! user; once it is purged nothing of it is left.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -242,7 +242,7 @@ pub fn purge() -> bool {
     do_control(c"arena.4096.purge")
 }
 
-/// The same for what has been free for long enough.
+/// Gives memory that has been free for long enough back to the system, in all arenas.
 pub(crate) fn decay() {
     slabs::tidy();
     placement::tidy();

@@ -122,7 +122,8 @@ mod tests {
     #[derive(Clone)]
     struct Machine {
         messages: Vec<Message>,
-        /// Of each word, the messages in the order in which they take effect.
+        /// For each of the two words, its messages (as indices) in the order in which they take
+        /// effect.
         order: [Vec<usize>; 2],
         views: Vec<View>,
         done: Vec<usize>,

@@ -46,8 +46,9 @@ pub fn class_of(size: usize) -> Class {
     CLASS_OF_WORDS[size.div_ceil(8)]
 }
 
-/// The same for objects at multiples of `align`, a power of two: as slabs begin at pages, those
-/// whose size is one. `None` if no grouped class is.
+/// The smallest class that holds `size` bytes at multiples of `align`, a power of two. Slabs begin
+/// at page boundaries, so this is a class whose object size is a multiple of `align`. `None` if no
+/// grouped class fits.
 pub fn class_of_aligned(size: usize, align: usize) -> Option<Class> {
     if size > GROUPED_MAX || align > 4096 {
         return None;

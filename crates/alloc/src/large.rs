@@ -1,5 +1,5 @@
-//! Who allocated what is not grouped because it is too large for it, for reports. Kept only where
-//! sites are watched.
+//! The allocation sites of objects that are too large to be grouped, for reports. They are kept
+//! only where sites are watched.
 //!
 //! Objects are in one of a few maps by where they begin, each behind a lock: jemalloc's own caches
 //! serve up to 32 KiB without one.
@@ -13,7 +13,7 @@ use terrace_pager::lock::{Lock, LockGuard};
 pub struct Large {
     /// Its length.
     pub bytes: usize,
-    /// Who allocated it.
+    /// The site that allocated the object.
     pub site: Site,
 }
 
@@ -61,7 +61,8 @@ pub fn dies(address: usize) -> Option<Large> {
     map_of(address).lock().remove(&address)
 }
 
-/// Who allocated what is at an address, if that is known. The mover's: it does not wait.
+/// The site that allocated the large object at an address, if it is known. The mover calls this, so
+/// it fails with `Busy` rather than wait for a lock.
 pub fn site_at(address: usize) -> Result<Option<Site>, Busy> {
     // It begins in any of the maps.
     let mut last: Option<(usize, Large)> = None;

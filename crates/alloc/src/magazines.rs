@@ -15,7 +15,8 @@ use terrace_context::Stack;
 
 /// Room of all magazines of a thread, in bytes of objects.
 const BYTES_MAX: usize = 512 << 10;
-/// Of it, for magazines that have some room already: the rest is for new ones.
+/// The part of [`BYTES_MAX`] that magazines with some room already may grow into, in bytes. The
+/// rest is for new magazines.
 const GROWING_MAX: usize = BYTES_MAX / 4 * 3;
 /// So often growing is refused before all magazines begin anew, which takes up to some milliseconds
 /// where there are hundreds.

@@ -260,7 +260,8 @@ pub(crate) fn temperature_at(address: usize) -> Option<usize> {
 pub(crate) struct Seen {
     pub temperature: usize,
     pub address: usize,
-    /// Of its objects; a large one's are all counted on its first page, its bytes on each.
+    /// How many objects are on the page. A large object counts once, on its first page, but its
+    /// bytes count on each of its pages.
     pub objects: usize,
     pub bytes: usize,
 }
@@ -319,7 +320,7 @@ struct Wish {
     align: usize,
     temperature: usize,
     owner: Owner,
-    /// Of the arena of this number.
+    /// The generation of the owner's arena, as in `Arena::generation`.
     generation: u32,
     /// Beside what lies at this address, which is in the shard.
     near: Option<usize>,
@@ -429,7 +430,8 @@ impl Shard {
         Some(number)
     }
 
-    /// The same for an arena alone; the page that it had so far is open to others.
+    /// Begins a page for one arena alone and places the object there. The arena's private page so
+    /// far is opened to other arenas.
     fn begin_private(&mut self, wish: Wish) -> Option<usize> {
         let number = self.begin(wish.temperature)?;
         // SAFETY: the shard's page.

@@ -296,7 +296,8 @@ pub unsafe fn place_of(address: usize) -> Option<Place> {
     (word != 0).then_some(Place(word))
 }
 
-/// The same for any address of the zones.
+/// Where an object is, for any address. `None` if the address is not in what the zones have handed
+/// out.
 pub fn find(address: usize) -> Option<Place> {
     let offset = address.wrapping_sub(START.load(Relaxed));
     let zone_len = ZONE_LEN.load(Relaxed);
@@ -410,7 +411,7 @@ pub struct Seen {
     pub bytes: f32,
     /// See there.
     pub objects: f32,
-    /// Who allocated them.
+    /// The tag that the objects were allocated with, which stands for their allocation site.
     pub tag: u16,
 }
 

@@ -175,7 +175,7 @@ extern "C" fn terrace_unmanaged_size(payload: *const u8) -> usize {
     unsafe { payload.cast::<[usize; 2]>().sub(1).read()[0] }
 }
 
-/// The same for Rust: the library's `#[global_allocator]`.
+/// The library's own `#[global_allocator]`, which serves Rust code from the unmanaged heap.
 pub struct Unmanaged;
 
 // SAFETY: forwards to the functions above, which honour size and alignment.

@@ -18,8 +18,8 @@ use terrace_pager::{Pager, sys};
 struct Watched {
     /// Samples that met its objects.
     samples: f64,
-    /// Of grouped objects alone, as only these are sorted into zones: samples, decayed, and bytes
-    /// of live ones at the last look.
+    /// Samples that met grouped objects, decayed, and (next field) bytes of live ones at the last
+    /// look. Only grouped objects are sorted into zones.
     hotness: f32,
     bytes: f64,
     /// Sums over all looks: live objects, and their bytes by tier.

@@ -31,7 +31,7 @@ const RESERVED: usize = 256 << 20;
 /// Addresses of each other zone, tried in this order, of which none is reserved. One that is full
 /// leaves what comes then to zone 0.
 const GROUP_RANGES: [usize; 5] = [256 << 30, 64 << 30, 32 << 30, 4 << 30, 256 << 20];
-/// Of all such zones together, at most.
+/// Bytes of address space that all zones but zone 0 take together, at most.
 const GROUPS_RANGE: usize = 16 << 40;
 /// Where the program has mapped something in zone 0's range, it goes on so much further.
 const SKIP: usize = 1 << 30;
@@ -168,7 +168,8 @@ pub fn open_groups(count: usize) -> Option<(usize, usize)> {
     Some(opened)
 }
 
-/// The same for the zones of placed objects.
+/// Gives the zones of placed objects address space side by side; returns where it begins and how
+/// long each is. `None` if there is none to be had.
 pub fn open_placed() -> Option<(usize, usize)> {
     open_side_by_side(&ZONE[PLACED[0] as usize..])
 }

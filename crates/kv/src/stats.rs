@@ -86,7 +86,7 @@ counts! {
     Items = "total_items",
     /// Items dropped for want of memory.
     Evictions = "evictions",
-    /// Of these, such as were never read.
+    /// Number of evicted items that were never read.
     EvictedUnfetched = "evicted_unfetched",
     /// Items whose place was taken after their time was over.
     Reclaimed = "reclaimed",
@@ -105,7 +105,7 @@ pub struct Class {
     pub stored: AtomicU64,
     /// Items dropped for want of memory.
     pub evicted: AtomicU64,
-    /// Of these, such as would have expired some time.
+    /// Number of evicted items that had an expiry time.
     pub evicted_nonzero: AtomicU64,
     /// Items whose place was taken after their time was over.
     pub reclaimed: AtomicU64,

@@ -35,9 +35,9 @@ pub(crate) struct Account {
     pub demoted_pages: AtomicU64,
     /// By [`Reason`].
     pub demoted_for: [AtomicU64; Reason::ALL.len()],
-    /// Of those, such as left as they had come back: nothing was compressed.
+    /// Evicted pages that had not changed since they were restored, so that nothing was compressed.
     pub unchanged_pages: AtomicU64,
-    /// Of the promoted ones, those that the program asked for.
+    /// Promoted pages that the program asked for ahead of a fault.
     pub ahead_pages: AtomicU64,
     /// And those that came back from far memory because they are hot.
     pub hot_pages: AtomicU64,
@@ -276,7 +276,8 @@ const SCAN_SHARE: u64 = 64;
 const PAUSE_PAGES: usize = 16 << 10;
 /// Shortest time between scans, ns.
 const SCAN_EVERY_NS: u64 = 200_000_000;
-/// The same two while the budget is far: then scans only correct what is estimated between them.
+/// The scan share and the shortest time between scans (ns) while memory is far below the budget.
+/// Scans then only correct what is estimated between them.
 const IDLE_SCAN_SHARE: u64 = 1024;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// See [`Lately`].
@@ -337,7 +338,8 @@ impl Measure {
         now_ns - self.scanned_ns >= SCAN_EVERY_NS.max(self.scan_cost_ns * SCAN_SHARE)
     }
 
-    /// The same while the budget is far, and for the first scan of all.
+    /// Whether a scan is due while memory is far below the budget, or the first scan has yet to be
+    /// made.
     pub fn idle_scan_due(&self, now_ns: u64) -> bool {
         self.scanned_ns == 0
             || now_ns - self.scanned_ns

@@ -7,7 +7,7 @@ use terrace_tiers::{Page, Scratch, Tier};
 
 /// Pages on which costs are measured: a few milliseconds each time.
 pub(crate) const SAMPLE: usize = 64;
-/// Of what leaves, one page in so many is taken into the sample.
+/// One evicted page in this many is taken into the sample.
 const ONE_IN: u32 = 16;
 /// Paged out at a time, as the mover does on the average.
 const RUN: usize = 16;
@@ -42,7 +42,8 @@ const CLEARLY: f64 = 0.9;
 pub(crate) struct Auto {
     sample: Vec<Page>,
     seen: u32,
-    /// Of each tier, for as many faults as one of ours would make; 0 where it is not known.
+    /// The cost of each tier, ns, for as many faults as a tier of ours would cause; 0 where it is
+    /// not known.
     costs_ns: Vec<u64>,
     measured_ns: u64,
     chosen: usize,

@@ -33,13 +33,14 @@ use terrace_tiers::Tier;
 const STACK_BYTES: usize = 512 << 10;
 /// How often the watcher looks whether the program has ended, where nothing wakes it.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// The same while the program's main thread has left, or others share the memory.
+/// How often the watcher looks whether the program has ended, while the main thread has exited or
+/// other processes share the memory.
 const WATCH_CLOSELY: Duration = Duration::from_millis(15);
 
 /// So many looks in a row find another program where this one was before that is believed.
 const LOOKS: u32 = 3;
 
-/// Who runs on which stack.
+/// Which process or thread of the companion runs on which stack.
 pub(crate) mod slot {
     use crate::pager::SHARDS_MAX;
 

@@ -146,12 +146,12 @@ pub(crate) struct Evictor {
     locations: Vec<Location>,
     /// From where to where pages of an extent were packed, sorted.
     packed: Vec<(u64, u64)>,
-    /// Of each tier, what pages became there that were to go there first: others have been refused
-    /// elsewhere.
+    /// For each tier, the compression ratio of pages for which it was the first choice. Pages that
+    /// another tier refused do not count.
     pub encoded: Vec<Ratio>,
-    /// Of each tier.
+    /// For each tier, the pages collected for its codec to learn from.
     lessons: Vec<Lesson>,
-    /// Of `--tiers auto`.
+    /// The measurements behind `--tiers auto`; `None` without that setting.
     pub auto: Option<Auto>,
     /// Work since others had the processor: see [`BREATH`].
     without_breath: usize,

@@ -102,7 +102,7 @@ pub(crate) struct Far {
     far: Order,
     /// No more of the node is compressed before this time.
     rest_until_ns: u64,
-    /// Of a sample, what is left to make a whole one.
+    /// The fraction of a sample, below 1, that is carried over until it makes a whole one.
     carry: f32,
     decided_ns: u64,
     looked_ns: u64,

@@ -91,9 +91,9 @@ impl Default for FaultCost {
 }
 
 impl FaultCost {
-    /// Of a page that the program brought back from the kernel's swap by itself, ns: what that takes
-    /// in memory that nobody else uses, and what any fault takes besides. Before it is measured,
-    /// the least of the former is assumed.
+    /// The cost of a refault that the kernel serves from its swap, ns: the swap-in in memory that
+    /// no other process uses, and the overhead of any fault. Before a swap-in is measured, the
+    /// least it may take is assumed.
     pub fn of_swap_ns(&self) -> u64 {
         const LEAST_NS: u64 = 5_000;
         self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS
@@ -104,7 +104,7 @@ impl FaultCost {
         self.swap_ns.store(ns, Relaxed);
     }
 
-    /// Of one fault, ns.
+    /// The overhead of one fault beside its service, ns: waiting and the thread's own CPU time.
     pub fn overhead_ns(&self) -> u64 {
         let waits = match self.sleeps.load(Relaxed) {
             true => self.waits.ns(),
@@ -147,8 +147,8 @@ impl FaultCost {
 /// One handler's.
 pub(crate) struct Timing {
     faults: u32,
-    /// Of the last fault here, if it is measured: whose it was, when its service ended, the CPU
-    /// time of the process then, and the number of the fault among those of all handlers.
+    /// The last fault served here, if it is measured: the faulting thread, when its service ended,
+    /// the CPU time of the process then, and the number of the fault among those of all handlers.
     ended: Option<(i32, u64, u64, u64)>,
     number: u64,
     cpu_ns: Option<u64>,

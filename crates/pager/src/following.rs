@@ -20,8 +20,8 @@ const KNOWN: usize = 256;
 /// Reads one after the other that must have found a single fault of the same thread before its CPU
 /// is looked at, and before it is looked at again: a look is a system call.
 const STEADY: u32 = 8;
-/// Of this many looks, so many may find the thread on another CPU than before: each move costs a
-/// few µs.
+/// A window of this many looks, and how often the thread may be found on another CPU in it. Each
+/// move of the handler costs a few µs.
 const WINDOW: u32 = 64;
 const MOVES_MOST: u32 = 16;
 /// Faults over which a handler stays where the scheduler puts it, after the thread has moved too
@@ -125,7 +125,7 @@ pub(crate) struct Follower {
     own: Option<CpuMask>,
     /// Where it has gone.
     at: Option<u32>,
-    /// Who faulted last, and its thread pointer, or 0 if it is not known.
+    /// The id of the thread that faulted last, and its thread pointer, or 0 if that is not known.
     tid: i32,
     pointer: usize,
     /// Reads in a row with one fault of that thread, since its CPU was looked at.

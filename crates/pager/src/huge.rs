@@ -44,8 +44,8 @@ const COOLED: f32 = 0.25;
 
 /// Makes regions huge. Owned by the mover.
 pub(crate) struct Huge {
-    /// Of each region, in how many looks in a row it was hot and whole; negative: left alone for
-    /// so many.
+    /// For each region, in how many looks in a row it was hot and fully resident. A negative count
+    /// says how many looks it is left alone for.
     steady: Vec<i16>,
     looked_ns: u64,
     /// What making one cost of late.

@@ -3,7 +3,7 @@
 
 use terrace_tiers::{Page, Tier};
 
-/// Of what leaves, one page in so many is taken: neighbours are alike.
+/// One evicted page in this many is collected, because neighbouring pages are alike.
 const ONE_IN: u32 = 8;
 /// After so many pages the next lesson begins, four times as many each time: data changes, and the
 /// first pages to leave may be like no others. At most so many: 5 to 10 ms of lesson for some
@@ -11,7 +11,7 @@ const ONE_IN: u32 = 8;
 const FIRST_AFTER: u32 = 1 << 12;
 const AFTER_MAX: u32 = 1 << 18;
 
-/// Of one tier.
+/// The pages collected for the codec of one tier, and when its next lesson is due.
 pub(crate) struct Lesson {
     pages: Vec<Page>,
     /// Pages that left since the last lesson.

@@ -118,7 +118,7 @@ impl<T> Drop for LockGuard<'_, T> {
     }
 }
 
-/// Who may change page states while a fork is under way.
+/// Decides which threads may change page states while a fork is pending or under way.
 ///
 /// *Workers* (the mover, threads of the program inside the `mmap` family) wait while a fork is
 /// pending or under way. *Handlers* never wait for it: while it is pending they work as always, so

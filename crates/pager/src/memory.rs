@@ -19,7 +19,8 @@ use terrace_tiers::Location;
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault
 /// tells us of.
 const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
-/// Of so much of a range that it was advised of, it is remembered of pages that were never touched.
+/// At most this many bytes of an advised range are looked at, to note advice for pages that were
+/// never touched.
 const ADVISED_BYTES: usize = 1 << 30;
 /// So long for allocations of this size and more; for less of those below it.
 const WAIT_FULL_FROM: usize = 1 << 20;
@@ -40,7 +41,8 @@ impl Pager {
         self.manage_as(start, len, Attributes { evictable, ..Attributes::default() });
     }
 
-    /// The same for what was managed so elsewhere.
+    /// Takes a private anonymous mapping under management, with the attributes it had where it was
+    /// managed before.
     pub fn manage_as(&self, start: usize, len: usize, attributes: Attributes) {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
@@ -355,8 +357,8 @@ impl Pager {
         self.forget_where(start, len, true, || true);
     }
 
-    /// The same, if `is_gone` says so once nobody can manage anything there anew; of `all`, or of
-    /// what was registered.
+    /// Forgets what was managed in a range if `is_gone` says so, once nothing there can be managed
+    /// anew. `all` is whether this includes what was never registered.
     pub(crate) fn forget_where(
         &self,
         start: usize,
@@ -492,8 +494,8 @@ impl Pager {
         self.set_mode(crate::Mode::Failed);
     }
 
-    /// Who reads the statistics must not take what was measured until now for all of the run. Told
-    /// before no call may be made any more.
+    /// Tells readers of the statistics when measuring ended, so that they do not take the figures
+    /// for those of the whole run. Must be called while system calls may still be made.
     fn tell_end_of_measuring(&self) {
         if let Some(page) = self.stats() {
             let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
@@ -681,7 +683,8 @@ impl Pager {
         })
     }
 
-    /// The same for what changes no mapping.
+    /// Runs `f` with the regions of a range, for a call that changes no mapping, so huge pages are
+    /// not split.
     fn with_regions_as_they_are<R>(
         &self,
         start: usize,

@@ -232,7 +232,7 @@ impl World {
             .unwrap();
     }
 
-    /// Of a span that a child did not get nothing is stored, and nothing is managed.
+    /// Whether nothing is stored and nothing is managed in a span that a child did not inherit.
     fn is_forgotten(&self, start: usize, len: usize) -> bool {
         let nothing_is_stored = (start..start + len).step_by(PAGE).all(|address| {
             self.pager.table.get(address).is_none_or(|entry| {

@@ -47,8 +47,8 @@ const HEADROOM_MAX: u64 = 64 << 20;
 const REACTION_S: f64 = 0.2;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
-/// The same once it has not grown for so long: what is kept free for nothing has to come back by
-/// faults.
+/// The half-life of a burst (s) once no burst has grown for so long (ns). DRAM kept free for
+/// nothing costs refaults.
 const CALM_AFTER_NS: u64 = 1_000_000_000;
 const CALM_HALF_LIFE_S: f64 = 0.2;
 /// Pages taken at a time (twice as many of a region, if that much room is needed), and while
@@ -96,7 +96,8 @@ const FAR_PRESSURE: u32 = 1;
 /// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd
 /// with a third fewer faults.
 const DENSEST_COST: f64 = 1.3;
-/// The same of a tier in files: 100 µs to read.
+/// What a page's way out and back costs with a tier in files, as a multiple of that with the first
+/// tier: a read takes 100 µs.
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.
 const TRY_DENSEST: u32 = 32;
@@ -158,7 +159,7 @@ struct Mover {
     grew_ns: u64,
     looked_ns: u64,
     quiet: Quiet,
-    /// Of tiers.
+    /// How often a tier has been chosen, wrapping around.
     choices: u32,
     /// Pages whose probation is over.
     leaving: Vec<u32>,
@@ -608,9 +609,9 @@ impl Mover {
         }
     }
 
-    /// Who brings a page back from the kernel's swap waits for no room: while memory is over the
-    /// budget, the mover goes before everybody (where it may), or it would fall behind for good
-    /// where processors are scarce.
+    /// Gives the mover precedence over the program's threads, where it may, while memory is over
+    /// the budget. A thread that swaps a page in waits for no room, so the mover would otherwise
+    /// fall behind where processors are scarce.
     fn hurry(&self, hurries: bool) {
         if hurries {
             self.pager.stand(Standing::Before);
@@ -717,8 +718,8 @@ impl Mover {
         false
     }
 
-    /// The same by far memory, as long as that has room, or room can be made in it; otherwise
-    /// `None`.
+    /// Makes room by moving pages to far memory, as long as that has room or room can be made in
+    /// it; otherwise `None`. True if there is more to do at once.
     fn make_room_in_node(&mut self, target: u64, deadline: u64) -> Option<bool> {
         self.far.as_ref()?;
         let pager = self.pager;
@@ -884,7 +885,7 @@ impl Mover {
         }
     }
 
-    /// Of `--tiers auto`: see [`Auto`](crate::auto::Auto).
+    /// The tier that `--tiers auto` chooses by measured costs: see [`Auto`](crate::auto::Auto).
     fn measured_tier(&mut self) -> usize {
         let first_own = own_tier(self.pager, 1);
         // Among ours as without swap.

@@ -227,18 +227,18 @@ pub(crate) struct RangeLine {
 pub(crate) const IDLE: u32 = 0;
 /// The one thing the line is for.
 pub(crate) const DO: u32 = 1;
-/// Of the keeper: hand the range back to the kernel.
+/// A request to the keeper: hand the range back to the kernel.
 const UNREGISTER: u32 = 2;
-/// Of the keeper: staging is the kernel's for a while, and ours again.
+/// Requests to the keeper: lend the staging area to the kernel, and take it back.
 pub(crate) const LEND_STAGING: u32 = 3;
 pub(crate) const TAKE_STAGING: u32 = 4;
-/// Of the keeper: make the files of file tiers ready for a child that is about to be forked, and
-/// that is done.
+/// Requests to the keeper: prepare the files of file tiers for a child that is about to be forked,
+/// and end that once it is forked.
 pub(crate) const SHARE_FILES: u32 = 5;
 pub(crate) const FILES_SHARED: u32 = 6;
-/// Of the keeper: split huge pages.
+/// A request to the keeper: split huge pages.
 const SPLIT: u32 = 8;
-/// Of the keeper: let the handlers end, and end.
+/// A request to the keeper: end the fault handlers, then end itself.
 const RETIRE: u32 = 7;
 
 impl RangeLine {
@@ -288,7 +288,8 @@ impl Pager {
         Pager::create_with(settings, host, tier)
     }
 
-    /// The same with tiers of the caller's making.
+    /// A pager that does nothing yet, with tiers that `tier` makes. `Err` says in a sentence what
+    /// is wrong with the settings or the address space.
     pub(crate) fn create_with(
         settings: Settings,
         host: Host,

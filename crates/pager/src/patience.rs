@@ -162,7 +162,8 @@ mod tests {
             self.live_with(seconds, 1, pages, wait_ns)
         }
 
-        /// The same, with what it finds if it is not patient.
+        /// For some seconds each read, 50 µs after the last, finds `pages` and waits `wait_ns` for
+        /// the processor if it is patient. An impatient read finds `eager_pages` and does not wait.
         fn live_with(&mut self, seconds: u64, eager_pages: u32, pages: u32, wait_ns: u64) -> f64 {
             (self.reads, self.patient_reads) = (0, 0);
             let end_ns = self.now_ns + seconds * 1_000_000_000;

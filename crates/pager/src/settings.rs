@@ -214,7 +214,7 @@ impl fmt::Display for HugePages {
     }
 }
 
-/// Who chooses what leaves DRAM (`--policy`).
+/// The policy that chooses which pages are evicted from DRAM (`--policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(&'static str);
 
@@ -499,9 +499,9 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same settings as environment variables, for the program that `terrace run` starts.
-    /// `TERRACE_STRESS`, `TERRACE_INJECT` and `TERRACE_TRACE_FAULTS` are not among them: they
-    /// are the caller's own variables and are inherited as they are.
+    /// These settings as environment variables, for the program that `terrace run` starts.
+    /// `TERRACE_STRESS`, `TERRACE_INJECT` and `TERRACE_TRACE_FAULTS` are not among them: they are
+    /// the caller's own variables and are inherited as they are.
     pub fn to_environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("TERRACE_DRAM", self.dram.to_string()),

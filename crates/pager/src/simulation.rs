@@ -115,7 +115,7 @@ pub(crate) struct Kernel {
     handlers_late: Cell<usize>,
     /// Pages whose messages handlers have taken, further down on this stack.
     serving: RefCell<Vec<usize>>,
-    /// Of each handler that there may be on this stack.
+    /// The tools and the read-ahead state of each handler that there may be on this stack.
     tools: RefCell<Vec<(Tools, ReadAhead)>>,
     /// Where a thread is that walks through memory, and whether it goes up.
     walk: Cell<(usize, bool)>,
@@ -133,7 +133,8 @@ pub(crate) struct Kernel {
     moved: Cell<u64>,
     miscounts: Cell<u64>,
     restored: Cell<u64>,
-    /// Of these, by threads of the program that asked for them; and claims that these gave back.
+    /// Restored pages that threads of the program asked for, and (next field) claims that these
+    /// threads gave back.
     ahead: Cell<u64>,
     given_back: Cell<u64>,
     runs: Cell<u64>,

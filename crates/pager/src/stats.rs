@@ -154,9 +154,10 @@ pub struct StatsPage {
     pub promoted_pages: AtomicU64,
     /// Pages moved out of DRAM or to a denser tier.
     pub demoted_pages: AtomicU64,
-    /// The same by [`Reason`].
+    /// Pages moved out of DRAM or to a denser tier, by [`Reason`].
     pub demoted_for: [AtomicU64; Reason::ALL.len()],
-    /// Of those moved out, such as were as they had come back: not compressed again.
+    /// Pages moved out that had not changed since they were restored, and so were not compressed
+    /// again.
     pub unchanged_pages: AtomicU64,
     /// Moves that the kernel refused (shared with a child, pinned, locked).
     pub failed_moves: AtomicU64,
@@ -258,7 +259,8 @@ pub struct InterruptRing {
     pub period_ns: AtomicU64,
     /// And until when, CLOCK_MONOTONIC in ns, if that is not said again.
     pub until_ns: AtomicU64,
-    /// Of each thread, instruction, flags, and registers in the order of `ucontext_t`.
+    /// One entry for each interrupt: thread, instruction, flags, and registers in the order of
+    /// `ucontext_t`.
     pub ring: Ring<INTERRUPT_SLOTS, INTERRUPT_WORDS>,
 }
 

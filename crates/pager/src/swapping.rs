@@ -25,7 +25,8 @@ use terrace_tiers::{Swap, SwapKind, Tier};
 
 /// Pages paged out at a time, for which a region's lock is held: 0.6 ms with zram.
 const CHUNK: usize = 64;
-/// The same of pages that are brought in and go to a tier of ours: 0.5 ms with zstd.
+/// Pages swapped in and moved to a tier of ours at a time, for which a region's lock is held: 0.5
+/// ms with zstd.
 const DENSIFIED: usize = 16;
 
 struct Marked<'a> {
@@ -79,7 +80,8 @@ impl Pager {
             .count() as u64
     }
 
-    /// The same of one page; true if it had been paged out. Called by the mover.
+    /// Notes that a present page was swapped in; true if it had been paged out. Called by the
+    /// mover.
     ///
     /// It came back between the last scan (or when it left) and now: in the middle, for all that is
     /// known.

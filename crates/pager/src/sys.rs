@@ -575,7 +575,8 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall!(Sysno::close, fd) };
 }
 
-/// Of close_range (Linux 5.9). Not unshare(2): containers forbid that one.
+/// The flag of close_range (Linux 5.9) that unshares the descriptor table first. It stands in for
+/// unshare(2), which containers forbid.
 const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 
 /// Gives the calling thread a descriptor table of its own and empties it, so that neither side's
@@ -756,7 +757,7 @@ pub fn complain(line: &str) {
     say(format!("terrace: {line}\n").as_bytes());
 }
 
-/// The same for any text.
+/// Writes any text to the program's standard error, from any thread. Errors are ignored.
 pub fn say(text: &[u8]) {
     if let Ok(stderr) = descriptor_of_program(2) {
         let learnt = *STANDARD_ERROR.get().unwrap_or(&File::Unknown);
@@ -1273,7 +1274,8 @@ pub unsafe fn copy_to(from: usize, to: usize, len: usize) -> bool {
     copied == Ok(len)
 }
 
-/// The same where a load at `from` would end in a signal.
+/// Copies `len` bytes through the kernel; false where not all were copied. It is for places where a
+/// load at `from` would end in a signal.
 ///
 /// # Safety
 /// `to` is writable, and nobody minds what is written there.
@@ -1317,7 +1319,8 @@ pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     look_at(address, buffer).is_ok()
 }
 
-/// The same, and why not: EFAULT where not all of it is mapped.
+/// Reads this process's own memory through the kernel. The error says why that failed: EFAULT where
+/// not all of it is mapped.
 pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
     simulated!(_kernel => Ok(()));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -1434,8 +1437,8 @@ pub const FEATURE_WRITE_PROTECT: u64 = 1 | FEATURE_THREAD_ID;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 /// UFFDIO_MOVE is there (Linux 6.8). With the id of the thread that faults.
 pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;
-/// Who writes to a write-protected page does not wait: the kernel takes the protection off by
-/// itself (Linux 6.7).
+/// A thread that writes to a write-protected page does not wait: the kernel takes the protection
+/// off by itself (Linux 6.7).
 pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
 /// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until
 /// that was read (Linux 4.11).
@@ -1456,8 +1459,8 @@ pub(crate) const UFFDIO_MOVE: u64 = ioc(3, 0x05, 40);
 pub(crate) const UFFDIO_WRITEPROTECT: u64 = ioc(3, 0x06, 24);
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
-/// Of an ioctl of the program's: the range that it is about to give to a userfaultfd of its own,
-/// take from one, or move pages out of.
+/// The range that an ioctl of the program is about to register with its own userfaultfd,
+/// unregister, or move pages out of. `None` for any other ioctl.
 pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize)> {
     let mut words = [[0u8; 8]; 3];
     let (UFFDIO_REGISTER | UFFDIO_UNREGISTER | UFFDIO_MOVE) = request else { return None };
@@ -1792,8 +1795,8 @@ pub fn scan_present(
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT, 0)
 }
 
-/// The same, and tells of each run whether it was [written](Run::is_written). Where there is no
-/// PAGEMAP_SCAN all seem to be.
+/// Lists runs of present anonymous pages as [`scan_present`] does, and says of each run whether it
+/// was [written](Run::is_written). Without PAGEMAP_SCAN all seem to be written.
 pub fn scan_watched(
     pagemap: Fd,
     start: usize,
@@ -1803,7 +1806,8 @@ pub fn scan_watched(
     scan(pagemap, start, end, runs, PAGE_IS_PRESENT, PAGE_IS_WRITTEN)
 }
 
-/// The same as [`scan_present`] with pages in the kernel's swap, in runs of their own.
+/// Lists runs of anonymous pages that are present or in the kernel's swap, which have runs of their
+/// own. Otherwise as [`scan_present`].
 pub fn scan_held(
     pagemap: Fd,
     start: usize,

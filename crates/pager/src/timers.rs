@@ -210,7 +210,7 @@ impl Timers {
         self.timers.drain().for_each(|(_, timer)| timer.delete());
     }
 
-    /// The same, and the handler goes too.
+    /// Ends all timers and removes the signal handler.
     fn end(&mut self) {
         self.stop();
         if self.installed {

@@ -22,7 +22,7 @@ const PROGRAM: usize = 36;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry([u8; ENTRY_BYTES]);
 
-/// The same for a reader.
+/// An [`Entry`] in the form that readers use: one file that is out of reach, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
     /// The file as it was named, or the end of that.
@@ -34,8 +34,8 @@ pub struct Unreached {
 }
 
 impl Entry {
-    /// Of a long path the end is kept. `process` is 0 but in children of `terrace run`, so that
-    /// others' entries are alike.
+    /// An entry for `program`, of which only the end is kept if it is long. `process` is 0 except
+    /// in children of `terrace run`, so that entries of other processes are alike.
     pub fn new(program: &[u8], cause: &str, process: u32) -> Entry {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..CAUSE].copy_from_slice(&process.to_ne_bytes());

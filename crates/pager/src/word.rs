@@ -150,7 +150,8 @@ impl Snapshot {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MAX
     }
 
-    /// The same history in another state.
+    /// This word's refault history (count, tick and incompressible mark) in another state, with
+    /// another payload.
     pub fn with(self, state: State, payload: u64) -> Self {
         Snapshot(
             Snapshot::new(state, self.count(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE,
@@ -185,14 +186,15 @@ impl Snapshot {
         }
     }
 
-    /// The same page as it leaves, with the returns that it had: claimed.
+    /// This page's word while it is claimed for eviction (`Moving`), with the refault count that it
+    /// had.
     pub fn moving(self) -> Self {
         Snapshot(
             Snapshot::new(State::Moving, self.level(), self.tick(), 0).0 | self.0 & INCOMPRESSIBLE,
         )
     }
 
-    /// The same, not watched, with another count of returns.
+    /// This word with another count of refaults, and no longer write-tracked.
     pub fn with_returns(self, returns: u32) -> Self {
         debug_assert!(returns < 8 && self.is(State::Resident));
         Snapshot(
@@ -201,7 +203,7 @@ impl Snapshot {
         )
     }
 
-    /// The same without returns, and watched.
+    /// This word with no refaults, and write-tracked.
     pub fn watched(self) -> Self {
         Snapshot(self.with_returns(0).0 | WATCHED << PAYLOAD_SHIFT)
     }
@@ -238,7 +240,7 @@ impl Snapshot {
             .then(|| Location::from_bits(self.payload()))
     }
 
-    /// The same, stored elsewhere.
+    /// This word of a stored page, with another location of its stored bytes.
     pub fn stored_at(self, location: u64) -> Self {
         debug_assert!(self.stored().is_some() && location <= PAYLOAD_MAX);
         Snapshot(self.0 & !(PAYLOAD_MAX << PAYLOAD_SHIFT) | location << PAYLOAD_SHIFT)
@@ -249,7 +251,8 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & WATCHED != 0
     }
 
-    /// The same history, paged out at `tick` into the kernel's swap.
+    /// This page's word, with the refault count that it had, once it is paged out into the kernel's
+    /// swap at `tick`.
     pub fn swapped_at(self, tick: u16) -> Self {
         Snapshot::new(
             State::Resident,
@@ -275,7 +278,7 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & GIVEN_UP != 0
     }
 
-    /// The same page after it has faulted.
+    /// This page's word after a fault: if it is resident, it is no longer given up.
     pub fn faulted(self) -> Self {
         if self.is(State::Resident) {
             Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT))

@@ -15,7 +15,7 @@ extern "C" fn terrace_touch(pointer: usize, len: usize) {
     }
 }
 
-/// The same soon, while the caller goes on.
+/// Begins to bring the evicted pages of a range back, while the caller goes on.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_prefetch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {

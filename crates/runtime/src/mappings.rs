@@ -426,7 +426,7 @@ extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     status(kernel(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]))
 }
 
-/// The same calls made through `syscall`.
+/// Handles memory calls that the program makes by number, through `syscall`.
 pub fn by_number(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> libc::c_long {
     let address = a as *mut c_void;
     match number {

@@ -887,7 +887,8 @@ fn cloning(arguments: CloneArguments, forward: impl Fn() -> libc::c_long) -> lib
     }))
 }
 
-/// Of the fourth and the fifth argument of SYS_clone, the address of the child's number.
+/// The address of the child's thread id among the fourth and the fifth argument of SYS_clone, whose
+/// order depends on the architecture.
 fn child_tid_of(fourth: usize, fifth: usize) -> usize {
     if cfg!(target_arch = "aarch64") { fifth } else { fourth }
 }

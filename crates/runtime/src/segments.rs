@@ -114,7 +114,8 @@ fn next_sbrk() -> Option<extern "C" fn(isize) -> *mut c_void> {
     (!real.is_null()).then(|| unsafe { std::mem::transmute(real) })
 }
 
-/// The same by number.
+/// Handles `SYS_brk` made by number, through `syscall`: moves the break to `end`, or tells where it
+/// is if that is 0.
 pub fn by_number(end: usize) -> Result<usize, Errno> {
     let act = || kernel(libc::SYS_brk, [end, 0, 0, 0, 0, 0]);
     // That is how it is asked for.

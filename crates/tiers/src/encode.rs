@@ -23,14 +23,14 @@ pub enum Encoding {
 pub struct Encoded<'s> {
     /// How `bytes` is to be read.
     pub encoding: Encoding,
-    /// Of the page, not of `bytes`: see [`checksum`].
+    /// The checksum of the page itself, not of `bytes`: see [`checksum`].
     pub checksum: Checksum,
     /// 8 bytes for [`Encoding::Same`], 4096 for [`Encoding::Raw`], fewer than 4096 for
     /// [`Encoding::Coded`].
     pub bytes: &'s [u8],
 }
 
-/// Of a page: see [`checksum`].
+/// The checksum of a page, 128 bits: see [`checksum`].
 pub type Checksum = u128;
 
 /// What proves that a page is another's equal: that it came back as it left, or has not changed

@@ -64,7 +64,7 @@ pub(crate) fn bytes_of(blocks: &mut [Block]) -> &mut [u8] {
 pub struct ReadBuffer(Vec<Block>);
 
 impl ReadBuffer {
-    /// Of a page with whatever is stored beside it, wherever it lies.
+    /// Blocks enough for a page and what is stored beside it, wherever in a block it begins.
     const BLOCKS: usize = 3;
 
     /// An empty one.
@@ -995,7 +995,7 @@ mod tests {
         }
     }
 
-    /// Of two children that live at different times, each keeps what it needs and nothing else.
+    /// With two children that live at different times, each keeps what it needs and nothing else.
     #[test]
     fn a_slot_is_kept_for_the_children_that_saw_it_in_use() {
         let medium = FileMedium::new("/dev/shm");

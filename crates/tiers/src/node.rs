@@ -36,7 +36,8 @@ pub struct NodeView {
     pub watermark_bytes: u64,
     /// To each node, in the order of their numbers; 10 is to itself.
     distances: Vec<u32>,
-    /// Of a read by the nearest CPUs, ns, where the firmware says it (HMAT).
+    /// How long a read of this node's memory by the nearest CPUs takes, ns, where the firmware says
+    /// it (HMAT).
     read_latency_ns: Option<u32>,
 }
 
@@ -92,12 +93,13 @@ pub enum NodeError {
 }
 
 impl Nodes {
-    /// Of this machine.
+    /// The nodes of this machine.
     pub fn of_machine() -> Nodes {
         Nodes::below(Path::new("/"))
     }
 
-    /// The same of a tree that has `proc` and `sys` in it. What cannot be read is taken for absent.
+    /// The nodes according to a directory tree that has `proc` and `sys` in it. What cannot be read
+    /// is taken for absent.
     pub fn below(root: &Path) -> Nodes {
         // Long where there are many CPUs.
         Nodes::with_zones(root, &fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default())
@@ -240,7 +242,8 @@ pub struct Node {
     slowness: AtomicU32,
     /// Below 0 where that is missing from what is left to others.
     room_pages: AtomicI64,
-    /// The same without what is left to others, for pages that are exchanged for others there.
+    /// Room for pages that are exchanged with others on the node, in pages. It keeps less memory
+    /// free for other users than `room_pages` does.
     buffer_pages: AtomicI64,
     /// What the kernel wants to have free there, bytes, once it is known.
     watermark_bytes: AtomicU64,

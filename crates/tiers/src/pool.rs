@@ -43,8 +43,8 @@ const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
 /// It wastes memory when so much is dead that others should not wait until it is packed by the way:
 /// one byte in so many.
 const WASTE_DEAD_ONE_IN: usize = 4;
-/// Of a file all is read and written for that, and holes are not filled; on disk space is cheaper,
-/// too: one byte in so many.
+/// An extent in a file is repacked when one byte in so many is dead, in a file in DRAM and on disk.
+/// Repacking reads and writes the whole extent and fills no holes, and space on disk is cheaper.
 const REPACK_DRAM_FILE_DEAD_ONE_IN: usize = 4;
 const REPACK_FILE_DEAD_ONE_IN: usize = 2;
 

@@ -162,7 +162,8 @@ impl TierStats {
         self.restores.quantile_ns(q)
     }
 
-    /// Of a tier whose pages are not in a pool of ours: what is there now, and what that takes.
+    /// Sets how many pages a tier holds and the physical bytes that they take. It is for a tier
+    /// whose pages are not in a pool of ours.
     pub fn set_held(&self, pages: u64, physical_bytes: u64) {
         self.pages.store(pages, Relaxed);
         self.physical_bytes.store(physical_bytes, Relaxed);

@@ -84,7 +84,8 @@ impl SwapView {
         SwapView::below(Path::new("/"))
     }
 
-    /// The same of a tree that has `proc` and `sys` in it. What cannot be read is taken for absent.
+    /// The swap according to a directory tree that has `proc` and `sys` in it. What cannot be read
+    /// is taken for absent.
     pub fn below(root: &Path) -> SwapView {
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let swaps = read("proc/swaps");

@@ -78,7 +78,7 @@ pub enum DecodeError {
          the stored bytes were damaged, or the codec made a mistake; the page is lost"
     )]
     Checksum {
-        /// Of the page that came out.
+        /// The checksum of the page that was decoded.
         got: Checksum,
         /// Stored with it.
         want: Checksum,
@@ -127,7 +127,7 @@ impl Tier {
         Tier { spec, stats: TierStats::new(), codec, backing }
     }
 
-    /// The same tier with another codec than its specification names: one that a test wrote, say.
+    /// This tier with another codec than its specification names, such as one that a test wrote.
     pub fn with_codec(self, codec: Box<dyn Codec>) -> Self {
         Tier { codec: Some(codec), ..self }
     }

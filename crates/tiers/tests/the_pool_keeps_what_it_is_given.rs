@@ -17,7 +17,7 @@ fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
     (medium, specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&shared))).collect())
 }
 
-/// The same on disk and in a file system in memory.
+/// Tiers whose pools are in files, one on disk and one in a file system in memory.
 fn tiers_in_files() -> Vec<Tier> {
     let mut specs = parse_tiers("dram,lz4,zstd:1").unwrap().into_iter();
     let dram = Tier::new(specs.next().unwrap(), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()));

@@ -14,13 +14,14 @@ pub struct Arena {
     /// Pages that it came to when it was on more than `few`; also some that it has left.
     #[allow(clippy::box_collection)] // Reason: a third of the room, in each of a million.
     many: Option<Box<Vec<u32>>>,
-    /// The same up to three: page numbers plus one.
+    /// The pages that the arena came to, while they are at most three: page numbers plus one; 0:
+    /// none.
     few: [u32; 3],
     /// Objects.
     pub objects: u32,
     /// Odd while it lives; another for each arena that this record is used for.
     pub generation: u32,
-    /// Of its pages, so many it has left, at least.
+    /// At least how many entries in the list of the arena's pages are out of date.
     stale: u32,
     /// Its page that nobody else comes to: page number plus one; 0: none.
     pub private: u32,
@@ -44,7 +45,8 @@ impl Arena {
         }
     }
 
-    /// Of a page that it came to long ago much is free again: it is looked at first.
+    /// Much is free again on a page that the arena came to long ago, so that page is looked at
+    /// first.
     pub fn can_return(&mut self, page: u32) {
         if let Some(many) = &mut self.many {
             many.push(page);

@@ -80,7 +80,7 @@ impl Bits {
     }
 }
 
-/// Whose an object is: the number of its arena in its shard, from 1; 0 where it has none.
+/// The owner of an object: the number of its arena in its shard, from 1; 0 if it has no arena.
 pub type Owner = u32;
 /// What most pages that are shared have at most: then it is one allocation, each of which takes
 /// system calls.
@@ -89,7 +89,7 @@ const OBJECTS: usize = 64;
 /// A place in [`Shared::tenants`] that nobody has.
 const VACANT: Owner = Owner::MAX;
 
-/// Of a page on which objects of several owners lie.
+/// The owners of the objects on a page that several arenas share.
 struct Shared {
     /// The owners, each once.
     tenants: SmallVec<[Owner; TENANTS]>,
@@ -116,7 +116,8 @@ pub enum Kind {
     LargeTail,
 }
 
-/// Of a page: it is for one arena, which grows, and in no list.
+/// The value of [`Page::list`] for a page that is in no list, because it is for one growing arena
+/// alone.
 pub const PRIVATE: u8 = u8::MAX;
 
 /// See the module. Valid when zeroed.
@@ -125,7 +126,7 @@ pub struct Page {
     used: Bits,
     starts: Bits,
     shared: Option<Box<Shared>>,
-    /// Of all objects, where it is not shared.
+    /// The owner of all objects on the page, where the page is not shared.
     sole: Owner,
     /// Neighbours in a list: page numbers plus one.
     pub next: u32,

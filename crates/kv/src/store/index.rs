@@ -96,12 +96,12 @@ impl Slot<'_> {
         self.word & CLOCK_MASK
     }
 
-    /// The same item, used once more.
+    /// A word for this item with its clock one step on, at most 3.
     pub(super) fn used(self) -> Self {
         if self.clock() < CLOCK_MASK { Slot { word: self.word + 1, ..self } } else { self }
     }
 
-    /// The same item at another place in memory, its clock one step back.
+    /// A word for this item at another address, with its clock one step back.
     pub(super) fn moved(self, pointer: *mut u8) -> Self {
         let clock = self.clock().saturating_sub(1);
         let tag = self.word >> TAG_SHIFT << TAG_SHIFT;
