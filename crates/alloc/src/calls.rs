@@ -113,7 +113,7 @@ mod tests {
     #[derive(Clone)]
     struct Message {
         value: u32,
-        /// What who reads it with acquire knows from then on.
+        /// What a thread knows from then on if it reads the message with acquire.
         released: View,
         /// An exchange has read it: its own message comes next, and nothing between.
         followed: bool,

@@ -409,9 +409,9 @@ pub struct Seen {
     /// Bytes of live objects, and how many these are: of small ones what is live on an average in
     /// their slab.
     pub bytes: f32,
-    /// See there.
+    /// How many live objects there are: of small ones, the average in their slab.
     pub objects: f32,
-    /// The tag that the objects were allocated with, which stands for their allocation site.
+    /// The tag of the objects: the number of the site that allocated them.
     pub tag: u16,
 }
 

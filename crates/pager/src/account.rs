@@ -39,9 +39,9 @@ pub(crate) struct Account {
     pub unchanged_pages: AtomicU64,
     /// Promoted pages that the program asked for ahead of a fault.
     pub ahead_pages: AtomicU64,
-    /// And those that came back from far memory because they are hot.
+    /// Pages promoted from far memory because they are hot.
     pub hot_pages: AtomicU64,
-    /// And those for which there is room.
+    /// Pages promoted because there is room for them.
     pub room_pages: AtomicU64,
     pub failed_moves: AtomicU64,
     /// The last error of UFFDIO_MOVE; 0 without one.

@@ -121,7 +121,7 @@ impl Pager {
 
 /// One handler's.
 pub(crate) struct Follower {
-    /// Where it may run when it follows nobody; `None` if it may not choose.
+    /// The CPUs it may run on when it follows no thread; `None` if it may not choose.
     own: Option<CpuMask>,
     /// Where it has gone.
     at: Option<u32>,

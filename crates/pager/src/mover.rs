@@ -51,13 +51,13 @@ const BURST_HALF_LIFE_S: f64 = 2.0;
 /// nothing costs refaults.
 const CALM_AFTER_NS: u64 = 1_000_000_000;
 const CALM_HALF_LIFE_S: f64 = 0.2;
-/// Pages taken at a time (twice as many of a region, if that much room is needed), and while
-/// somebody waits for room: 0.2 ms with lz4.
+/// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
+/// thread waits for room: 0.2 ms with lz4.
 const AT_ONCE: usize = 32;
 const AT_ONCE_WAITED_FOR: usize = 24;
 /// The policy is told so often what came back, ns.
 const TELL_EVERY_NS: u64 = 200_000_000;
-/// And so often of samples, ns.
+/// How often the policy is told of samples, ns.
 const SAMPLES_EVERY_NS: u64 = 100_000_000;
 /// How often what `terrace run` reads and writes behind the statistics page is copied.
 const EXCHANGE_EVERY_NS: u64 = 20_000_000;
@@ -105,7 +105,7 @@ const TRY_DENSEST: u32 = 32;
 const PACKED: f64 = 1.07;
 /// The first tier's ratio before it is known.
 const RATIO_ASSUMED: f64 = 0.5;
-/// And the densest tier's, as a multiple of the first's: between lz4 and zstd.
+/// The densest tier's ratio before it is known, as a multiple of the first's: as zstd to lz4.
 const DENSER_ASSUMED: f64 = 0.82;
 
 /// How the mover stands to the threads of the program that share a processor with it.
@@ -537,9 +537,9 @@ impl Mover {
         self.quiet.sleep(self.pager.physical_bytes(), room, false)
     }
 
-    /// For what the program touches for the first time, which nobody can stop (who brings pages
-    /// back waits for room): as much as came in [`REACTION_S`] when it came fastest, of late.
-    /// And for what the kernel brings back from its swap, which waits for nobody either.
+    /// Bytes kept free for first touches, which cannot be made to wait (refaults wait for room): as
+    /// much as came in [`REACTION_S`] when it came fastest, of late. They also serve for swap-ins
+    /// by the kernel, which do not wait either.
     fn headroom(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;

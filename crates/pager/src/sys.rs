@@ -1433,7 +1433,7 @@ pub fn abort() -> ! {
 /// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). With
 /// the id of the thread that faults.
 pub const FEATURE_WRITE_PROTECT: u64 = 1 | FEATURE_THREAD_ID;
-/// Faults tell whose they are (Linux 4.14).
+/// Fault messages carry the id of the faulting thread (Linux 4.14).
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 /// UFFDIO_MOVE is there (Linux 6.8). With the id of the thread that faults.
 pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;

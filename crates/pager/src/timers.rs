@@ -210,7 +210,7 @@ impl Timers {
         self.timers.drain().for_each(|(_, timer)| timer.delete());
     }
 
-    /// Ends all timers and removes the signal handler.
+    /// Ends all timers and gives the signal its default action again, if the handler was installed.
     fn end(&mut self) {
         self.stop();
         if self.installed {

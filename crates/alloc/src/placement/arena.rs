@@ -23,7 +23,7 @@ pub struct Arena {
     pub generation: u32,
     /// At least how many entries in the list of the arena's pages are out of date.
     stale: u32,
-    /// Its page that nobody else comes to: page number plus one; 0: none.
+    /// The page that no other arena may use: page number plus one; 0: none.
     pub private: u32,
     /// The zone that it is in.
     pub temperature: u8,

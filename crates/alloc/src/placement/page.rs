@@ -86,7 +86,7 @@ pub type Owner = u32;
 /// system calls.
 const TENANTS: usize = 16;
 const OBJECTS: usize = 64;
-/// A place in [`Shared::tenants`] that nobody has.
+/// A place in [`Shared::tenants`] that no owner has.
 const VACANT: Owner = Owner::MAX;
 
 /// The owners of the objects on a page that several arenas share.
