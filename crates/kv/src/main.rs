@@ -1,5 +1,7 @@
 //! `terrace-kv`: a key-value server that speaks memcached's text and meta protocols.
 
+use std::ffi::CString;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -91,6 +93,10 @@ fn serve(settings: Settings) -> Result<(), String> {
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
     let listeners =
         Listener::open(&settings).map_err(|error| format!("failed to listen: {error}"))?;
+    raise_descriptors(settings.connections_max)?;
+    if let Some(user) = &settings.user {
+        become_user(user)?;
+    }
     let server = Arc::new(Server {
         store,
         stats: Stats::new(settings.detail),
@@ -111,4 +117,53 @@ fn serve(settings: Settings) -> Result<(), String> {
         let _ = std::fs::remove_file(path);
     }
     outcome
+}
+
+/// Has the process open so many files, as memcached's `-c` does.
+fn raise_descriptors(connections: u64) -> Result<(), String> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Ok(());
+    }
+    if limit.rlim_cur >= connections {
+        return Ok(());
+    }
+    limit.rlim_cur = connections;
+    limit.rlim_max = limit.rlim_max.max(connections);
+    // SAFETY: the kernel reads the structure.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
+        let reason = "failed to set rlimit for open files";
+        return Err(format!(
+            "{reason}. Try starting as root or requesting smaller maxconns value."
+        ));
+    }
+    Ok(())
+}
+
+/// Becomes a user, for good, where the process is root's. Other users stay who they are, as with
+/// memcached.
+fn become_user(name: &str) -> Result<(), String> {
+    // SAFETY: it only reads the process's user.
+    if unsafe { libc::geteuid() } != 0 {
+        return Ok(());
+    }
+    let text = CString::new(name).map_err(|_| format!("no user can be called {name:?}"))?;
+    // SAFETY: the name ends in zero, and no other thread is there yet.
+    let entry = unsafe { libc::getpwnam(text.as_ptr()) };
+    if entry.is_null() {
+        return Err(format!("can't find the user {name} to switch to"));
+    }
+    // SAFETY: the entry is the C library's, and stays until the next search.
+    let (user, group) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
+    // SAFETY: no memory is involved but the name; threads come later, and so are the user's.
+    let became = unsafe {
+        libc::initgroups(text.as_ptr(), group) == 0
+            && libc::setgid(group) == 0
+            && libc::setuid(user) == 0
+    };
+    if became {
+        return Ok(());
+    }
+    Err(format!("failed to assume the identity of user {name}: {}", io::Error::last_os_error()))
 }

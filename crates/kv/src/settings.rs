@@ -25,7 +25,7 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -I, --max-item-size=<num> most bytes of an item, with k or m (default: 1m)
 -F, --disable-flush-all   disable the flush_all command
 -D <char>                 prefix delimiter of detailed statistics
--u, --user=<user>         accepted for the present user only
+-u, --user=<user>         user to become when started as root
 -o, --extended            accepted; unknown options are warned of
 -v, -vv, --verbose        write more about the work
 -V, --version             print the version and exit
@@ -49,6 +49,8 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Its access rights.
     pub socket_mask: u32,
+    /// The user to become, where the server is started as root.
+    pub user: Option<String>,
     /// Bytes of memory for items.
     pub memory_limit: usize,
     /// Whether old items make room for new ones.
@@ -87,6 +89,7 @@ impl Default for Settings {
             port: 11211,
             listen: Vec::new(),
             socket: None,
+            user: None,
             socket_mask: 0o700,
             memory_limit: 64 << 20,
             evictions: true,
@@ -236,13 +239,7 @@ impl Settings {
                 };
                 self.detail = true;
             }
-            'u' => {
-                // SAFETY: it only reads the process's user.
-                let root = unsafe { libc::geteuid() } == 0;
-                if root && value != "root" {
-                    return Err(format!("-u {value}: start the server as that user instead"));
-                }
-            }
+            'u' => self.user = Some(value),
             'o' => {
                 for option in value.split(',') {
                     match option {

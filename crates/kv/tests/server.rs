@@ -252,3 +252,34 @@ fn noise_gets_an_answer_or_a_closed_connection() {
     }
     assert!(Client::connect(&socket).ask("version").starts_with("VERSION "));
 }
+
+#[test]
+fn root_becomes_the_user_that_it_is_told() {
+    // SAFETY: it only reads the process's user.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let server = Server::start(&socket, &["-u", "nobody", "-c", "70000"]);
+    let status = |what: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{}/{what}", server.0.id()));
+        text.expect("the server runs")
+    };
+    let uids = status("status").lines().find(|line| line.starts_with("Uid:")).map(str::to_owned);
+    let uids = uids.expect("every process has a user");
+    assert!(uids.split_whitespace().skip(1).all(|uid| uid != "0"), "{uids}");
+    let files =
+        status("limits").lines().find(|line| line.starts_with("Max open files")).map(str::to_owned);
+    assert!(files.is_some_and(|files| files.contains("70000")));
+    assert_eq!(Client::connect(&socket).set("key", 0, b"value"), "STORED");
+    let unknown = Command::new(env!("CARGO_BIN_EXE_terrace-kv"))
+        .args(["-u", "no-such-user", "-p", "0", "-s"])
+        .arg(directory.path().join("other"))
+        .output()
+        .expect("the server starts");
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(said.contains("can't find the user no-such-user to switch to"), "{said}");
+    assert!(!unknown.status.success());
+}
