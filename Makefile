@@ -91,7 +91,13 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d packaging/60-terrace.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysctl.d packaging/60-terrace.conf
 	mkdir -p $(DESTDIR)$(PREFIX)/share/doc/terrace
-	-python3 scripts/licences.py >$(DESTDIR)$(PREFIX)/share/doc/terrace/copyright
+	@[ -s $(RELEASE)/copyright ] || $(MAKE) --no-print-directory $(RELEASE)/copyright || true
+	@[ ! -s $(RELEASE)/copyright ] || install -D -m 644 $(RELEASE)/copyright $(DESTDIR)$(PREFIX)/share/doc/terrace/copyright
+	@[ -s $(RELEASE)/copyright ] || echo 'terrace: install: no licence texts; python3 and cargo make them' >&2
+
+# Licences of what is linked.
+$(RELEASE)/copyright: Cargo.lock
+	python3 scripts/licences.py >$@.new && mv $@.new $@
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace

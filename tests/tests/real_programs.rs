@@ -640,7 +640,7 @@ fn memcached_gives_back_what_was_set() {
                     let mut versions: BTreeMap<usize, u32> =
                         (first..first + KEYS).map(|key| (key, 1)).collect();
                     client.set(&versions);
-                    for version in 2..5 {
+                    for version in 2..12 {
                         let again = (0..KEYS / 8)
                             .map(|_| (first + random.below(KEYS as u64) as usize, version))
                             .collect();

@@ -248,8 +248,9 @@ fn headline(run: &Run) -> String {
         format!("--dram {dram}{} --tiers {}", slowdown.unwrap_or_default(), about.tiers)
     };
     format!(
-        "{}  ({what}; for {})",
+        "{}  ({}; for {})",
         plain(&about.command.join(" ")),
+        plain(&what),
         duration(seconds.saturating_sub(about.started))
     )
 }

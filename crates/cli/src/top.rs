@@ -16,6 +16,7 @@ use ratatui::{DefaultTerminal, Frame};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -37,6 +38,15 @@ const HELP: [&str; 9] = [
     "the part of the time that threads waited for such pages, at least.",
     "press any key to go on",
 ];
+
+/// A signal asked for the end. The terminal is to be put back first.
+static ENDS: AtomicBool = AtomicBool::new(false);
+/// Longest time without a look whether a signal came.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+extern "C" fn end(_: libc::c_int) {
+    ENDS.store(true, Relaxed);
+}
 
 /// A column of the table.
 struct Column {
@@ -327,7 +337,13 @@ pub fn run(arguments: &TopArguments) -> Result<u8> {
         .to_uppercase();
     let bar = if locale.contains("UTF-8") || locale.contains("UTF8") { '█' } else { '#' };
     let mut top = Top::new(Duration::from_secs_f64(arguments.interval), bar);
-    let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: the handler only stores into an atomic.
+        unsafe { libc::signal(signal, end as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+    let mut terminal = ratatui::try_init()
+        .inspect_err(|_| ratatui::restore())
+        .context("the terminal cannot be used")?;
     let result = show(&mut terminal, &mut top);
     ratatui::restore();
     result.map(|()| 0)
@@ -335,23 +351,23 @@ pub fn run(arguments: &TopArguments) -> Result<u8> {
 
 fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
     let mut before = HashMap::new();
-    loop {
-        top.update(status::look(&mut before));
-        let next = Instant::now() + top.interval;
-        loop {
-            terminal.draw(|frame| top.draw(frame))?;
-            let left = next.saturating_duration_since(Instant::now());
-            if !event::poll(left)? {
-                break;
-            }
-            if let Event::Key(key) = event::read()?
-                && key.kind != KeyEventKind::Release
-                && !top.press(key)
-            {
-                return Ok(());
-            }
+    let mut next = Instant::now();
+    while !ENDS.load(Relaxed) {
+        let left = next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            top.update(status::look(&mut before));
+            next = Instant::now() + top.interval;
+        } else if !event::poll(left.min(LOOK_EVERY))? {
+            continue;
+        } else if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+            && !top.press(key)
+        {
+            break;
         }
+        terminal.draw(|frame| top.draw(frame))?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

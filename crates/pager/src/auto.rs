@@ -132,7 +132,7 @@ impl Auto {
             }
             SAMPLE
         };
-        measure_swap(pager, fill).map(|(out, home)| out + home)
+        measure_swap(pager, sys::thread_cpu_ns, fill).map(|(out, home)| out + home)
     }
 
     /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
@@ -169,9 +169,13 @@ impl Auto {
 }
 
 /// What a page takes on its way out to the kernel's swap, and on its way back, ns: medians over
-/// pages of our own, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
+/// pages of our own, by this clock, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
 /// returns how many. `None` if the kernel does not take them.
-pub(crate) fn measure_swap(pager: &Pager, fill: impl FnOnce(usize) -> usize) -> Option<(u64, u64)> {
+pub(crate) fn measure_swap(
+    pager: &Pager,
+    clock_ns: fn() -> u64,
+    fill: impl FnOnce(usize) -> usize,
+) -> Option<(u64, u64)> {
     let bytes = SAMPLE * PAGE;
     let memory = sys::reserve(bytes).ok()?;
     // SAFETY: a new reservation of this function's; the advice changes no contents.
@@ -181,17 +185,18 @@ pub(crate) fn measure_swap(pager: &Pager, fill: impl FnOnce(usize) -> usize) -> 
     let end = memory + fill(memory) * PAGE;
     let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
     for run in (memory..end).step_by(RUN * PAGE) {
-        let begun = sys::now_ns();
+        let begun = clock_ns();
         let pages = RUN.min((end - run) / PAGE);
         sys::page_out(-1, &[(run, pages * PAGE)]);
-        out.push((sys::now_ns() - begun) / pages as u64);
+        out.push((clock_ns() - begun) / pages as u64);
     }
     let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
     for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
-        let begun = sys::now_ns();
-        // SAFETY: a byte of the reservation, which is readable.
-        unsafe { (page as *const u8).read_volatile() };
-        home.push(sys::now_ns() - begun);
+        let begun = clock_ns();
+        // Through the kernel: should the page not come back, that is an error and no signal.
+        if sys::peek(page, &mut [0]) {
+            home.push(clock_ns() - begun);
+        }
     }
     // SAFETY: nobody else knows it.
     unsafe { sys::unmap(memory, bytes) };

@@ -5,6 +5,7 @@
 //! take that lock, and a page that is touched while it is staged goes straight back.
 
 use crate::auto::Auto;
+use crate::fault_cost::interruption_ns;
 use crate::handler::{PageBuffer, Tools};
 use crate::lesson::Lesson;
 use crate::pager::Pager;
@@ -489,7 +490,7 @@ impl Evictor {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let now_ms = sys::now_ns() / 1_000_000;
         let stopped = 'pieces: {
-            for piece in pieces.into_iter().filter(|piece| piece.attributes.may_leave()) {
+            for piece in pieces.iter().filter(|piece| piece.attributes.may_leave()) {
                 let scan = if watches { sys::scan_watched } else { sys::scan_present };
                 let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else {
                     continue;
@@ -541,7 +542,11 @@ impl Evictor {
         };
         // Under the region's lock, so present but for what is done past the C library. One that is
         // not protected seems written: it stays.
-        for span in self.watch.chunk_by(|a, b| b - a <= WATCH_GAP) {
+        // Between two ranges there may be memory whose writes the program itself tracks.
+        let together = |a: &usize, b: &usize| {
+            b - a <= WATCH_GAP && pieces.iter().any(|piece| piece.start <= *a && *b < piece.end)
+        };
+        for span in self.watch.chunk_by(together) {
             let (start, end) = (span[0], span[span.len() - 1] + PAGE);
             let _ = sys::watch_writes(pagemap, start, end, &mut self.runs);
         }
@@ -629,9 +634,12 @@ impl Evictor {
                 }
                 Err(_) => return done,
             }
+            let begun_ns = sys::now_ns();
             // SAFETY: the pages are claimed (Moving) and their faults answered; the slots are free.
             let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
             done += bytes / PAGE;
+            let lost_ns = interruption_ns(sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
+            pager.account.stall_ns.fetch_add(lost_ns, Relaxed);
             if done == pages {
                 return done;
             }

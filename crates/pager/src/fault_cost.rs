@@ -37,6 +37,21 @@ const WEIGHT: u64 = 64;
 const JUDGED_FROM: u64 = 64;
 const SLEEPS_FROM: u64 = 110;
 
+/// Part of the time for which one call moves pages out that the program loses by it, ns. `pages`
+/// were moved, in `call_ns`.
+///
+/// Each CPU that runs the program must forget the pages: it is interrupted, and the call waits for
+/// it. What the call takes where nobody is to be interrupted is known; of the rest the interrupted
+/// CPU loses a half (docs/notes/2026-11-27-where-a-fault-goes.md), of which two thirds are believed.
+pub(crate) fn interruption_ns(call_ns: u64, pages: u64) -> u64 {
+    const CALL_NS: u64 = 1_500;
+    const PAGE_NS: u64 = 500;
+    /// A mover that was preempted meanwhile interrupts nobody.
+    const LONGEST_NS: u64 = 30_000;
+    const SHARE: u64 = 3;
+    call_ns.saturating_sub(CALL_NS + PAGE_NS * pages).min(LONGEST_NS) / SHARE
+}
+
 /// A quantile of samples, ns, as a share of [`Quantile::OF`].
 struct Quantile {
     believed_ns: AtomicU64,
@@ -99,7 +114,7 @@ impl FaultCost {
         self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS
     }
 
-    /// What bringing one back took.
+    /// What bringing one back takes.
     pub fn measured_swap(&self, ns: u64) {
         self.swap_ns.store(ns, Relaxed);
     }
@@ -202,6 +217,14 @@ mod tests {
             cost.learn(6_000, 50_000);
         }
         assert!((5_500..8_000).contains(&believed(&cost)), "{}", believed(&cost));
+    }
+
+    #[test]
+    fn only_what_a_move_takes_longer_than_alone_interrupts() {
+        assert_eq!(interruption_ns(1_900, 1), 0);
+        assert_eq!(interruption_ns(14_000, 1), 4_000);
+        assert_eq!(interruption_ns(14_000, 25), 0, "a run of pages is flushed at once");
+        assert_eq!(interruption_ns(5_000_000, 1), 10_000, "it was preempted");
     }
 
     #[test]

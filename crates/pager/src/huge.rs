@@ -170,9 +170,8 @@ impl Pager {
             return false;
         }
         // The kernel makes none of pages that are watched. Unprotected they seem written, and stay.
-        if pieces[0].attributes.registered
-            && entry.words.iter().any(|word| word.load().is_watched())
-        {
+        // Pages between watched ones are protected too, and their words do not say so.
+        if pieces[0].attributes.registered && self.watches.load(Relaxed) {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
         // One that leaves soon would split all of it.

@@ -29,6 +29,9 @@ const CHUNK: usize = 64;
 /// ms with zstd.
 const DENSIFIED: usize = 16;
 
+/// What reading a page from a disk takes, ns: what a fast NVMe drive needs, so that no less is told.
+const DISK_READ_NS: u64 = 50_000;
+
 struct Marked<'a> {
     entry: Entry<'a>,
     address: usize,
@@ -102,8 +105,11 @@ impl Pager {
         entry.region.restores.fetch_add(1, Relaxed);
         entry.region.returned.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
-        self.account.stall_ns.fetch_add(self.fault_cost.of_swap_ns(), Relaxed);
-        if let Some((tier, _)) = self.swap() {
+        if let Some((tier, swap)) = self.swap() {
+            // While swap is being taken away, nobody waits for what comes back.
+            if swap.accepts() {
+                self.account.stall_ns.fetch_add(self.fault_cost.of_swap_ns(), Relaxed);
+            }
             tier.stats.count_fault();
         }
         if page.probation && !self.probation.enter(entry.page_number(address)) {
@@ -338,19 +344,27 @@ impl Evictor {
 
     /// Measures, if that is due, what a fault costs whose page is in the kernel's swap: on copies of
     /// the first pages of these runs.
-    fn measure_swap_fault(&mut self, pager: &Pager, runs: &[(usize, usize)]) {
+    fn measure_swap_fault(&mut self, pager: &Pager, swap: &Swap, runs: &[(usize, usize)]) {
         let now_ns = sys::now_ns();
-        if self.swap_measured_ns > 0 && now_ns - self.swap_measured_ns < MEASURE_EVERY_NS {
+        let pages: usize = runs.iter().map(|(_, bytes)| bytes / PAGE).sum();
+        // Of a few pages, one during which the mover was preempted would be the median.
+        if self.swap_measured_ns > 0 && now_ns - self.swap_measured_ns < MEASURE_EVERY_NS
+            || pages < SAMPLE / 4
+        {
             return;
         }
         self.swap_measured_ns = now_ns;
+        if swap.kind() == SwapKind::Disk {
+            // What has just been written there is still in memory.
+            return pager.fault_cost.measured_swap(DISK_READ_NS);
+        }
         let fill = |memory: usize| {
             runs.iter().fold(0, |filled, (start, bytes)| {
                 let wanted = (bytes / PAGE).min(SAMPLE - filled);
                 filled + sys::copy_pages(*start, memory + filled * PAGE, wanted)
             })
         };
-        if let Some((_, home_ns)) = measure_swap(pager, fill) {
+        if let Some((_, home_ns)) = measure_swap(pager, sys::now_ns, fill) {
             pager.fault_cost.measured_swap(home_ns);
         }
     }
@@ -362,7 +376,7 @@ impl Evictor {
         let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
         let runs: Vec<(usize, usize)> =
             runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
-        self.measure_swap_fault(pager, &runs);
+        self.measure_swap_fault(pager, swap, &runs);
         let answered = sys::page_out(self.own_process, &runs);
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
