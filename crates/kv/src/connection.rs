@@ -18,6 +18,8 @@ const LINE_MAX: usize = 2048;
 const GET_LINE_MAX: usize = 1 << 20;
 /// With so many bytes of answers waiting, nothing more is read.
 const ANSWERS_MAX: usize = 1 << 20;
+/// A connection reads at most so often before others have their turn.
+const READS_MAX: usize = 64;
 /// An empty buffer above this is given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
@@ -49,6 +51,8 @@ pub struct Connection {
     skip: usize,
     /// The bytes that the request at the front of `input` needs, if known.
     needed: usize,
+    /// The bytes after `read` that are known to hold no line end.
+    scanned: usize,
     /// The bytes of the keys of a `get` that were answered.
     answered: usize,
     closing: bool,
@@ -65,6 +69,7 @@ impl Connection {
             written: 0,
             skip: 0,
             needed: 0,
+            scanned: 0,
             answered: 0,
             closing: false,
         }
@@ -73,6 +78,7 @@ impl Connection {
     /// Does what can be done without waiting, for at most a number of requests.
     pub fn advance(&mut self, server: &Server) -> Wait {
         let mut left = server.settings.requests_per_event;
+        let mut reads = READS_MAX;
         loop {
             if self.output.len() - self.written >= ANSWERS_MAX || self.closing {
                 match self.flush(server) {
@@ -105,8 +111,11 @@ impl Connection {
                 Ok(false) => return Wait::Stream,
                 Err(_) => return Wait::Closed,
             }
+            if reads == 0 {
+                return Wait::Turn;
+            }
             match self.fill(server) {
-                Ok(true) => {}
+                Ok(true) => reads -= 1,
                 Ok(false) => return Wait::Closed,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Wait::Stream,
                 Err(_) => return Wait::Closed,
@@ -148,7 +157,14 @@ impl Connection {
                     server.stats.add_many(Count::BytesWritten, bytes as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // A slow reader's buffer would grow if what it has read were kept.
+                    if self.written > self.output.len() / 2 {
+                        self.output.drain(..self.written);
+                        self.written = 0;
+                    }
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -169,13 +185,16 @@ impl Connection {
         if input.is_empty() || input.len() < self.needed {
             return false;
         }
-        let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+        let fresh = input[self.scanned..].iter().position(|&byte| byte == b'\n');
+        let Some(end) = fresh.map(|place| self.scanned + place) else {
+            self.scanned = input.len();
             let start = input.iter().position(|&byte| byte != b' ').unwrap_or(input.len());
             let get = input[start..].starts_with(b"get ") || input[start..].starts_with(b"gets ");
             let most = if get { GET_LINE_MAX } else { LINE_MAX };
             self.closing = input.len() > most;
             return false;
         };
+        self.scanned = end;
         let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
         let mut used = end + 1;
         match text::parse(line) {
@@ -226,6 +245,7 @@ impl Connection {
         }
         self.read += used;
         self.needed = 0;
+        self.scanned = 0;
         true
     }
 }

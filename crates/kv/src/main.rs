@@ -93,7 +93,6 @@ fn serve(settings: Settings) -> Result<(), String> {
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
     let listeners =
         Listener::open(&settings).map_err(|error| format!("failed to listen: {error}"))?;
-    raise_descriptors(settings.connections_max)?;
     if let Some(user) = &settings.user {
         become_user(user)?;
     }
@@ -117,28 +116,6 @@ fn serve(settings: Settings) -> Result<(), String> {
         let _ = std::fs::remove_file(path);
     }
     outcome
-}
-
-/// Has the process open so many files, as memcached's `-c` does.
-fn raise_descriptors(connections: u64) -> Result<(), String> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes the structure.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return Ok(());
-    }
-    if limit.rlim_cur >= connections {
-        return Ok(());
-    }
-    limit.rlim_cur = connections;
-    limit.rlim_max = limit.rlim_max.max(connections);
-    // SAFETY: the kernel reads the structure.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
-        let reason = "failed to set rlimit for open files";
-        return Err(format!(
-            "{reason}. Try starting as root or requesting smaller maxconns value."
-        ));
-    }
-    Ok(())
 }
 
 /// Becomes a user, for good, where the process is root's. Other users stay who they are, as with

@@ -131,8 +131,8 @@ struct Worker {
     connections: HashMap<Token, Connection>,
     next: usize,
     ready: VecDeque<Token>,
-    /// A listener whose clients wait because no descriptor was free.
-    stalled: Option<usize>,
+    /// Listeners whose clients wait because no descriptor was free.
+    stalled: Vec<usize>,
 }
 
 impl Worker {
@@ -153,7 +153,7 @@ impl Worker {
             connections: HashMap::new(),
             next,
             ready: VecDeque::new(),
-            stalled: None,
+            stalled: Vec::new(),
         })
     }
 
@@ -173,7 +173,7 @@ impl Worker {
                     self.advance(event.token());
                 }
             }
-            if let Some(listener) = self.stalled.take() {
+            for listener in std::mem::take(&mut self.stalled) {
                 self.accept(listener);
             }
             for _ in 0..waiting {
@@ -197,7 +197,9 @@ impl Worker {
                     if self.server.verbosity.load(Relaxed) > 0 {
                         eprintln!("terrace-kv: a connection was not accepted: {error}");
                     }
-                    self.stalled = Some(listener);
+                    if !self.stalled.contains(&listener) {
+                        self.stalled.push(listener);
+                    }
                     return;
                 }
             };

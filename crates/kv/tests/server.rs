@@ -12,7 +12,10 @@ struct Server(Child);
 
 impl Server {
     fn start(socket: &Path, flags: &[&str]) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
+        Server::start_by(Command::new(env!("CARGO_BIN_EXE_terrace-kv")), socket, flags)
+    }
+
+    fn start_by(mut command: Command, socket: &Path, flags: &[&str]) -> Server {
         command.env("TERRACE_KV_TEST", "1").arg("-s").arg(socket).args(flags);
         let server = Server(command.spawn().expect("the server starts"));
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -29,6 +32,14 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A size from what the kernel says of the server.
+fn kibibytes(server: &Server, name: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
+    let status = status.expect("the server lives");
+    let size = status.lines().find_map(|line| line.strip_prefix(name)).expect("a size");
+    size.trim_matches([':', '\t', ' ', 'k', 'B']).parse().expect("a number")
 }
 
 struct Client {
@@ -219,11 +230,8 @@ fn answers_of_many_large_values_do_not_pile_up() {
     assert_eq!(client.set("a", 0, &large), "STORED");
     client.send(format!("get{}\r\n", " a".repeat(TIMES)).as_bytes());
     thread::sleep(Duration::from_millis(500));
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
-    let status = status.expect("the server lives");
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
-    let kibibytes: usize = resident.trim().trim_end_matches(" kB").parse().expect("a number");
-    assert!(kibibytes < 100 << 10, "{kibibytes} KiB are resident");
+    let resident = kibibytes(&server, "VmRSS");
+    assert!(resident < 100 << 10, "{resident} KiB are resident");
     for _ in 0..TIMES {
         assert_eq!(client.line(), "VALUE a 0 1000000");
         let mut value = vec![0; large.len() + 2];
@@ -231,6 +239,42 @@ fn answers_of_many_large_values_do_not_pile_up() {
         assert!(value.starts_with(&large));
     }
     assert_eq!(client.line(), "END");
+}
+
+#[test]
+fn answers_that_are_never_all_read_do_not_pile_up() {
+    const TIMES: usize = 1000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let server = Server::start(&socket, &[]);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.set("a", 0, &[b'x'; 100_000]), "STORED");
+    client.send("get a\r\n".repeat(TIMES).as_bytes());
+    let mut answer = vec![0; "VALUE a 0 100000\r\n\r\nEND\r\n".len() + 100_000];
+    for _ in 0..TIMES {
+        client.stream.read_exact(&mut answer).expect("the server answers");
+        // So slow that the server waits for the reader time and again.
+        thread::sleep(Duration::from_millis(1));
+        assert!(answer.starts_with(b"VALUE a 0 100000\r\nx") && answer.ends_with(b"x\r\nEND\r\n"));
+    }
+    let peak = kibibytes(&server, "VmHWM");
+    assert!(peak < 60 << 10, "{peak} KiB were resident");
+}
+
+#[test]
+fn quiet_meta_commands_hide_only_what_is_expected() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &[]);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.ask("md none q"), "NF");
+    assert_eq!(client.ask("ma none q"), "NF");
+    assert_eq!(client.ask("mg none v q\r\nmn"), "MN");
+    assert_eq!(client.set("n", 0, b"1"), "STORED");
+    assert_eq!(client.ask("ma n q C1000"), "EX");
+    assert_eq!(client.ask("ma n q\r\nmn"), "MN");
+    assert_eq!(client.ask("md n q\r\nmn"), "MN");
+    assert_eq!(client.get("n"), None);
 }
 
 #[test]
@@ -262,7 +306,11 @@ fn root_becomes_the_user_that_it_is_told() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
-    let server = Server::start(&socket, &["-u", "nobody", "-c", "70000"]);
+    // No right is needed to raise the soft limit up to the hard one.
+    let mut command = Command::new("sh");
+    let script = "ulimit -S -n 400; exec \"$0\" \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_terrace-kv")]);
+    let server = Server::start_by(command, &socket, &["-u", "nobody", "-c", "512"]);
     let status = |what: &str| {
         let text = std::fs::read_to_string(format!("/proc/{}/{what}", server.0.id()));
         text.expect("the server runs")
@@ -272,7 +320,7 @@ fn root_becomes_the_user_that_it_is_told() {
     assert!(uids.split_whitespace().skip(1).all(|uid| uid != "0"), "{uids}");
     let files =
         status("limits").lines().find(|line| line.starts_with("Max open files")).map(str::to_owned);
-    assert!(files.is_some_and(|files| files.contains("70000")));
+    assert!(files.is_some_and(|files| files.contains(" 576 ")));
     assert_eq!(Client::connect(&socket).set("key", 0, b"value"), "STORED");
     let unknown = Command::new(env!("CARGO_BIN_EXE_terrace-kv"))
         .args(["-u", "no-such-user", "-p", "0", "-s"])

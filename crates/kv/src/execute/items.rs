@@ -4,7 +4,8 @@ use super::Server;
 use crate::protocol::StoreMode;
 use crate::stats::Count;
 use crate::store::{
-    Decision, Found, Header, Item, KEY_BINARY, NewItem, PutError, STALE, TOKEN_SENT, item_bytes,
+    Decision, FETCHED, Found, Header, Item, KEY_BINARY, NewItem, PutError, STALE, TOKEN_SENT,
+    item_bytes,
 };
 
 /// A longer text is no number.
@@ -119,12 +120,12 @@ impl Server {
                         Err(Refused::With(Stored::No))
                     }
                     (StoreMode::Cas(_), None) => Err(Refused::With(Stored::NotFound)),
-                    (StoreMode::Cas(version), Some(item)) => {
+                    (StoreMode::Cas(wanted), Some(item)) => {
                         let present = self.store.visible_cas(item.header);
-                        match version {
-                            _ if version == present => Ok(()),
-                            _ if offer.stale_if_older && version < present => {
-                                if older_than == Some(item.header.cas) {
+                        match wanted {
+                            _ if wanted == present => Ok(()),
+                            _ if offer.stale_if_older && wanted < present => {
+                                if older_than == Some(version(item.header)) {
                                     return Ok(());
                                 }
                                 Err(Refused::Older(*item.header))
@@ -140,7 +141,7 @@ impl Server {
                 Err(PutError::Refused(Refused::With(stored))) => return stored,
                 Err(PutError::Refused(Refused::Older(present))) => {
                     // The value is replaced; the time and the marks stay.
-                    older_than = Some(present.cas);
+                    older_than = Some(version(&present));
                     new.expires = present.expires;
                     new.state = offer.state | STALE | present.state & TOKEN_SENT;
                 }
@@ -248,9 +249,14 @@ fn renewed<'a>(key: &'a [u8], old: &Header, value: [&'a [u8]; 2]) -> NewItem<'a>
     NewItem { key, value, flags: old.flags, expires: old.expires, state }
 }
 
+/// The parts of an item of which every change alters one: identifier, time and marks.
+fn version(header: &Header) -> (u64, u32, u8) {
+    (header.cas, header.expires, header.state & !FETCHED)
+}
+
 fn unchanged(present: Option<&Item<'_>>, old: &Header) -> Result<(), Refused> {
     match present {
-        Some(item) if item.header.cas == old.cas => Ok(()),
+        Some(item) if version(item.header) == version(old) => Ok(()),
         _ => Err(Refused::Changed),
     }
 }
@@ -268,6 +274,20 @@ fn parse_number(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_touch_is_a_change_and_a_read_is_none() {
+        let old = Header::of_new(5, 100);
+        let is_unchanged = |mut header: Header| {
+            let item = Item { header: &mut header, key: b"", value: &mut [] };
+            unchanged(Some(&item), &old).is_ok()
+        };
+        assert!(is_unchanged(old));
+        assert!(is_unchanged(Header { state: FETCHED, ..old }));
+        assert!(!is_unchanged(Header { expires: 200, ..old }));
+        assert!(!is_unchanged(Header { state: STALE, ..old }));
+        assert!(!is_unchanged(Header { cas: 6, ..old }));
+    }
 
     #[test]
     fn spaces_after_a_number_do_not_count() {

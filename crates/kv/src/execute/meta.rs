@@ -189,7 +189,7 @@ impl Server {
         self.count_prefix_delete(&request.key);
         let code = if let Found::Hit(code) = found { code } else { "NF" };
         self.stats.add(if code == "HD" { Count::DeleteHits } else { Count::DeleteMisses });
-        if options.quiet && code != "EX" {
+        if options.quiet && code == "HD" {
             return;
         }
         out.extend(code.bytes());
@@ -219,9 +219,6 @@ impl Server {
             Arithmetic::Failed(answer) => line(out, answer),
             Arithmetic::NotFound | Arithmetic::Exists => {
                 let code = if matches!(outcome, Arithmetic::Exists) { "EX" } else { "NF" };
-                if options.quiet && code == "NF" {
-                    return;
-                }
                 out.extend(code.bytes());
                 echo(request, out);
                 out.extend(b"\r\n");

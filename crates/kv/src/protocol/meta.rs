@@ -1,6 +1,6 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma` and `me`.
 
-use super::{BAD_FORMAT, KEY_MAX, Refusal, Request, number, words};
+use super::{BAD_FORMAT, KEY_MAX, Refusal, Request, client_flags, number, time, words};
 
 /// memcached takes so many words of a meta command.
 const WORDS_MAX: usize = 20;
@@ -144,10 +144,10 @@ fn options(flags: &[&[u8]]) -> Result<Options, &'static str> {
             b'v' => options.value = true,
             b'u' => options.no_update = true,
             b'I' => options.stale = true,
-            b'N' => options.vivify = Some(number(token).ok_or(BAD_TOKEN)?),
-            b'T' => options.time = Some(number(token).ok_or(BAD_TOKEN)?),
-            b'R' => options.recache = Some(number(token).ok_or(BAD_TOKEN)?),
-            b'F' => options.client_flags = number(token).ok_or(BAD_FORMAT)?,
+            b'N' => options.vivify = Some(time(token).ok_or(BAD_TOKEN)?),
+            b'T' => options.time = Some(time(token).ok_or(BAD_TOKEN)?),
+            b'R' => options.recache = Some(time(token).ok_or(BAD_TOKEN)?),
+            b'F' => options.client_flags = client_flags(token).ok_or(BAD_FORMAT)?,
             b'C' => options.cas = Some(number(token).ok_or(BAD_TOKEN)?),
             b'M' => match token {
                 [mode] => options.mode = Some(*mode),

@@ -110,3 +110,13 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
+
+/// A time as memcached takes it: a number of 64 bits, of which it keeps the lower 32.
+pub fn time(word: &[u8]) -> Option<i32> {
+    number::<i64>(word).map(|time| time as i32)
+}
+
+/// A client's flags as memcached takes them: a number of 64 bits, of which it keeps the lower 32.
+pub fn client_flags(word: &[u8]) -> Option<u32> {
+    number::<u64>(word).map(|flags| flags as u32)
+}

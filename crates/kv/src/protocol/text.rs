@@ -1,6 +1,9 @@
 //! The text protocol's lines.
 
-use super::{BAD_FORMAT, KEY_MAX, Refusal, Request, StoreMode, StoreRequest, meta, number, words};
+use super::{
+    BAD_FORMAT, KEY_MAX, Refusal, Request, StoreMode, StoreRequest, client_flags, meta, number,
+    time, words,
+};
 
 /// memcached takes lines of at most 24 words apart from `get`.
 const WORDS_MAX: usize = 24;
@@ -67,12 +70,12 @@ fn parse_words<'a>(
         }
         (b"touch", 2 | 3) => {
             let key = checked_key(all[0])?;
-            Ok(Request::Touch { key, time: number(all[1]).ok_or(NOT_A_TIME)?, noreply })
+            Ok(Request::Touch { key, time: time(all[1]).ok_or(NOT_A_TIME)?, noreply })
         }
         (b"flush_all", 0..=2) => match plain.first() {
             None => Ok(Request::FlushAll { time: None, noreply }),
             Some(word) => {
-                Ok(Request::FlushAll { time: Some(number(word).ok_or(NOT_A_TIME)?), noreply })
+                Ok(Request::FlushAll { time: Some(time(word).ok_or(NOT_A_TIME)?), noreply })
             }
         },
         (b"version", 0) => Ok(Request::Version),
@@ -109,12 +112,12 @@ fn get<'a>(line: &'a [u8], command: &[u8], touch: bool) -> Result<Request<'a>, R
     // The words stand in the line itself, so what follows one is found by its place.
     let start = line.iter().position(|&byte| byte != b' ').unwrap_or(0);
     let mut rest = &line[start + command.len()..];
-    let mut time = None;
+    let mut expires = None;
     let mut found = words(rest);
     if touch {
         let word = found.next().ok_or(ERROR)?;
         found.next().ok_or(ERROR)?;
-        time = Some(number(word).ok_or(NOT_A_TIME)?);
+        expires = Some(time(word).ok_or(NOT_A_TIME)?);
         let start = rest.iter().position(|&byte| byte != b' ').unwrap_or(0);
         rest = &rest[start + word.len()..];
     } else {
@@ -123,13 +126,13 @@ fn get<'a>(line: &'a [u8], command: &[u8], touch: bool) -> Result<Request<'a>, R
     if words(rest).any(|key| key.len() > KEY_MAX) {
         return Err(FORMAT);
     }
-    Ok(Request::Get { keys: rest, cas: command.ends_with(b"s"), time })
+    Ok(Request::Get { keys: rest, cas: command.ends_with(b"s"), time: expires })
 }
 
 fn store<'a>(mode: StoreMode, all: &[&'a [u8]], noreply: bool) -> Result<Request<'a>, Refusal> {
     let key = checked_key(all[0])?;
-    let flags = number(all[1]).ok_or(FORMAT)?;
-    let time = number(all[2]).ok_or(FORMAT)?;
+    let flags = client_flags(all[1]).ok_or(FORMAT)?;
+    let time = time(all[2]).ok_or(FORMAT)?;
     let len: i32 = number(all[3]).filter(|len| (0..LEN_MAX).contains(len)).ok_or(FORMAT)?;
     Ok(Request::Store(StoreRequest { mode, key, flags, time, len: len as usize, noreply }))
 }
@@ -168,11 +171,36 @@ mod tests {
         assert_eq!(message(b"set a 0 0 -1"), Some(BAD_FORMAT));
         assert_eq!(message(b"set a 0 0 4294967295"), Some(BAD_FORMAT));
         assert_eq!(message(b"set a 0 0 2147483647"), Some(BAD_FORMAT));
-        assert_eq!(message(b"set a 4294967296 0 1"), Some(BAD_FORMAT));
+        assert_eq!(message(b"set a 18446744073709551616 0 1"), Some(BAD_FORMAT));
+        assert_eq!(message(b"set a -1 0 1"), Some(BAD_FORMAT));
+        assert_eq!(message(b"set a 0 9223372036854775808 1"), Some(BAD_FORMAT));
         assert_eq!(message(&[b"get ", &[b'a'; 251][..]].concat()), Some(BAD_FORMAT));
         assert_eq!(message(b"GET / HTTP/1.0"), None);
         assert!(parse(b"set a 0 0 x noreply").unwrap_err().noreply);
         assert!(!parse(b"bogus noreply").unwrap_err().noreply);
+    }
+
+    #[test]
+    fn of_64_bits_the_lower_32_count() {
+        let request = StoreRequest {
+            mode: StoreMode::Set,
+            key: b"a",
+            flags: 7,
+            time: -1,
+            len: 1,
+            noreply: false,
+        };
+        assert_eq!(parse(b"set a 4294967303 4294967295 1"), Ok(Request::Store(request)));
+        let request = Request::Touch { key: b"a", time: 10, noreply: false };
+        assert_eq!(parse(b"touch a 4294967306"), Ok(request));
+        let request = Request::Get { keys: b" a", cas: false, time: Some(10) };
+        assert_eq!(parse(b"gat 4294967306 a"), Ok(request));
+        let request = Request::FlushAll { time: Some(10), noreply: false };
+        assert_eq!(parse(b"flush_all 4294967306"), Ok(request));
+        let Ok(Request::Meta(request)) = parse(b"ms a 1 T4294967306 F4294967303") else {
+            panic!("it is a meta command");
+        };
+        assert_eq!((request.options.time, request.options.client_flags), (Some(10), 7));
     }
 
     #[test]

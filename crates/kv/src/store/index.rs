@@ -122,7 +122,8 @@ impl Index {
     /// An index for as many items as a memory limit lets one expect.
     pub(super) fn new(memory_limit: usize) -> io::Result<Index> {
         let heads = (memory_limit / BYTES_PER_SLOT / SLOTS).max(BUCKETS_MIN).next_power_of_two();
-        // Items take at least 56 bytes, so that chains are of three buckets at the very worst.
+        // Items take at least 56 bytes, so that chains are of three buckets on average at most.
+        // Overflow buckets are never given back, so that they can still run out.
         let buckets = heads * 4;
         let mapping = Mapping::new(buckets * size_of::<Bucket>())?;
         Ok(Index { mapping, heads, buckets, overflows: AtomicUsize::new(heads) })
@@ -214,6 +215,14 @@ impl<'a> Guard<'a> {
         if let Some(place) = slot.place {
             place.store(0, Relaxed);
         }
+    }
+
+    /// The item that was used least lately.
+    pub(super) fn coldest(&self) -> Option<Slot<'a>> {
+        self.places()
+            .map(|place| Slot { word: place.load(Relaxed), place: Some(place) })
+            .filter(|slot| slot.word != 0)
+            .min_by_key(Slot::clock)
     }
 
     /// Puts a word into a free slot. Gives false where all buckets are taken.

@@ -16,7 +16,7 @@ pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes}
 
 use crate::stats::{Count, Stats};
 use index::{Index, Slot};
-use segments::{Context, Segments};
+use segments::{Context, Flushed, Segments};
 
 /// What the store is created with.
 #[derive(Clone, Debug)]
@@ -120,16 +120,18 @@ impl Store {
     pub fn flush(&self, at: u32, now: u32) {
         if at <= now && self.config.cas {
             self.flush_cas.store(self.new_cas(), Relaxed);
-            self.flush_at.store(now - 1, Relaxed);
+            // The identifier tells old from new better than the second does.
+            self.flush_at.store(0, Relaxed);
         } else {
             self.flush_at.store(if self.config.cas { at - 1 } else { at }, Relaxed);
         }
     }
 
-    /// Whether a flush has made an item vanish.
-    fn is_flushed(&self, header: &Header, now: u32) -> bool {
+    /// What flushes have made vanish so far.
+    fn flushed(&self, now: u32) -> Flushed {
         let at = self.flush_at.load(Relaxed);
-        header.created <= at && at <= now || header.cas < self.flush_cas.load(Relaxed)
+        let cas = self.flush_cas.load(Relaxed);
+        Flushed { until: if at <= now { at } else { 0 }, cas }
     }
 
     /// Finds the live item of a key and shows it under the bucket's lock.
@@ -151,7 +153,7 @@ impl Store {
         let mut item = unsafe { Item::from_pointer(pointer) };
         let (dead, outcome) = if item.is_expired(now) {
             (true, Found::Expired)
-        } else if self.is_flushed(item.header, now) {
+        } else if self.flushed(now).has(item.header) {
             (true, Found::Flushed)
         } else {
             let (result, decision) = view(&mut item);
@@ -184,7 +186,7 @@ impl Store {
     ) -> Result<u64, PutError<E>> {
         let hash = self.hasher.hash_one(new.key);
         let size = item::allocated_bytes(&new);
-        let context = Context { index: &self.index, now, stats };
+        let context = Context { index: &self.index, now, flushed: self.flushed(now), stats };
         let Some(pointer) = self.segments.allocate(size, context) else {
             return Err(PutError::OutOfMemory);
         };
@@ -199,7 +201,7 @@ impl Store {
         if let Some(slot) = old {
             // SAFETY: the index has the item, and its bucket is locked.
             let present = unsafe { Item::from_pointer(slot.pointer()) };
-            if present.is_expired(now) || self.is_flushed(present.header, now) {
+            if present.is_expired(now) || self.flushed(now).has(present.header) {
                 stats.add(Count::Reclaimed);
                 stats.class_of(present.header).reclaimed.fetch_add(1, Relaxed);
                 stats.item_gone(present.header);
@@ -229,7 +231,19 @@ impl Store {
                 Ok(cas)
             }
             (Ok(()), None) if guard.insert(Slot::new(hash, pointer)) => Ok(cas),
-            (Ok(()), None) => Err(PutError::OutOfMemory),
+            (Ok(()), None) => match guard.coldest().filter(|_| self.config.evictions) {
+                // The index has no room left in this chain, whatever memory there is.
+                Some(slot) => {
+                    // SAFETY: the index has the item, and its bucket is locked.
+                    let coldest = unsafe { Item::from_pointer(slot.pointer()) };
+                    segments::count_dropped(stats, &coldest, context.is_dead(&coldest));
+                    self.segments.forget(slot.pointer(), coldest.header);
+                    guard.set(slot, Slot::new(hash, pointer));
+                    gone = Some(slot.pointer());
+                    Ok(cas)
+                }
+                None => Err(PutError::OutOfMemory),
+            },
         };
         match outcome {
             Ok(_) => stats.item_came(item.header),

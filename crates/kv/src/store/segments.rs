@@ -2,8 +2,10 @@
 //!
 //! Segments and large items stand in one queue, oldest first. When the limit is reached, some
 //! segments from its front are merged into one, and large items there are freed. The items that
-//! were used lately survive a merge. While a segment has items that are not in the index yet, it
-//! is left alone.
+//! were used lately survive a merge. Before that, segments with much garbage are merged without
+//! losing anything. While a segment has items that are not in the index yet, it is left alone.
+
+mod reclaim;
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{HashMap, VecDeque};
@@ -19,6 +21,7 @@ use super::index::{Index, Mapping};
 use super::item::{Header, Item};
 use super::{Config, FETCHED};
 use crate::stats::{Count, Stats};
+use reclaim::fit_in_fewer;
 
 /// The bytes of a segment.
 const SEGMENT: usize = 64 << 10;
@@ -26,14 +29,14 @@ const SEGMENT: usize = 64 << 10;
 const SMALL_MAX: usize = SEGMENT / 8;
 /// Large items take whole multiples of this.
 const LARGE_UNIT: usize = 4 << 10;
-/// How many segments are merged into one.
+/// How many segments are merged at once.
 const MERGED: usize = 4;
+/// How many entries at the queue's front are looked through for segments to merge.
+const OLDEST: usize = 64;
 /// Segments that are kept free for merging.
 const RESERVED: usize = 8;
 /// The least address space for segments, for a limit that is raised later.
 const ARENA_MIN: usize = 1 << 30;
-/// How many entries of the queue's front are asked whether they have expired.
-const EXPIRY_PROBES: usize = 2;
 /// Entries of freed large items that the queue may hold beside as many as are alive.
 const QUEUE_SLACK: usize = 1024;
 
@@ -42,7 +45,31 @@ const QUEUE_SLACK: usize = 1024;
 pub(super) struct Context<'a> {
     pub(super) index: &'a Index,
     pub(super) now: u32,
+    pub(super) flushed: Flushed,
     pub(super) stats: &'a Stats,
+}
+
+impl Context<'_> {
+    /// Whether an item's time is over, or a flush has made it vanish.
+    pub(super) fn is_dead(&self, item: &Item<'_>) -> bool {
+        item.is_expired(self.now) || self.flushed.has(item.header)
+    }
+}
+
+/// What flushes have made vanish.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flushed {
+    /// The last second whose items have all vanished.
+    pub(super) until: u32,
+    /// The lowest identifier of an item that may be there still.
+    pub(super) cas: u64,
+}
+
+impl Flushed {
+    /// Whether flushes have made an item vanish.
+    pub(super) fn has(&self, header: &Header) -> bool {
+        header.created <= self.until || header.cas < self.cas
+    }
 }
 
 /// What is counted for a segment.
@@ -84,6 +111,10 @@ struct State {
     large: HashMap<usize, Large>,
     large_count: u64,
     used: usize,
+    /// The second and the last flush that `swept` is about.
+    swept_for: (u32, u64),
+    /// How many entries of the queue were swept in vain.
+    swept: usize,
 }
 
 /// The memory of all items.
@@ -110,6 +141,8 @@ impl Segments {
             large: HashMap::new(),
             large_count: 0,
             used: config.used_from_start,
+            swept_for: (0, 0),
+            swept: 0,
         };
         Ok(Segments {
             arena: Mapping::new(count * SEGMENT)?,
@@ -164,14 +197,18 @@ impl Segments {
     pub(super) fn allocate(&self, size: usize, context: Context<'_>) -> Option<*mut u8> {
         let mut state = self.state();
         if size > SMALL_MAX {
-            self.free_expired(&mut state, context);
+            self.free_dead(&mut state, context);
             return self.allocate_large(&mut state, size, context);
         }
         if state.open.is_none() || state.filled + size > SEGMENT {
-            self.seal(&mut state);
-            self.make_room(&mut state, SEGMENT, context)?;
-            // A merge may have left an open segment with room.
+            if !self.evictions {
+                // Only what is not open is compacted, and nothing else makes room.
+                self.seal(&mut state);
+            }
+            let room = self.make_room(&mut state, SEGMENT, context);
+            // A merge may have left another open segment with room.
             if state.open.is_none() || state.filled + size > SEGMENT {
+                room?;
                 self.seal(&mut state);
                 self.open(&mut state)?;
             }
@@ -278,6 +315,10 @@ impl Segments {
 
     fn close(&self, state: &mut State, segment: usize) {
         state.lengths.remove(&segment);
+        if state.free.len() >= 2 * RESERVED {
+            // SAFETY: the index has no item of the segment any more, so that nobody reads it.
+            unsafe { libc::madvise(self.address(segment).cast(), SEGMENT, libc::MADV_DONTNEED) };
+        }
         state.free.push(segment);
         state.used -= SEGMENT;
     }
@@ -290,12 +331,23 @@ impl Segments {
                 return None;
             }
             attempts -= 1;
-            if !self.evictions {
-                let victims = self.sparse_segments(state)?;
+            if let Some(victims) = self.sparse_segments(state) {
                 self.merge(state, &victims, context);
                 continue;
             }
-            match state.queue.pop_front()? {
+            if !self.evictions {
+                if self.sweep(state, context) {
+                    continue;
+                }
+                return None;
+            }
+            let Some(oldest) = state.queue.pop_front() else {
+                // At most the open segment is left.
+                state.open?;
+                self.seal(state);
+                continue;
+            };
+            match oldest {
                 Unit::Large(pointer, number) => {
                     self.evict_large(state, pointer, number, context, false);
                 }
@@ -316,72 +368,38 @@ impl Segments {
         self.usage[segment].live.load(Relaxed) as usize
     }
 
-    /// Takes a segment and those that follow it at the queue's front, without busy ones.
+    /// Takes a segment and those that follow it near the queue's front, without busy ones.
     fn oldest_segments(&self, state: &mut State, first: usize) -> Vec<usize> {
         if self.is_pending(first) {
             state.queue.push_back(Unit::Segment(first));
             return Vec::new();
         }
         let mut victims = vec![first];
-        while victims.len() < MERGED {
-            match state.queue.front() {
-                Some(&Unit::Segment(segment)) if !self.is_pending(segment) => {
-                    state.queue.pop_front();
+        let mut place = 0;
+        for _ in 0..OLDEST.min(state.queue.len()) {
+            match state.queue[place] {
+                Unit::Segment(segment) if !self.is_pending(segment) => {
+                    state.queue.remove(place);
                     victims.push(segment);
+                    if victims.len() == MERGED {
+                        break;
+                    }
                 }
-                _ => break,
+                _ => place += 1,
             }
         }
         victims
     }
 
-    /// Takes segments out of the queue that fit into fewer without losing an item.
-    fn sparse_segments(&self, state: &mut State) -> Option<Vec<usize>> {
-        let mut victims = Vec::new();
-        for unit in &state.queue {
-            if let &Unit::Segment(segment) = unit
-                && self.live(segment) <= SEGMENT / 2
-                && !self.is_pending(segment)
-            {
-                victims.push(segment);
-                if victims.len() == 2 || self.live(segment) == 0 {
-                    break;
-                }
-            }
-        }
-        let shrinks = victims.len() == 2 || victims.iter().any(|&victim| self.live(victim) == 0);
-        if !shrinks {
-            return None;
-        }
-        state
-            .queue
-            .retain(|unit| !matches!(unit, Unit::Segment(segment) if victims.contains(segment)));
-        Some(victims)
-    }
-
-    /// Frees large items at the queue's front whose time is over.
-    fn free_expired(&self, state: &mut State, context: Context<'_>) {
-        for _ in 0..EXPIRY_PROBES {
-            match state.queue.front() {
-                Some(&Unit::Large(pointer, number)) => {
-                    state.queue.pop_front();
-                    if !self.evict_large(state, pointer, number, context, true) {
-                        break;
-                    }
-                }
-                _ => break,
-            }
-        }
-    }
-
-    /// Frees a large item, unless it was used lately. Gives whether it is gone.
+    /// Frees a large item, unless it was used lately. Gives whether it is gone; if not, it stands
+    /// at the queue's back.
     fn evict_large(
         &self,
         state: &mut State,
         pointer: usize,
         number: u64,
         context: Context<'_>,
-        expired_only: bool,
+        dead_only: bool,
     ) -> bool {
         let pending = match state.large.get(&pointer) {
             Some(large) if large.number == number => large.pending,
@@ -404,19 +422,16 @@ impl Segments {
         };
         // SAFETY: the index has the item, and its bucket is locked.
         let item = unsafe { Item::from_pointer(at) };
-        let expired = item.is_expired(context.now);
-        if !expired && expired_only {
-            drop(guard);
-            state.queue.push_front(unit);
-            return false;
-        }
-        if !expired && slot.clock() > 0 {
-            guard.set(slot, slot.moved(at));
+        let dead = context.is_dead(&item);
+        if !dead && (dead_only || slot.clock() > 0) {
+            if !dead_only {
+                guard.set(slot, slot.moved(at));
+            }
             drop(guard);
             state.queue.push_back(unit);
             return false;
         }
-        count_dropped(context.stats, &item, expired);
+        count_dropped(context.stats, &item, dead);
         guard.clear(slot);
         drop(guard);
         self.free_large(state, pointer);
@@ -426,10 +441,10 @@ impl Segments {
     /// Merges segments into new ones, one fewer at most. What was not used is dropped.
     fn merge(&self, state: &mut State, victims: &[usize], context: Context<'_>) {
         let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
-        let keep_all = live <= SEGMENT;
+        let keep_all = fit_in_fewer(victims.len(), live);
         // One segment fewer than before, so that every merge frees memory.
         let mut spare = victims.len().saturating_sub(1);
-        self.seal(state);
+        // The open segment is no victim, so that the first items go into what is left of it.
         for &segment in victims {
             let length = state.lengths.get(&segment).copied().unwrap_or(0);
             let mut offset = 0;
@@ -461,13 +476,16 @@ impl Segments {
         let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else { return size };
         // SAFETY: the index has the item, and its bucket is locked.
         let item = unsafe { Item::from_pointer(at) };
-        let expired = item.is_expired(context.now);
+        let dead = context.is_dead(&item);
         let from = self.segment_of(at);
-        let mut kept = !expired && (keep_all || slot.clock() > 0);
+        let mut kept = !dead && (keep_all || slot.clock() > 0);
         if kept && (state.open.is_none() || state.filled + size > SEGMENT) {
-            self.seal(state);
-            kept = *spare > 0 && self.open(state).is_some();
-            *spare = spare.saturating_sub(1);
+            kept = *spare > 0;
+            if kept {
+                self.seal(state);
+                kept = self.open(state).is_some();
+                *spare -= 1;
+            }
         }
         match state.open {
             Some(open) if kept => {
@@ -482,7 +500,7 @@ impl Segments {
                 guard.set(slot, slot.moved(to));
             }
             _ => {
-                count_dropped(context.stats, &item, expired);
+                count_dropped(context.stats, &item, dead);
                 guard.clear(slot);
             }
         }
@@ -493,9 +511,10 @@ impl Segments {
     }
 }
 
-fn count_dropped(stats: &Stats, item: &Item<'_>, expired: bool) {
+/// Counts an item as gone, either because it was dead or to make room.
+pub(super) fn count_dropped(stats: &Stats, item: &Item<'_>, dead: bool) {
     let class = stats.class_of(item.header);
-    if expired {
+    if dead {
         stats.add(Count::Reclaimed);
         class.reclaimed.fetch_add(1, Relaxed);
     } else {
