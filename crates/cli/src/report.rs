@@ -105,8 +105,8 @@ pub struct Report {
     /// Time the program's threads waited for memory in the last minute, per elapsed time. In a
     /// shorter run it covers the whole time.
     pub slowdown_last_minute: Option<f64>,
-    /// Whether more was lost than that: what is not known is how much slower a program computes
-    /// where its caches were used by others meanwhile. So wherever pages were moved.
+    /// Whether more was lost than `slowdown_estimate` says: where the kernel brought pages back from
+    /// swap, as no thread of Terrace's waits there with the program.
     pub slowdown_is_lower_bound: Option<bool>,
     /// Estimated time in s that the program's threads waited for restores and for room.
     pub stall_s: Option<f64>,
@@ -480,7 +480,8 @@ impl Report {
                     .and_then(|known| known.stalled_before);
                 stall_since(page, before).unwrap_or(per_elapsed(page.stall_ns))
             }),
-            slowdown_is_lower_bound: main.map(|page| page.promoted_pages + page.demoted_pages > 0),
+            slowdown_is_lower_bound: main
+                .map(|page| page.tiers.iter().any(|tier| tier.name == "swap" && tier.faults > 0)),
             stall_s: main.map(|page| page.stall_ns as f64 / 1e9),
             mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),

@@ -132,7 +132,10 @@ fn balance(report: &Report) -> String {
         .map(|fraction| format!(" ({})", share(fraction.abs())))
         .unwrap_or_default();
     let verb = if saved < 0 { "cost" } else { "saved" };
-    let least = if report.slowdown_is_lower_bound == Some(true) { "at least " } else { "" };
+    let least = match report.slowdown_is_lower_bound {
+        Some(true) => "at least ",
+        _ => "about ",
+    };
     format!(
         "  {verb} {} of {}{fraction} on average; lost {least}{} in all waiting for memory (estimate: {} of the time)",
         bytes(saved.unsigned_abs()),
@@ -427,7 +430,7 @@ terrace: redis-server  61.2s  exit 0
   tier     data, mean     DRAM, mean  restores, all  time of one
   dram           1.0G           1.0G              -  -
   lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
-  saved 1.4G of 3.3G (42%) on average; lost at least 1.9s in all waiting for memory (estimate: 3.1% of the time)
+  saved 1.4G of 3.3G (42%) on average; lost about 1.9s in all waiting for memory (estimate: 3.1% of the time)
   budget 2.0G: kept (peak 2.0G, more than 2% above it for 0.1s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
   not managed: 12.0M of other memory on average, 512 pages shared with a child at the end, 17 moves the kernel refused in all (Device or resource busy (os error 16))
