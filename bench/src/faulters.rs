@@ -32,10 +32,18 @@ fn one(flags: Option<&[&str]>, cpus: &str, threads: &[usize]) -> anyhow::Result<
         .collect()
 }
 
-/// Runs both sides `repeats` times with each of the numbers of threads.
-pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Result<()> {
-    let flags: Vec<&str> = ["--dram", "16G", "--tiers", "dram,lz4"]
+/// Runs both sides `repeats` times with each of the numbers of threads. `swap`: zram is set up for
+/// Terrace too, which has its default tiers then.
+pub fn run(
+    repeats: usize,
+    threads: &[usize],
+    terrace_flags: &str,
+    swap: bool,
+) -> anyhow::Result<()> {
+    let tiers: &[&str] = if swap { &[] } else { &["--tiers", "dram,lz4"] };
+    let flags: Vec<&str> = ["--dram", "16G"]
         .into_iter()
+        .chain(tiers.iter().copied())
         .chain(terrace_flags.split_whitespace())
         .collect();
     let mut json = json!({ "repeats": repeats, "terrace_flags": terrace_flags });
@@ -48,7 +56,10 @@ pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Re
         }
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..repeats {
-            ours.push(one(Some(&flags), cpus, threads)?);
+            {
+                let _zram = swap.then(|| Zram::swap_on(1 << 30, "lz4")).transpose()?;
+                ours.push(one(Some(&flags), cpus, threads)?);
+            }
             if missing.is_none() {
                 match Zram::swap_on(1 << 30, "lz4") {
                     Ok(_zram) => theirs.push(one(None, cpus, threads)?),
@@ -96,5 +107,5 @@ pub fn run(repeats: usize, threads: &[usize], terrace_flags: &str) -> anyhow::Re
         println!("no zram side: {why}");
         json["zram_missing"] = json!(why);
     }
-    results::write("faulters", json)
+    results::write(if swap { "faulters-swap" } else { "faulters" }, json)
 }

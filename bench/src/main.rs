@@ -66,6 +66,9 @@ enum What {
         /// More flags for `terrace run`
         #[arg(long, default_value = "", allow_hyphen_values = true)]
         terrace_flags: String,
+        /// Set up zram swap for Terrace's runs too, as on a machine that has it
+        #[arg(long)]
+        swap: bool,
     },
     /// Where the time of a fault and of an eviction goes, step by step
     FaultSteps {
@@ -231,8 +234,8 @@ fn main() -> anyhow::Result<()> {
             idle::run(pairs, changes, repeats, only)
         }
         Some(What::Threads { repeats }) => threads::run(repeats),
-        Some(What::Faulters { repeats, threads, terrace_flags }) => {
-            faulters::run(repeats, &threads, &terrace_flags)
+        Some(What::Faulters { repeats, threads, terrace_flags, swap }) => {
+            faulters::run(repeats, &threads, &terrace_flags, swap)
         }
         Some(What::Calls(options)) => calls::run(&options),
         Some(What::TimeCalls { pages }) => calls::time_them(&pages),

@@ -136,12 +136,25 @@ static void threads_touch_swapped_pages(void) {
     check(shared, BYTES, 6);
 }
 
+/* Pages that came back from swap leave again when the program asks for that. */
+static void leaves_when_asked_again(void) {
+    char *map = cold_mapping(BYTES, 4);
+    for (int round = 0; round < 6; round++) {
+        check(map, BYTES, 4);
+        usleep(100000);
+        MUST(madvise(map, BYTES, MADV_PAGEOUT) == 0);
+        MUST(absent_pages(map, BYTES) >= BYTES / PAGE * 9 / 10);
+    }
+    check(map, BYTES, 4);
+}
+
 static const struct a_case CASES[] = {
     CASE(holds),
     CASE(keeps_changing),
     CASE(memory_calls_on_swapped_pages),
     CASE(forks_while_swapped),
     CASE(threads_touch_swapped_pages),
+    CASE(leaves_when_asked_again),
 };
 
 int main(int count, char **words) { return run_case(count, words, CASES, COUNT(CASES)); }

@@ -44,6 +44,9 @@ pub struct Options {
     /// More flags for `terrace run`
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     terrace_flags: String,
+    /// Set up zram swap for Terrace's runs too, as on a machine that has it
+    #[arg(long)]
+    swap: bool,
 }
 
 /// A run that takes longer than so many times the time alone is ended.
@@ -74,8 +77,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
     );
     let rows = of_all(options, Kind::AgainstZram)?;
-    draw(&rows)?;
-    results::write("programs", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+    let name = if options.swap { "programs-swap" } else { "programs" };
+    draw(name, &rows)?;
+    results::write(name, json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
 /// What the report tells against what was: prints, and writes `bench/results/honesty.json`.
@@ -102,7 +106,8 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
 fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     interrupt::watch()?;
     let directory = tempfile::tempdir()?;
-    let mut runs = Runs::open(kind, &options.terrace_flags)?;
+    let over = if options.swap { " over swap" } else { "" };
+    let mut runs = Runs::open(kind, &format!("{}{over}", options.terrace_flags))?;
     let mut rows = Vec::new();
     for program in PROGRAMS.iter().filter(|program| {
         options.only.is_empty() || options.only.iter().any(|only| only == program.name)
@@ -121,7 +126,7 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
                 }
                 if !is_warm {
                     // Files that it reads are in the page cache then.
-                    one(&words, Limit::None, LONGEST_ALONE)?.with_context(|| {
+                    one(&words, Limit::None, None, LONGEST_ALONE)?.with_context(|| {
                         format!("{} takes longer than {LONGEST_ALONE:?}", program.name)
                     })?;
                     is_warm = true;
@@ -155,12 +160,15 @@ fn sample(
     kind: Kind,
 ) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
-    let alone = one(words, Limit::None, LONGEST_ALONE)?.context("slower than before")?;
+    let alone = one(words, Limit::None, None, LONGEST_ALONE)?.context("slower than before")?;
     let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
     let budget = alone.peak as u64 * share / 100;
     let flags = format!("--dram {budget} {}", options.terrace_flags);
     let under = under_terrace(words, report.path(), &flags)?;
-    let Some(terrace) = one(&under, Limit::None, longest).context("under Terrace")? else {
+    let swap = options.swap.then(|| Zram::swap_on(ZRAM_BYTES, "lz4")).transpose()?;
+    let Some(terrace) =
+        one(&under, Limit::None, swap.as_ref(), longest).context("under Terrace")?
+    else {
         bail!("Terrace takes more than {SLOWEST} times the time alone")
     };
     let name = program.name;
@@ -173,8 +181,11 @@ fn sample(
         "restored_pages": figures["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>(),
     });
     if kind == Kind::AgainstZram {
-        let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
-        let over_zram = || one(words, Limit::Bytes(terrace.p95 as u64, &zram), longest);
+        let zram = match swap {
+            Some(zram) => zram,
+            None => Zram::swap_on(ZRAM_BYTES, "lz4")?,
+        };
+        let over_zram = || one(words, Limit::Bytes(terrace.p95 as u64), Some(&zram), longest);
         let mut peer = over_zram();
         for _ in 1..PEER_TRIES {
             if peer.is_ok() || interrupt::came() {
@@ -247,7 +258,7 @@ fn under_terrace(words: &[String], report: &Path, flags: &str) -> anyhow::Result
 }
 
 /// Work against memory, both relative to the program alone: one panel a program.
-fn draw(rows: &[Value]) -> anyhow::Result<()> {
+fn draw(file: &str, rows: &[Value]) -> anyhow::Result<()> {
     const WIDE: usize = 3;
     const PANEL: (u32, u32) = (320, 260);
     let mut names: Vec<&str> = rows.iter().filter_map(|row| row["program"].as_str()).collect();
@@ -270,7 +281,7 @@ fn draw(rows: &[Value]) -> anyhow::Result<()> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
-    picture::make("programs", size, |root| {
+    picture::make(file, size, |root| {
         for (area, name) in root.split_evenly((deep, WIDE)).iter().zip(&names) {
             let frame = Frame {
                 title: name,

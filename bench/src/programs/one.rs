@@ -23,26 +23,28 @@ pub struct Sample {
     pub output: Vec<u8>,
 }
 
-/// What the memory of a group is limited to, over zram.
-pub enum Limit<'a> {
+/// What the memory of a group is limited to.
+pub enum Limit {
     /// Nothing.
     None,
     /// Usage and what zram takes are so many bytes at most.
-    Bytes(u64, &'a Zram),
+    Bytes(u64),
     /// Usage follows pressure.
-    Pressure(Senpai, &'a Zram),
+    Pressure(Senpai),
 }
 
-/// Runs `words` in a group of its own. `None`: it took longer than `longest`, and was ended.
+/// Runs `words` in a group of its own; `zram` is the machine's swap, if it has any. `None`: it took
+/// longer than `longest`, and was ended.
 pub fn one(
     words: &[String],
-    mut limit: Limit<'_>,
+    mut limit: Limit,
+    zram: Option<&Zram>,
     longest: Duration,
 ) -> anyhow::Result<Option<Sample>> {
     let group = Group::create()?;
     let meter = group.meter();
     let mut joins = format!("echo 0 >{} && exec \"$@\"", group.processes_file().display());
-    if let Limit::Pressure(senpai, _) = &mut limit
+    if let Limit::Pressure(senpai) = &mut limit
         && let Some(processes) = senpai.watch(&group)?
     {
         joins = format!("echo 0 >{} && {joins}", processes.display());
@@ -67,15 +69,12 @@ pub fn one(
             return Ok(None);
         }
         let used = meter.usage_bytes()?;
-        let swapped = match &limit {
-            Limit::None => 0,
-            Limit::Bytes(_, zram) | Limit::Pressure(_, zram) => zram.used_bytes()?,
-        };
+        let swapped = zram.map_or(Ok(0), Zram::used_bytes)?;
         looks.push((used + swapped) as f64);
         let allowed = match &mut limit {
             Limit::None => None,
-            Limit::Bytes(bytes, _) => Some(bytes.saturating_sub(swapped)),
-            Limit::Pressure(senpai, _) => senpai.limit(used)?,
+            Limit::Bytes(bytes) => Some(bytes.saturating_sub(swapped)),
+            Limit::Pressure(senpai) => senpai.limit(used)?,
         };
         if let Some(bytes) = allowed {
             group.limit(bytes.max(8 << 20));

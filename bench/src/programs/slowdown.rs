@@ -85,7 +85,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
     let under = under_terrace(words, report.path(), flags)?;
-    let first = one(words, Limit::None, LONGEST_ALONE)?
+    let first = one(words, Limit::None, None, LONGEST_ALONE)?
         .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))?;
     let longest = Duration::from_secs_f64(first.seconds) * SLOWEST;
     let mut sides = vec!["alone", "terrace"];
@@ -97,10 +97,10 @@ fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::R
         let sample = match pressure {
             Some((_, target)) => {
                 let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
-                one(words, Limit::Pressure(Senpai::new(*target), &zram), longest)?
+                one(words, Limit::Pressure(Senpai::new(*target)), Some(&zram), longest)?
             }
-            None if side == "terrace" => one(&under, Limit::None, longest)?,
-            None => one(words, Limit::None, longest)?,
+            None if side == "terrace" => one(&under, Limit::None, None, longest)?,
+            None => one(words, Limit::None, None, longest)?,
         };
         // One that was ended takes at least so long.
         all[side] = match &sample {

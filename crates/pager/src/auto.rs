@@ -13,9 +13,12 @@ const ONE_IN: u32 = 16;
 const RUN: usize = 16;
 /// Between measurements, ns.
 pub(crate) const MEASURE_EVERY_NS: u64 = 10_000_000_000;
-/// What an eviction into a tier of ours takes beside the codec, ns: UFFDIO_MOVE, the pool, emptying
-/// the slot (`facts/end-to-end.md` §2).
-const MOVE_NS: u64 = 3_000;
+/// What UFFDIO_MOVE takes for a page until it is measured, and what the pool and emptying the slot
+/// take beside it, ns.
+const MOVE_NS: u64 = 2_000;
+const STORE_NS: u64 = 1_000;
+/// One measurement's weight in what a page's way out takes.
+const WEIGHT: u64 = 64;
 /// What is measured of the kernel's swap counts so many times: 64 pages in a row are its best case
 /// (memcached and redis at half of their memory take 16 to 20 µs a fault where 9 are measured), and
 /// faults with it are 1.2 to 1.3 times those with a tier of ours that is as dense (what comes back
@@ -29,24 +32,48 @@ const CLEARLY: f64 = 0.9;
 
 /// What is measured, and what was chosen.
 ///
-/// The rule: a tier's cost is the processor time that a page's way out and back takes. For the
-/// kernel's swap both are measured on pages that left lately, copied into memory of our own:
-/// MADV_PAGEOUT, and a touch. For tiers of ours it is the codec's time on the same pages
-/// one way, the median restore the other, and what lies around them. Of a denser tier less is out
-/// for the same budget, so fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]);
-/// the tier where cost × faults is least takes the victims. Swap on a disk never does: its cost is
-/// not processor time. Under pressure the densest of ours takes all, and what has been in swap for
-/// long (`Mover::densify`): so the coldest are there.
+/// The rule: a tier's cost is the time that a page's way out and back takes. UFFDIO_MOVE and
+/// MADV_PAGEOUT are measured as they are called, with the interrupts that the program's CPUs cost
+/// ([`PerPage`]). For the kernel's swap the way back, and the way out until it is known, are measured
+/// on pages that left lately, copied into memory of our own. For tiers of ours it is the codec's
+/// time on the same pages one way. The other way it is the median restore, for each fault that a
+/// read finds waiting, and what lies around it. Of a denser tier less is out for the same budget, so
+/// fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]); the tier where cost ×
+/// faults is least takes the victims. Swap on a disk never does. Under pressure the densest of ours
+/// takes all, and what has been in swap for long (`Mover::densify`): so the coldest are there.
 ///
 /// Until the sample is full, which takes evictions into a tier of ours, the first of these is used.
 pub(crate) struct Auto {
     sample: Vec<Page>,
     seen: u32,
+    /// UFFDIO_MOVE into staging, and MADV_PAGEOUT.
+    pub moved: PerPage,
+    pub paged_out: PerPage,
     /// The cost of each tier, ns, for as many faults as a tier of ours would cause; 0 where it is
     /// not known.
     costs_ns: Vec<u64>,
     measured_ns: u64,
     chosen: usize,
+}
+
+/// What a call takes for each page, lately, ns; 0 before the first.
+#[derive(Default)]
+pub(crate) struct PerPage(u64);
+
+impl PerPage {
+    /// A call took so long for so many pages, one at least.
+    pub fn learn(&mut self, call_ns: u64, pages: u64) {
+        let page_ns = call_ns / pages.max(1);
+        self.0 = match self.0 {
+            0 => page_ns,
+            // A mover that was preempted meanwhile does not count in full.
+            known => (known * (WEIGHT - 1) + page_ns.min(known * 8)) / WEIGHT,
+        };
+    }
+
+    fn or(&self, otherwise_ns: u64) -> u64 {
+        if self.0 > 0 { self.0 } else { otherwise_ns }
+    }
 }
 
 /// How many faults there are if a share of the data must leave memory and a page that is out takes
@@ -64,6 +91,8 @@ impl Auto {
         auto.then(|| Auto {
             sample: Vec::new(),
             seen: 0,
+            moved: PerPage::default(),
+            paged_out: PerPage::default(),
             costs_ns: vec![0; pager.tiers.len()],
             measured_ns: 0,
             chosen: 0,
@@ -94,14 +123,14 @@ impl Auto {
             let cost = match tier.swap() {
                 Some(_) if swap.accepts() => self.cost_of_swap(pager),
                 Some(_) => None,
-                None => Some(self.cost_of(tier, scratch, pager.fault_cost.overhead_ns())),
+                None => Some(self.cost_of(tier, scratch, pager)),
             };
             let times = if tier.swap().is_some() { SWAP_TIMES } else { 1.0 };
             self.costs_ns[index] = (cost.unwrap_or(0) as f64 * times) as u64;
         }
     }
 
-    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, fault_ns: u64) -> u64 {
+    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, pager: &Pager) -> u64 {
         let mut back = [0; PAGE];
         let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
         for page in &self.sample {
@@ -120,7 +149,8 @@ impl Auto {
         }
         // The real ones, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
-        median(out) + restore + MOVE_NS + fault_ns
+        let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
+        median(out) + move_ns + pager.fault_cost.waiting_ns(restore) + pager.fault_cost.overhead_ns()
     }
 
     fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
@@ -132,7 +162,7 @@ impl Auto {
             }
             SAMPLE
         };
-        measure_swap(pager, sys::thread_cpu_ns, fill).map(|(out, home)| out + home)
+        measure_swap(pager, sys::thread_cpu_ns, fill).map(|(out, home)| self.paged_out.or(out) + home)
     }
 
     /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
@@ -214,7 +244,15 @@ mod tests {
     use super::*;
 
     fn auto(costs_ns: &[u64]) -> Auto {
-        Auto { sample: Vec::new(), seen: 0, costs_ns: costs_ns.to_vec(), measured_ns: 0, chosen: 0 }
+        Auto {
+            sample: Vec::new(),
+            seen: 0,
+            moved: PerPage::default(),
+            paged_out: PerPage::default(),
+            costs_ns: costs_ns.to_vec(),
+            measured_ns: 0,
+            chosen: 0,
+        }
     }
 
     #[test]
@@ -250,6 +288,18 @@ mod tests {
         assert_eq!(auto.choose(0.3, &all, 2), 1);
         auto.costs_ns = vec![0, 15_000, 10_000];
         assert_eq!(auto.choose(0.3, &all, 2), 2);
+    }
+
+    #[test]
+    fn what_a_page_takes_follows_what_is_measured() {
+        let mut moved = PerPage::default();
+        assert_eq!(moved.or(2_000), 2_000);
+        moved.learn(28_000, 2);
+        assert_eq!(moved.or(2_000), 14_000);
+        (0..1_000).for_each(|_| moved.learn(64_000, 32));
+        assert!((2_000..2_200).contains(&moved.or(0)), "{}", moved.or(0));
+        moved.learn(50_000_000, 1);
+        assert!(moved.or(0) < 2_500, "the mover was preempted: {}", moved.or(0));
     }
 
     #[test]

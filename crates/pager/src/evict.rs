@@ -638,8 +638,11 @@ impl Evictor {
             // SAFETY: the pages are claimed (Moving) and their faults answered; the slots are free.
             let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
             done += bytes / PAGE;
-            let lost_ns = interruption_ns(sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
-            pager.account.stall_ns.fetch_add(lost_ns, Relaxed);
+            let (call_ns, moved) = (sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
+            pager.account.stall_ns.fetch_add(interruption_ns(call_ns, moved), Relaxed);
+            if let Some(auto) = self.auto.as_mut().filter(|_| moved > 0) {
+                auto.moved.learn(call_ns, moved);
+            }
             if done == pages {
                 return done;
             }

@@ -32,6 +32,8 @@ const STEP: u64 = 32;
 const TAIL: u64 = 16;
 /// One sample's weight in the mean.
 const WEIGHT: u64 = 64;
+/// The unit of faults found by a read.
+const READ_PARTS: u64 = 1 << 12;
 /// From so many faults on it is judged whether the program sleeps by itself; it does if it gives up
 /// the CPU so much more often than it faults, percent.
 const JUDGED_FROM: u64 = 64;
@@ -88,6 +90,8 @@ pub(crate) struct FaultCost {
     own_cpu: Quantile,
     sleeps: AtomicBool,
     faults: AtomicU64,
+    /// Faults that a read finds, on average of late, times [`READ_PARTS`].
+    found: AtomicU64,
     /// What bringing a page back from the kernel's swap takes; 0: not measured yet.
     swap_ns: AtomicU64,
 }
@@ -100,6 +104,7 @@ impl Default for FaultCost {
             own_cpu: Quantile::new(4, OWN_CPU_NS),
             sleeps: AtomicBool::new(true),
             faults: AtomicU64::new(0),
+            found: AtomicU64::new(READ_PARTS),
             swap_ns: AtomicU64::new(0),
         }
     }
@@ -117,6 +122,18 @@ impl FaultCost {
     /// What bringing one back takes.
     pub fn measured_swap(&self, ns: u64) {
         self.swap_ns.store(ns, Relaxed);
+    }
+
+    /// A read found so many faults, one at least.
+    pub fn read(&self, faults: u64) {
+        let found = self.found.load(Relaxed);
+        self.found.store(found - found / WEIGHT + faults * READ_PARTS / WEIGHT, Relaxed);
+    }
+
+    /// The time until a fault is served if each takes `service_ns`, ns: it waits for half of those
+    /// that are found with it.
+    pub fn waiting_ns(&self, service_ns: u64) -> u64 {
+        service_ns * (self.found.load(Relaxed) + READ_PARTS) / (2 * READ_PARTS)
     }
 
     /// The overhead of one fault beside its service, ns: waiting and the thread's own CPU time.
@@ -241,6 +258,17 @@ mod tests {
         cost.faults.store(8_000, Relaxed);
         cost.judge_sleep(9_100, &mut then);
         assert!(cost.overhead_ns() - OWN_CPU_NS < 15_000, "{}", cost.overhead_ns());
+    }
+
+    #[test]
+    fn a_fault_waits_for_half_of_those_found_with_it() {
+        let cost = FaultCost::default();
+        assert_eq!(cost.waiting_ns(4_000), 4_000);
+        (0..1_000).for_each(|_| cost.read(9));
+        let waits_ns = cost.waiting_ns(4_000);
+        assert!((19_000..20_001).contains(&waits_ns), "{waits_ns}");
+        (0..1_000).for_each(|_| cost.read(1));
+        assert!((4_000..4_200).contains(&cost.waiting_ns(4_000)));
     }
 
     #[test]

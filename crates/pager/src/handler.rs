@@ -150,6 +150,9 @@ impl Pager {
                         gathered += usize::from(!is_of_stream);
                         self.fault(uffd, address, write, last, tools);
                     }
+                    if faults > 0 {
+                        self.fault_cost.read(faults as u64);
+                    }
                     if let Some((ahead, patience, follower)) = &mut of_handler {
                         patience.read(gathered);
                         follower.served(&self.threads, faults, last);

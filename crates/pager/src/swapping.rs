@@ -310,8 +310,10 @@ impl Evictor {
                     return (marked, (address - base) / PAGE);
                 }
                 let word = entry.word(address);
+                // That it came back may be seen only now.
+                pager.see_return(entry, address, now_ms);
                 let mut before = word.load();
-                if !before.is_present() || pager.see_return(entry, address, now_ms) {
+                if !before.is_present() {
                     continue;
                 }
                 match judge(before) {
@@ -377,7 +379,11 @@ impl Evictor {
         let runs: Vec<(usize, usize)> =
             runs.map(|run| (run[0].address, run.len() * PAGE)).collect();
         self.measure_swap_fault(pager, swap, &runs);
+        let begun_ns = sys::now_ns();
         let answered = sys::page_out(self.own_process, &runs);
+        if let Some(auto) = &mut self.auto {
+            auto.paged_out.learn(sys::now_ns() - begun_ns, marked.len() as u64);
+        }
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
         for pages in marked.chunk_by(|page, next| {
