@@ -121,7 +121,8 @@ fn start(case: &str, terrace: Terrace) -> Running {
 fn what_came_back_leaves_when_asked_again() {
     if let Some(_zram) = zram("what_came_back_leaves_when_asked_again", 512 * MIB) {
         let swap = Terrace::within("4G").and("--tiers=dram,swap");
-        let finished = Program::new(&CASES.program).arg("leaves_when_asked_again").under(swap).run();
+        let finished =
+            Program::new(&CASES.program).arg("leaves_when_asked_again").under(swap).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
     }
 }

@@ -150,7 +150,10 @@ impl Auto {
         // The real ones, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
         let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
-        median(out) + move_ns + pager.fault_cost.waiting_ns(restore) + pager.fault_cost.overhead_ns()
+        median(out)
+            + move_ns
+            + pager.fault_cost.waiting_ns(restore)
+            + pager.fault_cost.overhead_ns()
     }
 
     fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
@@ -162,7 +165,8 @@ impl Auto {
             }
             SAMPLE
         };
-        measure_swap(pager, sys::thread_cpu_ns, fill).map(|(out, home)| self.paged_out.or(out) + home)
+        measure_swap(pager, sys::thread_cpu_ns, fill)
+            .map(|(out, home)| self.paged_out.or(out) + home)
     }
 
     /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
