@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball portable clean
+.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball portable reference clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local], make uninstall'
 	@echo 'make deb, make rpm, make tarball  packages, in $(PACKAGES) (docs/install.md)'
+	@echo 'make reference                  docs/reference, from the program itself'
 	@echo 'make clean'
 
 build:
@@ -119,6 +120,10 @@ portable:
 deb rpm tarball: portable
 	@scripts/setup.sh package
 	scripts/package.sh $@ $(PORTABLE)/release $(PACKAGES)
+
+# Pages of documentation that are made from the program; a test compares them.
+reference:
+	$(CARGO) run --release -q -p terrace-cli -- generate --reference docs/reference
 
 clean:
 	rm -rf .demo

@@ -1,16 +1,46 @@
 //! The JSON report of a run.
 
+use jsonschema::Validator;
 use serde_json::Value;
+use std::sync::LazyLock;
+
+/// The published schema, but that no field may be there which it does not have.
+static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
+    let text = include_str!("../../docs/reference/report.schema.json");
+    let mut schema: Value = serde_json::from_str(text).expect("the schema is JSON");
+    allow_no_more(&mut schema);
+    jsonschema::validator_for(&schema).expect("it is a schema")
+});
+
+fn allow_no_more(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            if object.contains_key("properties") {
+                object.insert("additionalProperties".into(), false.into());
+            }
+            object.values_mut().for_each(allow_no_more);
+        }
+        Value::Array(values) => values.iter_mut().for_each(allow_no_more),
+        _ => {}
+    }
+}
 
 /// A report.
 #[derive(Debug)]
 pub struct Report(Value);
 
 impl Report {
+    /// Reads one, and compares it with its schema.
     pub(crate) fn parse(text: &[u8]) -> Self {
-        Report(serde_json::from_slice(text).unwrap_or_else(|e| {
+        let report = serde_json::from_slice(text).unwrap_or_else(|e| {
             panic!("the report is not JSON ({e}): {}", String::from_utf8_lossy(text))
-        }))
+        });
+        let mistakes: Vec<String> = VALIDATOR
+            .iter_errors(&report)
+            .map(|error| format!("{}: {error}", error.instance_path))
+            .collect();
+        assert!(mistakes.is_empty(), "the report is not as its schema says: {mistakes:#?}");
+        Report(report)
     }
 
     /// A value by its path, e.g. `/moves/demoted_pages`.

@@ -52,7 +52,7 @@ pub enum Command {
     /// Run the papers' figures in the simulator, and put their numbers beside ours
     #[command(after_long_help = REPRODUCE_HELP)]
     Reproduce(ReproduceArguments),
-    /// Write manual pages and completions, for `make install`
+    /// Write manual pages and completions, for `make install`, or pages of documentation
     #[command(hide = true)]
     Generate(GenerateArguments),
 }
@@ -63,6 +63,10 @@ pub struct GenerateArguments {
     /// A directory that is laid out like /usr/share
     #[arg(value_name = "DIR")]
     pub share: PathBuf,
+
+    /// Write the pages of docs/reference into DIR instead
+    #[arg(long)]
+    pub reference: bool,
 }
 
 const REPRODUCE_HELP: &str = "\

@@ -84,11 +84,15 @@ pub struct Ended {
 }
 
 /// Runs `command` to its end. The error is the failure to start it; nothing is running then.
-/// `meanwhile` is called now and then: it returns in what time it wants to be called again.
+/// `meanwhile` is called now and then, with the program's process: it returns in what time it wants
+/// to be called again.
 ///
 /// Leaves the signals blocked, so that the report is written whole. Call it once, from a process
 /// with one thread.
-pub fn run(mut command: Command, meanwhile: impl FnMut(Moment) -> Duration) -> io::Result<Ended> {
+pub fn run(
+    mut command: Command,
+    meanwhile: impl FnMut(u32, Moment) -> Duration,
+) -> io::Result<Ended> {
     let signals = forwarded_and_child();
     let mask_before = block(&signals);
     let child_ignored = disposition::is_ignored(libc::SIGCHLD);
@@ -231,7 +235,7 @@ fn supervise(
     child: libc::pid_t,
     signals: &libc::sigset_t,
     mut witness: Option<Witness>,
-    mut meanwhile: impl FnMut(Moment) -> Duration,
+    mut meanwhile: impl FnMut(u32, Moment) -> Duration,
 ) -> End {
     let mut called = Instant::now();
     let mut again = Duration::ZERO;
@@ -241,13 +245,13 @@ fn supervise(
         match reap(child) {
             Some(News::Ended(end)) => return end,
             Some(News::Stopped) => {
-                meanwhile(Moment::Stopping);
+                meanwhile(child as u32, Moment::Stopping);
                 stop_with_it();
             }
             None => {}
         }
         if called.elapsed() >= again {
-            again = meanwhile(Moment::Running);
+            again = meanwhile(child as u32, Moment::Running);
             called = Instant::now();
         }
         let rest = witness.as_mut().map_or(LONGEST_WAIT, Witness::rest);

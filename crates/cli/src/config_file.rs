@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\nslowdown = \"2%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nmoves = \"m.jsonl\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\nslowdown = \"2%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nreport_every = \"5m\"\nmoves = \"m.jsonl\"\n";
         assert_eq!(
             parse(text),
             Ok(Given {
@@ -296,6 +296,7 @@ mod tests {
                 verify: Some(true),
                 children: Some(false),
                 report: Some("r.json".into()),
+                report_every: "300s".parse().ok(),
                 moves: Some("m.jsonl".into()),
             })
         );
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
             [
-                "2:1: unknown key `zzz` in [run]; known here: dram, slowdown, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, moves"
+                "2:1: unknown key `zzz` in [run]; known here: dram, slowdown, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, report_every, moves"
             ]
         );
         assert_eq!(

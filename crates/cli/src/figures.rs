@@ -5,6 +5,7 @@
 //! that no Terrace writes, is a damaged one, of which nothing is shown but that.
 
 use crate::process::{self, Stat};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,7 +22,7 @@ use terrace_pager::unreached::{self, Unreached};
 use terrace_policy::victims::Reason;
 
 /// One tier's part of [`Figures`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Tier {
     /// As the user wrote it.
     pub name: String,
@@ -46,14 +47,16 @@ pub struct Tier {
 }
 
 /// A step of a fault.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct StepTimes {
+    /// Median, µs.
     pub p50_us: f64,
+    /// 99th percentile, µs.
     pub p99_us: f64,
 }
 
 /// The steps of a fault, as its handler sees them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct FaultSteps {
     /// Faults measured.
     pub faults: u64,
@@ -61,6 +64,7 @@ pub struct FaultSteps {
     pub room: StepTimes,
     /// Until the page is claimed.
     pub claim: StepTimes,
+    /// Decompressing it.
     pub decompress: StepTimes,
     /// Putting the page in place, which wakes who waits for it.
     pub copy: StepTimes,
@@ -69,21 +73,28 @@ pub struct FaultSteps {
 }
 
 /// The steps of evictions, µs a page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct EvictionSteps {
     /// Pages measured.
     pub pages: u64,
+    /// Finding pages that are present.
     pub scan_us: f64,
+    /// Moving them out of the page table.
     pub move_us: f64,
+    /// Compressing them.
     pub compress_us: f64,
+    /// Putting them into their tier.
     pub store_us: f64,
+    /// Giving their memory back.
     pub empty_us: f64,
 }
 
 /// Times of the steps of faults and evictions, measured with `TERRACE_TRACE_FAULTS=1`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Steps {
+    /// Steps of a fault.
     pub fault: FaultSteps,
+    /// Steps of an eviction.
     pub eviction: EvictionSteps,
 }
 

@@ -1,7 +1,8 @@
-//! `terrace generate`, for `make install`: manual pages and completions, from what the command line
-//! itself knows.
+//! `terrace generate`: manual pages, completions and the report's schema for `make install`, and
+//! pages for `make reference`, from what the command line itself knows.
 
 use crate::args::{Arguments, GenerateArguments};
+use crate::reference;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -18,6 +19,9 @@ const PLACES: [(Shell, &str); 3] = [
 /// Writes all of it below a directory that is laid out like `/usr/share`.
 pub fn run(arguments: &GenerateArguments) -> Result<u8> {
     let share = &arguments.share;
+    if arguments.reference {
+        return pages(share);
+    }
     let pages = share.join("man/man1");
     make(&pages)?;
     clap_mangen::generate_to(command(), &pages)
@@ -28,7 +32,22 @@ pub fn run(arguments: &GenerateArguments) -> Result<u8> {
         clap_complete::generate_to(shell, &mut command(), "terrace", &place)
             .with_context(|| format!("completions cannot be written to {}", place.display()))?;
     }
+    let documents = share.join("doc/terrace");
+    make(&documents)?;
+    write(&documents.join(reference::SCHEMA), &format!("{:#}\n", reference::schema()))?;
     Ok(0)
+}
+
+fn pages(directory: &Path) -> Result<u8> {
+    make(directory)?;
+    for (name, text) in reference::pages() {
+        write(&directory.join(name), &text)?;
+    }
+    Ok(0)
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))
 }
 
 fn command() -> clap::Command {
@@ -46,7 +65,7 @@ mod tests {
     #[test]
     fn each_verb_has_a_page_and_each_shell_its_completions() {
         let scratch = tempfile::tempdir().unwrap();
-        run(&GenerateArguments { share: scratch.path().to_owned() }).unwrap();
+        run(&GenerateArguments { share: scratch.path().to_owned(), reference: false }).unwrap();
         for page in ["terrace.1", "terrace-run.1", "terrace-status.1", "terrace-report-wss.1"] {
             let text = fs::read_to_string(scratch.path().join("man/man1").join(page)).unwrap();
             assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");

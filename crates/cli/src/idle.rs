@@ -10,6 +10,7 @@ use crate::figures;
 use crate::process::{self, cpu_time, kib_of};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -34,7 +35,7 @@ const PAGES_A_ROUND: usize = 64;
 const PAGES_MAX: u64 = 4096;
 
 /// How much of a process's anonymous memory was idle, and how it compresses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Idle {
     /// By time, the shortest first; those that were seen.
     pub not_touched: Vec<NotTouched>,
@@ -45,7 +46,7 @@ pub struct Idle {
 }
 
 /// What pages take in a tier.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Compressed {
     /// The tier, as in `--tiers`.
     pub tier: String,
@@ -54,7 +55,7 @@ pub struct Compressed {
 }
 
 /// What was not touched for some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct NotTouched {
     /// For so long, in seconds.
     pub seconds: u64,
@@ -195,10 +196,10 @@ impl IdleWatch {
     }
 
     /// What was seen, by process and the time at which its image started.
-    pub fn known(self) -> HashMap<(u32, u64), Idle> {
+    pub fn known(&self) -> HashMap<(u32, u64), Idle> {
         let names: Vec<String> = self.tiers.iter().map(|tier| tier.spec.name.clone()).collect();
         self.processes
-            .into_iter()
+            .iter()
             .map(|(process, seen)| {
                 let idle = TIMES_S.iter().zip(seen.idle_sums).filter(|(_, (.., looks))| *looks > 0);
                 let sampled_bytes = seen.sampled_pages * PAGE_BYTES as u64;
@@ -221,7 +222,7 @@ impl IdleWatch {
                         })
                         .collect(),
                 };
-                (process, told)
+                (*process, told)
             })
             .collect()
     }

@@ -10,6 +10,7 @@ use crate::figures::{self, PageFile};
 use crate::process::{self, cpu_time, kib_of};
 use crate::quantity::bytes;
 use crate::reach;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -43,7 +44,7 @@ const APART_KEPT: usize = 100;
 const OUR_OWN: [&str; 3] = ["terrace-pager", "terrace-keeper", "signal-witness"];
 
 /// Memory out of Terrace's reach, by kind: the most that was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OtherMemory {
     /// Shared memory (anonymous, memfd, System V, files in memory) of all processes of the run; a
     /// page that several of them map, or one maps several times, counts once.
@@ -131,7 +132,7 @@ impl OtherMemory {
 }
 
 /// Anonymous memory of a process after Terrace ended in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Afterwards {
     /// Over how long it was looked at.
     pub seconds: f64,
@@ -164,7 +165,7 @@ pub struct Known {
 
 /// A process of the run that has no page: it may not write into the run's directory, there was no
 /// place, or Terrace is not in it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Apart {
     /// Its process id.
     pub pid: u32,
@@ -299,7 +300,7 @@ impl Outside {
     }
 
     /// What was seen of all processes. Memory that is shared is everyone's.
-    pub fn known(self) -> Vec<Known> {
+    pub fn known(&self) -> Vec<Known> {
         let now_ns = sys::now_ns();
         let begun_ns = self.begun_ns;
         let bounds = |seen: &Seen| Bounds {

@@ -54,7 +54,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
     };
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let ended = match child::run(command, |_| recorder.look()) {
+    let ended = match child::run(command, |_, _| recorder.look()) {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };

@@ -12,6 +12,8 @@ use crate::sampling::Sampled;
 use crate::sites::Sites;
 use crate::slowdown::Target;
 use crate::tree::Together;
+use anyhow::{Context, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -24,7 +26,7 @@ use terrace_policy::victims::Reason;
 /// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named
 /// otherwise. The figures at the top are those of the process that held most (`figures_of`); all
 /// have theirs in `processes`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Report {
     /// The version of Terrace.
     pub version: &'static str,
@@ -33,11 +35,12 @@ pub struct Report {
     /// The program's name: of the last one that its process executed, where there were several
     /// (`env`, a wrapper).
     pub program: String,
-    /// The program's exit status; 128 + N if signal N killed it.
-    pub exit_status: i32,
+    /// The program's exit status; 128 + N if signal N killed it. `null` while it runs
+    /// (`--report-every`).
+    pub exit_status: Option<i32>,
     /// The signal that killed it.
     pub signal: Option<i32>,
-    /// From start to end of the program.
+    /// From start to end of the program, or until now while it runs.
     pub elapsed_s: f64,
     /// Managed processes that went on when this was written; the report is written again when the
     /// last of them has ended.
@@ -157,7 +160,7 @@ pub struct Report {
 }
 
 /// The process that the report tells of in full.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct FiguresOf {
     /// Its process id.
     pub pid: u32,
@@ -168,7 +171,7 @@ pub struct FiguresOf {
 }
 
 /// A file that was executed without Terrace, as was what it started.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct OutOfReach {
     /// As it was named; the end of a very long name.
     pub program: String,
@@ -177,7 +180,7 @@ pub struct OutOfReach {
 }
 
 /// All processes together. Pages that they share count once.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct All {
     /// Most of them with memory to manage at a time.
     pub processes: usize,
@@ -190,7 +193,7 @@ pub struct All {
 }
 
 /// Pages moved between tiers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Moves {
     /// Brought back to DRAM.
     pub promoted_pages: u64,
@@ -218,7 +221,7 @@ pub struct Moves {
 }
 
 /// Where accesses were learned from.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Sampler {
     /// `pebs`, `ibs`, `clock`: from samples and faults. `faults`: from restores and coldness
     /// probes alone.
@@ -230,7 +233,7 @@ pub struct Sampler {
 }
 
 /// One program image in one process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Process {
     /// Its process id.
     pub pid: u32,
@@ -291,8 +294,8 @@ pub struct Run<'a> {
     pub has_budget: bool,
     /// Its process.
     pub pid: u32,
-    /// How it ended.
-    pub end: End,
+    /// How it ended; `None` while it runs.
+    pub end: Option<End>,
     /// How long it ran.
     pub elapsed: Duration,
     /// How many of its processes went on.
@@ -383,8 +386,8 @@ impl Report {
         let main_s = main.filter(|page| page.pid != run.pid).map_or(elapsed_s, Figures::elapsed_s);
         let per_elapsed = |ns: u64| if main_s > 0.0 { ns as f64 / 1e9 / main_s } else { 0.0 };
         let signal = match run.end {
-            End::Killed(signal) => Some(signal),
-            End::Exited(_) => None,
+            Some(End::Killed(signal)) => Some(signal),
+            Some(End::Exited(_)) | None => None,
         };
         let requested = match run.settings.dram {
             Dram::Bytes(bytes) => Some(bytes),
@@ -398,7 +401,7 @@ impl Report {
                 (None, Some(file)) => file_name(&file.program).into(),
                 (None, None) => program(run, pages),
             },
-            exit_status: run.end.exit_status(),
+            exit_status: run.end.map(End::exit_status),
             signal,
             elapsed_s,
             going_on: run.going_on,
@@ -528,6 +531,12 @@ impl Report {
             report.forget_budget();
         }
         report
+    }
+
+    /// The report as it is written into a file.
+    pub fn json(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self);
+        Ok(json.context("the report cannot be put as JSON")? + "\n")
     }
 
     /// The limit that follows from a slowdown is none that must be kept.
@@ -717,7 +726,7 @@ pub mod samples {
             slowdown: None,
             has_budget: true,
             pid: 7,
-            end: End::Exited(0),
+            end: Some(End::Exited(0)),
             elapsed: Duration::from_millis(61_200),
             going_on: 0,
             together: None,
@@ -911,10 +920,10 @@ mod tests {
     fn without_a_page_nothing_is_pretended() {
         let settings = Settings { dram: Dram::Bytes(1 << 30), ..Settings::default() };
         let mut run = samples::run(&settings);
-        run.end = End::Killed(9);
+        run.end = Some(End::Killed(9));
         let report = Report::new(&run, &[active(8)]);
         assert!(!report.managed && report.note.as_deref() == Some(NEVER_CAME_UP));
-        assert_eq!((report.exit_status, report.signal), (137, Some(9)));
+        assert_eq!((report.exit_status, report.signal), (Some(137), Some(9)));
         assert_eq!(
             (report.logical_bytes, report.saved_bytes, report.budget_bytes),
             (None, None, Some(1 << 30))

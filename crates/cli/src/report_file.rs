@@ -21,6 +21,10 @@ pub struct ReportFile {
 impl ReportFile {
     /// Opens the place, or says why no report could be written there.
     pub fn open(target: &Path) -> Result<Self> {
+        ReportFile::beside(target, "tmp")
+    }
+
+    fn beside(target: &Path, suffix: &str) -> Result<Self> {
         if target == Path::new("-") {
             let file = File::from(
                 io::stdout()
@@ -56,7 +60,7 @@ impl ReportFile {
         };
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
-        hidden.push(format!(".{}.tmp", std::process::id()));
+        hidden.push(format!(".{}.{suffix}", std::process::id()));
         let beside = target.with_file_name(hidden);
         let file =
             OpenOptions::new().write(true).create_new(true).open(&beside).with_context(refused)?;
@@ -77,6 +81,19 @@ impl ReportFile {
         self.beside.is_some().then(|| self.target.clone())
     }
 
+    /// Writes a report while the program runs. The next one replaces it in a regular file, and
+    /// follows it elsewhere.
+    pub fn write_now(&self, text: &str) -> Result<()> {
+        if self.beside.is_some() {
+            return ReportFile::beside(&self.target, "now")?.write(text);
+        }
+        (&self.file).write_all(text.as_bytes()).with_context(|| self.unwritten())
+    }
+
+    fn unwritten(&self) -> String {
+        format!("the report could not be written to {}", self.target.display())
+    }
+
     /// Lets go of it in a forked process: the file beside is its parent's.
     pub fn forget(mut self) {
         self.beside = None;
@@ -84,9 +101,7 @@ impl ReportFile {
 
     /// Writes the report and puts it in its place.
     pub fn write(mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).with_context(|| {
-            format!("the report could not be written to {}", self.target.display())
-        })?;
+        self.file.write_all(text.as_bytes()).with_context(|| self.unwritten())?;
         if let Some(beside) = &self.beside {
             fs::rename(beside, &self.target).with_context(|| {
                 format!("the report could not be put at {}", self.target.display())
@@ -125,6 +140,8 @@ mod tests {
         assert_eq!(names(scratch.path()), ["r.json"]);
         let open = ReportFile::open(&target).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "old");
+        open.write_now("so far").unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "so far");
         open.write("new").unwrap();
         assert_eq!(
             (fs::read_to_string(&target).unwrap().as_str(), names(scratch.path()).len()),

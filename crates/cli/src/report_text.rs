@@ -76,9 +76,10 @@ pub fn text(report: &Report, settings: &Settings) -> String {
 }
 
 fn headline(report: &Report) -> String {
-    let end = match report.signal {
-        Some(signal) => format!("killed by signal {signal}"),
-        None => format!("exit {}", report.exit_status),
+    let end = match (report.signal, report.exit_status) {
+        (Some(signal), _) => format!("killed by signal {signal}"),
+        (None, Some(status)) => format!("exit {status}"),
+        (None, None) => "so far".into(),
     };
     format!("terrace: {}  {:.1}s  {end}", report.program, report.elapsed_s)
 }
@@ -477,7 +478,7 @@ terrace: redis-server  61.2s  exit 0
             told(|_| {}, &[unmanaged]),
             "terrace: redis-server  61.2s  exit 0  not managed: userfaultfd is not permitted\n"
         );
-        let killed = told(|run| run.end = crate::child::End::Killed(9), &[]);
+        let killed = told(|run| run.end = Some(crate::child::End::Killed(9)), &[]);
         assert!(
             killed.starts_with("terrace: redis-server  61.2s  killed by signal 9  not managed: libterrace.so never came up"),
             "{killed}"

@@ -12,11 +12,12 @@ use crate::ended::Ended;
 use crate::figures;
 use crate::going_on::GoingOn;
 use crate::idle::IdleWatch;
+use crate::interim::{self, Facts, Interim};
 use crate::keeper::{self, Side};
 use crate::moves::MoveList;
 use crate::outside::Outside;
 use crate::reach::{self, OutOfReach};
-use crate::report::{Report, Run};
+use crate::report::Report;
 use crate::report_file::ReportFile;
 use crate::run_dir::{About, RunDir};
 use crate::run_settings::{Values, is_stressed};
@@ -24,8 +25,8 @@ use crate::sampling::{Choice, Sampling};
 use crate::slowdown::Wanted;
 use crate::tree::Tree;
 use crate::wake::{WakeLatency, Wakefulness};
-use crate::{budget, command_path, disposition, doctor, library, report_text, say, sites};
-use anyhow::{Context, Result, bail};
+use crate::{budget, command_path, disposition, library, report_text, say};
+use anyhow::{Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -34,7 +35,6 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use terrace_pager::injection::Injection;
 use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
-use terrace_pager::stats::NO_PLACE;
 use terrace_pager::sys;
 use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
@@ -53,8 +53,16 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let values = effective::of_command_line(arguments)?;
     let mut settings = values.settings();
     let slowdown = values.slowdown_target();
-    let Values { sampler, sampler_cost, wake_latency, report, moves, slowdown: wanted, .. } =
-        values;
+    let Values {
+        sampler,
+        sampler_cost,
+        wake_latency,
+        report,
+        report_every,
+        moves,
+        slowdown: wanted,
+        ..
+    } = values;
     budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
         if matches!(wanted, Wanted::At(_)) {
@@ -111,8 +119,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let manages = !settings.observe && out_of_reach.is_none();
     let slowdown = slowdown.filter(|_| manages);
     let run_dir = RunDir::create()?;
+    let command_line: Vec<String> =
+        arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     run_dir.describe(&About {
-        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: command_line.clone(),
         dram: settings.dram.to_string(),
         slowdown: slowdown.map(|target| target.to_string()),
         tiers: settings.tiers.clone(),
@@ -169,8 +179,22 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         moves,
         looks: Looks::default(),
     };
-    let meanwhile = |moment| match moment {
-        Moment::Running => watch.look(),
+    let facts = Facts {
+        command: command_line,
+        settings: &settings,
+        slowdown,
+        has_budget: dram != Dram::Unlimited,
+        out_of_reach: out_of_reach.as_ref().map(|found| format!("it {}", found.cause)),
+        run_dir: run_dir.path().to_owned(),
+        file: report_file.as_ref(),
+    };
+    let mut interim = report_every.map(Interim::new);
+    let started = Instant::now();
+    let meanwhile = |pid, moment| match moment {
+        Moment::Running => {
+            let now = interim::Moment { pid, end: None, elapsed: started.elapsed(), going_on: 0 };
+            watch.look_and_tell(interim.as_mut(), &facts, now)
+        }
         Moment::Stopping => {
             watch.rest();
             Duration::ZERO
@@ -185,62 +209,43 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let mut others = (out_of_reach.is_none() && settings.children)
         .then(|| GoingOn::new(run_dir.path(), RUN_DIR_VARIABLE, &library));
     let going_on = others.as_ref().map_or(0, |others| others.settled().len());
+    let mut end =
+        interim::Moment { pid: ended.pid, end: Some(ended.end), elapsed: ended.elapsed, going_on };
     // Before there is a keeper, which takes pages out of the run's directory.
     let pages_now = watch.ended.all();
     let rest = match &mut others {
         Some(others) if going_on > 0 && arguments.wait => {
-            child::stay(others, |others| Some(others.look()?.min(watch.look())));
+            child::stay(others, |others| {
+                let rest = others.look()?;
+                Some(rest.min(watch.look_and_tell(interim.as_mut(), &facts, end)))
+            });
             Rest::None
         }
         // What process 1 leaves behind ends with it.
         Some(others) if going_on > 0 && std::process::id() != 1 => {
-            leave_keeper(&mut watch, others, run_dir.path())
+            let tell = |watch: &mut Watch| watch.look_and_tell(interim.as_mut(), &facts, end);
+            leave_keeper(&mut watch, others, run_dir.path(), tell)
         }
         _ => Rest::None,
     };
     let going_on = if matches!(rest, Rest::Kept | Rest::Unkept(_)) { going_on } else { 0 };
-    let Watch { tree, ended: ended_processes, outside, idle, sampling, wakefulness, moves, .. } =
-        watch;
-
-    match moves {
+    end.going_on = going_on;
+    if let Some(sampling) = &mut watch.sampling {
+        sampling.look();
+    }
+    match watch.moves.take() {
         // The keeper lists on.
         Some(moves) if matches!(rest, Rest::Kept) && moves.can_go_on() => std::mem::forget(moves),
         Some(moves) => moves.end(),
         None => {}
     }
-    let mut pages = if matches!(rest, Rest::Kept) { pages_now } else { ended_processes.all() };
+    let mut pages = if matches!(rest, Rest::Kept) { pages_now } else { watch.ended.all() };
     if let Some(main) = figures::of_process(&pages.good, ended.pid) {
         pages.good[main].notice_silence(ended_ns);
     }
-    let unusable = pages
-        .damaged
-        .iter()
-        .find(|damaged| damaged.pid == ended.pid)
-        .map(|damaged| damaged.why.clone());
-    let no_place =
-        run_dir.path().join(NO_PLACE).exists().then(|| "there was no place for it".to_string());
-    let known = Run {
-        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        settings: &settings,
-        slowdown,
-        has_budget: dram != Dram::Unlimited,
-        pid: ended.pid,
-        end: ended.end,
-        elapsed: ended.elapsed,
-        going_on,
-        together: tree.together(),
-        apart: outside.as_ref().map(Outside::apart).unwrap_or_default(),
-        shared_bytes: outside.as_ref().map_or(0, Outside::shared_bytes),
-        outside: outside.map(Outside::known),
-        idle: idle.map(IdleWatch::known).unwrap_or_default(),
-        group_limit: doctor::lowest_group_limit().map(|(limit, _)| limit),
-        sampled: sampling.map(Sampling::end),
-        wakeful: wakefulness.map(Wakefulness::end),
-        out_of_reach: out_of_reach.map(|found| format!("it {}", found.cause)),
-        unreached: figures::read_unreached(run_dir.path()),
-        sites: sites::read_all(run_dir.path()),
-        unusable_page: unusable.or(no_place),
-    };
+    let known = facts.run(&watch, end, facts.damage(&pages, ended.pid));
+    // Wakefulness ends with it.
+    drop(watch);
     // That of a process that goes on may be being made.
     for damaged in pages.damaged.iter().filter(|damaged| damaged.pid != ended.pid && going_on == 0)
     {
@@ -257,7 +262,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         drop(run_dir);
     }
     // What the library refused it has said itself.
-    if settings.strict && report.state == "unmanaged" && report.exit_status == 125 {
+    if settings.strict && report.state == "unmanaged" && report.exit_status == Some(125) {
         say("the program was not started (--strict)");
     } else {
         let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
@@ -271,9 +276,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         report_file => Ok(report_file),
     };
     let written = report_file.and_then(|file| match file {
-        Some(file) => serde_json::to_string_pretty(&report)
-            .context("the report cannot be put as JSON")
-            .and_then(|json| file.write(&(json + "\n"))),
+        Some(file) => report.json().and_then(|json| file.write(&json)),
         None => Ok(()),
     });
     if let Err(error) = written {
@@ -304,7 +307,12 @@ enum Rest {
 }
 
 /// Leaves a keeper behind; in the keeper, returns when it has nothing more to keep.
-fn leave_keeper(watch: &mut Watch, others: &mut GoingOn, run_dir: &Path) -> Rest {
+fn leave_keeper(
+    watch: &mut Watch,
+    others: &mut GoingOn,
+    run_dir: &Path,
+    mut look: impl FnMut(&mut Watch) -> Duration,
+) -> Rest {
     let first = || watch.sampling.iter_mut().for_each(Sampling::let_go_of_rings);
     let front = match keeper::leave_behind(first, run_dir.is_absolute()) {
         Ok(Side::Front) => return Rest::Kept,
@@ -314,7 +322,7 @@ fn leave_keeper(watch: &mut Watch, others: &mut GoingOn, run_dir: &Path) -> Rest
     watch.moves.take_if(|moves| !moves.can_go_on());
     watch.sampling.iter_mut().for_each(Sampling::begin_again);
     while let Some(rest) = others.look() {
-        std::thread::sleep(rest.min(watch.look()));
+        std::thread::sleep(rest.min(look(watch)));
     }
     // What it writes would replace what is written here.
     front.await_end();
@@ -343,13 +351,19 @@ fn kept_on(processes: usize, report: Option<&Path>) -> String {
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 /// All that is looked at while processes of a run live.
-struct Watch {
-    tree: Tree,
-    ended: Ended,
-    outside: Option<Outside>,
-    idle: Option<IdleWatch>,
-    sampling: Option<Sampling>,
-    wakefulness: Option<Wakefulness>,
+pub struct Watch {
+    /// The budget and its division.
+    pub tree: Tree,
+    /// Processes that have ended.
+    pub ended: Ended,
+    /// What the kernel says of processes.
+    pub outside: Option<Outside>,
+    /// What is idle, with `--observe`.
+    pub idle: Option<IdleWatch>,
+    /// Samples, if any are taken.
+    pub sampling: Option<Sampling>,
+    /// `--wake-latency`, if it is in force.
+    pub wakefulness: Option<Wakefulness>,
     moves: Option<MoveList>,
     looks: Looks,
 }
@@ -423,6 +437,17 @@ impl Watch {
             looks.moves,
         ];
         all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
+    }
+
+    /// Looks at what is due, and writes a report if one is. Returns how long nothing else will be.
+    fn look_and_tell(
+        &mut self,
+        interim: Option<&mut Interim>,
+        facts: &Facts<'_>,
+        now: interim::Moment,
+    ) -> Duration {
+        let rest = self.look();
+        interim.map_or(rest, |interim| rest.min(interim.look(facts, self, now)))
     }
 
     /// Nobody looks for a while.

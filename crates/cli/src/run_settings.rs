@@ -6,6 +6,7 @@
 use crate::args;
 use crate::config_file::{Reader, Value};
 use crate::effective::{Origin, choose};
+use crate::interim::Every;
 use crate::sampling::{Choice, Cost};
 use crate::slowdown::{Target, Wanted};
 use crate::wake::WakeLatency;
@@ -60,6 +61,16 @@ impl Shown for Zones {
 
     fn json(&self) -> serde_json::Value {
         json!(self.0)
+    }
+}
+
+impl Shown for Option<Every> {
+    fn toml(&self) -> Option<String> {
+        self.and_then(|every| every.to_string().toml())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!(self.map(|every| every.to_string()))
     }
 }
 
@@ -273,6 +284,11 @@ run_settings! {
     /// wrote there
     #[arg(long, value_name = "FILE.json")]
     report: PathBuf, default none, file file "a file name in quotes";
+
+    /// Write a report each time so long has passed (60s, 5m, 1h), while the program runs: to the
+    /// file of --report, or without one as text to standard error
+    #[arg(long, value_name = "TIME")]
+    report_every: Every, default none, file text "a time such as \"60s\"";
 
     /// Write each move to this file as it is made, one line of JSON each: when, what, from where
     /// to where, and why

@@ -447,9 +447,8 @@ impl Sampling {
         }
     }
 
-    /// What it came to.
-    pub fn end(mut self) -> Sampled {
-        self.look();
+    /// What it came to until the last look.
+    pub fn so_far(&self) -> Sampled {
         let cost = self.control.cost_in_all;
         let elapsed = self.begun.elapsed().as_secs_f64();
         Sampled {

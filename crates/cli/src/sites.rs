@@ -5,6 +5,7 @@ use crate::args::SitesArguments;
 use crate::quantity::{bytes, share};
 use addr2line::Loader;
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ const MAGIC: &str = "terrace-sites";
 const SITES_MAX: usize = 1000;
 
 /// What one process's callers of malloc hold, and how hot that is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Sites {
     /// The process.
     pub pid: u32,
@@ -34,7 +35,7 @@ pub struct Sites {
 }
 
 /// One calling context.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Site {
     /// Bytes of its live objects, as their size classes have them: a mean over time, as are the
     /// next and those by tier.

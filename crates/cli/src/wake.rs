@@ -151,7 +151,7 @@ impl Wakefulness {
     }
 
     /// How long it was requested.
-    pub fn end(self) -> Duration {
+    pub fn held(&self) -> Duration {
         self.demand.held + self.demand.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
