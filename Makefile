@@ -113,8 +113,9 @@ PACKAGES = $(or $(CARGO_TARGET_DIR),target)/packages
 PORTABLE = $(abspath $(or $(CARGO_TARGET_DIR),target))/portable
 CARGO_DIRECTORY = $(or $(CARGO_HOME),$(HOME)/.cargo)
 portable:
-	@scripts/setup.sh build
-	RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
+	@scripts/setup.sh package
+	driver=$$(scripts/old-libc.sh $(PORTABLE)) && CC=$$driver CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$$driver \
+		RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
 		$(CARGO) build --release -p terrace-cli -p terrace-runtime
 
 deb rpm tarball: portable

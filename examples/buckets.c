@@ -1,5 +1,7 @@
 /*
- * A chained hash table whose buckets are arenas: an entry, its key and its value lie on the page of those before it, and what is seldom read lies elsewhere.
+ * A chained hash table whose buckets are arenas: an entry, its key and its value lie on the page of
+ * those before it, and what is seldom read lies elsewhere. It is filled, and then a tenth of it is
+ * read for 5 s, or as long as is said: what is resident before and after is printed.
  *
  *     cc -O2 buckets.c $(pkg-config --cflags --libs terrace) -o buckets && ./buckets
  *     terrace run --dram 50% -- ./buckets
@@ -7,8 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <terrace.h>
+#include <time.h>
 
-enum { BUCKETS = 1 << 14, KEYS = 40000 };
+enum { BUCKETS = 1 << 16, KEYS = 160000 };
 
 struct entry {
     struct entry *next;
@@ -55,21 +58,49 @@ static const char *find(const char *key) {
     return NULL;
 }
 
-int main(void) {
+/* Keys from 0 on that are found, with the right value. */
+static int found_of(int keys) {
     char key[32], value[64];
-    for (int n = 0; n < KEYS; n++) {
-        snprintf(key, sizeof key, "user-%d", n);
-        snprintf(value, sizeof value, "the value of user %d", n);
-        if (!insert(key, value, "nobody ever reads this"))
-            return 1;
-    }
     int found = 0;
-    for (int n = 0; n < KEYS; n++) {
+    for (int n = 0; n < keys; n++) {
         snprintf(key, sizeof key, "user-%d", n);
         snprintf(value, sizeof value, "the value of user %d", n);
         const char *is = find(key);
         found += is && !strcmp(is, value);
     }
+    return found;
+}
+
+/* Resident memory of this process, MiB; 0 where /proc is not mounted. */
+static long resident_mib(void) {
+    long kib = 0;
+    char line[256];
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        sscanf(line, "VmRSS: %ld", &kib);
+    if (status)
+        fclose(status);
+    return kib / 1024;
+}
+
+int main(int argc, char **argv) {
+    int seconds = argc > 1 ? atoi(argv[1]) : 5;
+    char key[32], value[64], biography[700] = "";
+    for (size_t n = 0; n + 40 < sizeof biography; n = strlen(biography))
+        snprintf(biography + n, sizeof biography - n, "line %zu, which nobody ever reads; ", n);
+    for (int n = 0; n < KEYS; n++) {
+        snprintf(key, sizeof key, "user-%d", n);
+        snprintf(value, sizeof value, "the value of user %d", n);
+        if (!insert(key, value, biography))
+            return 1;
+    }
+    printf("%ld MiB are resident once it is filled\n", resident_mib());
+    fflush(stdout);
+    for (time_t end = time(NULL) + seconds; time(NULL) < end;)
+        if (found_of(KEYS / 10) != KEYS / 10)
+            return 1;
+    printf("%ld MiB are after %d s in which a tenth was read\n", resident_mib(), seconds);
+    int found = found_of(KEYS);
     size_t buckets = 0, objects = 0, pages = 0;
     for (int n = 0; n < BUCKETS; n++) {
         terrace_arena_figures figures;
@@ -81,6 +112,7 @@ int main(void) {
         /* All of it, without touching any. */
         terrace_arena_destroy(table[n].arena);
     }
-    printf("%d of %d keys found; %.1f objects of a bucket lie on %.2f pages\n", found, KEYS, (double)objects / buckets, (double)pages / buckets);
+    printf("%d of %d keys found; %.1f objects of a bucket lie on %.2f pages\n", found, KEYS,
+           (double)objects / (buckets + !buckets), (double)pages / (buckets + !buckets));
     return found != KEYS;
 }

@@ -1,16 +1,17 @@
 //! The example `buckets.c` in Rust: each bucket is a vector in an arena of its own, and its strings
 //! are, too.
 //!
-//!     terrace run --dram 50% -- cargo run --release -p terrace-api --features allocator-api2
-//! --example buckets
+//!     cargo build --release -p terrace-api --features allocator-api2 --example buckets
+//!     terrace run --dram 50% -- target/release/examples/buckets
 
 use allocator_api2::vec::Vec as VecIn;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::time::{Duration, Instant};
 use terrace_api::{Arena, Placement};
 
-const BUCKETS: usize = 1 << 14;
-const KEYS: usize = 40_000;
+const BUCKETS: usize = 1 << 16;
+const KEYS: usize = 160_000;
 
 #[global_allocator]
 static ALLOCATOR: terrace_api::Global = terrace_api::Global;
@@ -37,6 +38,14 @@ fn value_of(n: usize) -> String {
     format!("the value of user {n}")
 }
 
+/// Resident memory of this process, MiB; 0 where /proc is not mounted.
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kib.unwrap_or(0u64) / 1024
+}
+
 fn main() {
     let arenas: Vec<Arena> = (0..BUCKETS).map(|_| Arena::new(Placement::Default)).collect();
     let mut table: Vec<VecIn<(Text, Text), &Arena>> = arenas.iter().map(VecIn::new_in).collect();
@@ -52,12 +61,18 @@ fn main() {
             entry.0.as_slice() == key.as_bytes() && entry.1.as_slice() == value.as_bytes()
         })
     };
-    let found = (0..KEYS).filter(found).count();
     // With the global allocator: all that a function allocates.
     let log: Vec<String> = terrace_api::cold(|| {
-        (0..1000).map(|n| format!("line {n} of a log that is seldom read")).collect()
+        (0..1_000_000).map(|n| format!("line {n} of a log that is seldom read")).collect()
     });
-
+    println!("{} MiB are resident once it is filled", resident_mib());
+    let seconds = std::env::args().nth(1).map_or(5, |word| word.parse().expect("seconds"));
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        assert!((0..KEYS / 10).all(|n| found(&n)));
+    }
+    println!("{} MiB are after {} s in which a tenth was read", resident_mib(), seconds);
+    let found = (0..KEYS).filter(found).count();
     let figures: Vec<_> =
         arenas.iter().filter_map(Arena::figures).filter(|figures| figures.objects > 0).collect();
     let mean = |sum: usize| sum as f64 / figures.len().max(1) as f64;
@@ -68,5 +83,5 @@ fn main() {
         mean(objects),
         mean(pages)
     );
-    assert!(found == KEYS && log.len() == 1000);
+    assert!(found == KEYS && log.len() == 1_000_000);
 }

@@ -8,7 +8,7 @@
  * Two ways to use it:
  *
  *   Link with nothing. All functions are declared weak, and where Terrace is not there they do not exist; the macros (TERRACE_MNALLOC and so on) do then
- *   what a program without Terrace would. (In a position-dependent executable of an old linker, -Wl,-z,dynamic-undefined-weak keeps them to be found at run time;
+ *   what a program without Terrace would. In C so do calls by the functions' own names; in C++, and through pointers, look whether they are there. (In a position-dependent executable of an old linker, -Wl,-z,dynamic-undefined-weak keeps them to be found at run time;
  *   with the usual PIE nothing is needed.)
  *
  *   Or link with the library: cc $(pkg-config --cflags --libs terrace). Then they are always there, and placements have their effect on caches and TLBs even without
@@ -151,7 +151,7 @@ __attribute__((constructor)) static void terrace_check_debug_build(void) {
 #ifdef TERRACE_LINKED
 #define TERRACE_CALL(function, arguments, otherwise) (function arguments)
 #else
-#define TERRACE_CALL(function, arguments, otherwise) (function ? function arguments : otherwise)
+#define TERRACE_CALL(function, arguments, otherwise) ((function) ? (function) arguments : otherwise)
 #endif
 #define TERRACE_MNALLOC(size, placement) TERRACE_CALL(mnalloc, ((size), (placement)), malloc(size))
 #define TERRACE_MNALLOC_ALIGNED(alignment, size, placement) \
@@ -162,5 +162,22 @@ __attribute__((constructor)) static void terrace_check_debug_build(void) {
 #define TERRACE_TOUCH(pointer, len) TERRACE_CALL(terrace_touch, ((pointer), (len)), (void)0)
 #define TERRACE_PREFETCH(pointer, len) TERRACE_CALL(terrace_prefetch, ((pointer), (len)), (void)0)
 #define TERRACE_ADVISE(pointer, len, advice) TERRACE_CALL(terrace_advise, ((pointer), (len), (advice)), 0)
+
+#define TERRACE_ARENA_QUERY(arena, figures) \
+    TERRACE_CALL(terrace_arena_query, ((arena), (figures)), -1)
+#define TERRACE_ARENA_OF(object) TERRACE_CALL(terrace_arena_of, (object), (terrace_arena)0)
+
+/* A call of a function that is not there would be one of address 0. */
+#if !defined TERRACE_LINKED && !defined __cplusplus
+#define mnalloc(size, placement) TERRACE_MNALLOC(size, placement)
+#define mnalloc_aligned(alignment, size, placement) TERRACE_MNALLOC_ALIGNED(alignment, size, placement)
+#define terrace_arena_create(placement) TERRACE_ARENA_CREATE(placement)
+#define terrace_arena_destroy(arena) TERRACE_ARENA_DESTROY(arena)
+#define terrace_arena_query(arena, figures) TERRACE_ARENA_QUERY(arena, figures)
+#define terrace_arena_of(object) TERRACE_ARENA_OF(object)
+#define terrace_touch(pointer, len) TERRACE_TOUCH(pointer, len)
+#define terrace_prefetch(pointer, len) TERRACE_PREFETCH(pointer, len)
+#define terrace_advise(pointer, len, advice) TERRACE_ADVISE(pointer, len, advice)
+#endif
 
 #endif

@@ -94,9 +94,13 @@ static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
 fn runs(program: &Path, linked: bool) {
     for terrace in [None, Some(Terrace::within("4G")), Some(Terrace::stressed())] {
         let under = terrace.is_some();
-        let finished = Program::new(program).under(terrace).succeed();
+        let finished = Program::new(program).arg("0").under(terrace).succeed();
         let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
-        assert!(stdout.contains("40000 of 40000 keys found"), "{}", finished.account("lost keys"));
+        assert!(
+            stdout.contains("160000 of 160000 keys found"),
+            "{}",
+            finished.account("lost keys")
+        );
         // Objects of a bucket by its pages: where there is Terrace, few.
         let words: Vec<f64> =
             stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -120,6 +124,8 @@ fn the_examples_build_and_run() {
             compiled(Path::new("../../examples").join(source), &[&flags[..], &[more]].concat());
         runs(&program, true);
     }
+    // Linked with nothing, calls by the functions' own names fall back.
+    runs(&compiled("../../examples/buckets.c", &INCLUDE), false);
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let example = [
         "build",

@@ -7,7 +7,6 @@
 use crate::args::{HeatmapArguments, Shown};
 use crate::quantity::{bytes, share};
 use anyhow::{Context, Result, bail};
-use plotters::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -195,51 +194,148 @@ fn as_json(recording: &Recording, process: u32) -> String {
     all.to_string() + "\n"
 }
 
-/// Dark blue to yellow, as one reads it without colour too: brighter is hotter.
-fn colour(heat: f64) -> RGBColor {
-    let part = |from: f64, to: f64| (from + (to - from) * heat) as u8;
-    RGBColor(part(30.0, 250.0), part(20.0, 220.0), part(90.0, 60.0))
+/// Shades of the drawing, from least to most.
+const LEVELS: usize = 8;
+/// Of a cell, pixels; rows are higher where there are few.
+const CELL_WIDTH: usize = 4;
+const CELL_HEIGHT: usize = 3;
+/// The drawing's height without its frame, pixels, at least.
+const HEIGHT_LEAST: usize = 300;
+/// Space left of the cells, for addresses; above them, for titles; and below, for time and scale.
+const LEFT: usize = 150;
+const TOP: usize = 60;
+const BOTTOM: usize = 90;
+/// Between two addresses that are written, pixels.
+const BETWEEN_LABELS: usize = 14;
+
+/// Class of a cell's shade: 1 is the least, [`LEVELS`] the most; 0 where nothing was met.
+fn level(count: f64, most: f64) -> usize {
+    (heat(count, most) * LEVELS as f64).ceil() as usize
+}
+
+/// Colours by class, for light and dark pages. Brighter is hotter on a dark page, darker on a light
+/// one, so that both can be read without colour.
+fn style() -> String {
+    let mut light = String::new();
+    let mut dark = String::new();
+    for level in 1..=LEVELS {
+        let part = level as f64 / LEVELS as f64;
+        let mix = |from: f64, to: f64| (from + (to - from) * part) as u8;
+        let colour = |r: [f64; 2], g: [f64; 2], b: [f64; 2]| {
+            format!("rgb({},{},{})", mix(r[0], r[1]), mix(g[0], g[1]), mix(b[0], b[1]))
+        };
+        let on_light = colour([225.0, 60.0], [225.0, 10.0], [245.0, 90.0]);
+        let on_dark = colour([30.0, 250.0], [30.0, 220.0], [80.0, 60.0]);
+        let _ = write!(light, ".l{level}{{fill:{on_light}}}");
+        let _ = write!(dark, ".l{level}{{fill:{on_dark}}}");
+    }
+    format!(
+        "<style>text{{font-family:sans-serif;font-size:12px;fill:#111}}.p{{fill:#fff}}\
+         .f{{fill:none;stroke:#888}}{light}\
+         @media (prefers-color-scheme: dark){{text{{fill:#ddd}}.p{{fill:#111}}{dark}}}</style>"
+    )
 }
 
 fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
-    let wrong =
-        |error: &dyn std::fmt::Display| anyhow::anyhow!("cannot draw {}: {error}", path.display());
-    let (cell, left, top) = ((4, 3), 130, 40);
-    let size = (
-        left as u32 + SVG_COLUMNS as u32 * cell.0 as u32 + 20,
-        top as u32 + grid.rows.len() as u32 * cell.1 as u32 + 50,
+    std::fs::write(path, svg(recording, grid))
+        .with_context(|| format!("cannot draw {}", path.display()))
+}
+
+/// The drawing: address by time, with both axes and a scale. Neighbouring cells of one shade are
+/// one rectangle, so that a drawing is some ten kilobytes.
+fn svg(recording: &Recording, grid: &Grid) -> String {
+    let cell_height = HEIGHT_LEAST.div_ceil(grid.rows.len().max(1)).max(CELL_HEIGHT);
+    let (width, height) = (SVG_COLUMNS * CELL_WIDTH, grid.rows.len() * cell_height);
+    let (all_width, all_height) = (LEFT + width + 40, TOP + height + BOTTOM);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {all_width} {all_height}\" \
+         width=\"{all_width}\" height=\"{all_height}\">\n{}\n\
+         <rect class=\"p\" width=\"{all_width}\" height=\"{all_height}\"/>\n",
+        style()
     );
-    let area = SVGBackend::new(path, size).into_drawing_area();
-    area.fill(&WHITE).map_err(|e| wrong(&e))?;
-    let text = |text: String, at: (i32, i32), size: u32| {
-        area.draw(&Text::new(text, at, ("sans-serif", size)))
-    };
-    let first = recording.header.command.first().map_or("", String::as_str);
-    text(format!("{first}: where it waits for memory, address × time"), (left, 12), 18)
-        .map_err(|e| wrong(&e))?;
+    let name = recording.header.command.first().map_or("", String::as_str);
+    let name = Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy());
+    text(&mut out, LEFT, 22, "start", &format!("{name}: where it waits for memory"));
+    text(&mut out, LEFT - 8, 44, "end", "address, length");
+    addresses(&mut out, recording, grid, cell_height);
     for (row, cells) in grid.cells.iter().enumerate() {
-        let y = top + row as i32 * cell.1;
-        let gap = row > 0 && grid.rows[row].0 - grid.rows[row - 1].1 > 1;
-        if row == 0 || gap && row % 4 == 0 || row % 40 == 0 {
-            let address = grid.rows[row].0 * recording.header.region_bytes;
-            text(format!("{address:#x}"), (8, y - 4), 11).map_err(|e| wrong(&e))?;
-        }
-        for (column, count) in cells.iter().enumerate() {
-            let x = left + column as i32 * cell.0;
-            // One more either way, under the next: or viewers draw seams.
-            let rectangle = Rectangle::new(
-                [(x, y), (x + cell.0 + 1, y + cell.1 + 1)],
-                colour(heat(*count, grid.most)).filled(),
-            );
-            area.draw(&rectangle).map_err(|e| wrong(&e))?;
-        }
+        runs(&mut out, cells, grid.most, TOP + row * cell_height, cell_height);
     }
-    let bottom = top + grid.rows.len() as i32 * cell.1 + 8;
-    text("0 s".into(), (left, bottom), 13).map_err(|e| wrong(&e))?;
-    let seconds = end_ms(recording) as f64 / 1e3;
-    text(format!("{seconds:.1} s"), (left + SVG_COLUMNS as i32 * cell.0 - 40, bottom), 13)
-        .map_err(|e| wrong(&e))?;
-    area.present().map_err(|e| wrong(&e))
+    let _ = writeln!(
+        out,
+        "<rect class=\"f\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\"/>"
+    );
+    times(&mut out, end_ms(recording) as f64 / 1e3, TOP + height + 18, width);
+    scale(&mut out, grid.most, TOP + height + 55);
+    out + "</svg>\n"
+}
+
+fn text(out: &mut String, x: usize, y: usize, anchor: &str, text: &str) {
+    let text =
+        text.replace('&', "&amp;").replace('<', "&lt;").replace(char::is_control, "\u{fffd}");
+    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
+}
+
+/// The address at which each group of neighbouring rows begins, and its length, where there is
+/// room for them.
+fn addresses(out: &mut String, recording: &Recording, grid: &Grid, cell_height: usize) {
+    let size = recording.header.region_bytes;
+    let mut free_from = 0;
+    let mut row = 0;
+    while row < grid.rows.len() {
+        let is_next = |next: &usize| grid.rows[*next].0 - grid.rows[*next - 1].1 <= 1;
+        let end = (row + 1..grid.rows.len()).find(|next| !is_next(next)).unwrap_or(grid.rows.len());
+        let y = TOP + row * cell_height + 10;
+        if y >= free_from {
+            let (first, last) = (grid.rows[row].0, grid.rows[end - 1].1);
+            let label = format!("{:#x} {}", first * size, bytes((last + 1 - first) * size));
+            text(out, LEFT - 8, y, "end", &label);
+            free_from = y + BETWEEN_LABELS;
+        }
+        row = end;
+    }
+}
+
+fn runs(out: &mut String, cells: &[f64], most: f64, y: usize, height: usize) {
+    let levels: Vec<usize> = cells.iter().map(|count| level(*count, most)).collect();
+    let mut column = 0;
+    for run in levels.chunk_by(|a, b| a == b) {
+        if run[0] > 0 {
+            let (x, width) = (LEFT + column * CELL_WIDTH, run.len() * CELL_WIDTH);
+            let _ = writeln!(
+                out,
+                "<path class=\"l{}\" d=\"M{x} {y}h{width}v{height}h-{width}z\"/>",
+                run[0]
+            );
+        }
+        column += run.len();
+    }
+}
+
+/// Time from left to right, in five steps.
+fn times(out: &mut String, seconds: f64, y: usize, width: usize) {
+    const STEPS: usize = 5;
+    for step in 0..=STEPS {
+        let label = format!("{:.1} s", seconds * step as f64 / STEPS as f64);
+        text(out, LEFT + width * step / STEPS, y, "middle", &label);
+    }
+}
+
+/// What the shades mean: samples in a cell, of so many regions and so long.
+fn scale(out: &mut String, most: f64, y: usize) {
+    const BOX: usize = 60;
+    text(out, LEFT - 8, y + 11, "end", "samples in a cell");
+    for level in 1..=LEVELS {
+        let x = LEFT + (level - 1) * BOX;
+        let _ = writeln!(
+            out,
+            "<rect class=\"l{level}\" x=\"{x}\" y=\"{y}\" width=\"{BOX}\" height=\"14\"/>"
+        );
+        // The inverse of `heat`.
+        let least = most * (8.0 * ((level - 1) as f64 / LEVELS as f64 - 1.0)).exp2();
+        let label = if level == 1 { "> 0".into() } else { format!("> {least:.1}") };
+        text(out, x + BOX / 2, y + 30, "middle", &label);
+    }
 }
 
 /// Prints how much memory is met, in each stretch of time and in all.
@@ -292,4 +388,68 @@ pub fn working_set(arguments: &Shown) -> Result<u8> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_trace::counts::{Header, Place, Window};
+
+    /// A recording of 10 s: `regions` of 2 MiB, each met as often as a hash of it and time says.
+    fn recording(regions: u64) -> Recording {
+        let header = Header {
+            terrace: "0".into(),
+            command: vec!["/bin/a<b".into()],
+            source: "clock".into(),
+            rate_hz: 1000,
+            region_bytes: 2 << 20,
+        };
+        let window = |index: u64| {
+            let mut window =
+                Window { start_ms: index * 50, end_ms: index * 50 + 50, ..Window::default() };
+            for region in 0..regions {
+                let random = (region * 2_654_435_761 + index * 40_503) >> 7;
+                let place = Place { process: 1, region: 1000 + region };
+                window.add(place, (random % 50) as f32 / 10.0);
+            }
+            window
+        };
+        Recording { header, windows: (0..200).map(window).collect(), incomplete: None }
+    }
+
+    #[test]
+    fn a_drawing_has_axes_a_scale_a_dark_side_and_is_high_and_small_enough() {
+        for regions in [1, 31, 2000] {
+            let recording = recording(regions);
+            let svg = svg(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS));
+            for part in [
+                "0x7d000000",
+                "10.0 s",
+                "samples in a cell",
+                "prefers-color-scheme: dark",
+                "a&lt;b",
+            ] {
+                assert!(svg.contains(part), "no {part}: {}", &svg[..3000]);
+            }
+            let height = svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap();
+            assert!(height.parse::<usize>().unwrap() >= 300, "{height}");
+        }
+        // What a program of 62 MB does that goes from region to region.
+        let mut recording = recording(31);
+        for (index, window) in recording.windows.iter_mut().enumerate() {
+            window.counts.retain(|place, _| (place.region as usize + index / 8) % 31 < 12);
+        }
+        let svg = svg(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS));
+        assert!(svg.len() <= 100_000, "{} bytes", svg.len());
+    }
+
+    #[test]
+    fn the_scale_is_the_inverse_of_the_shades() {
+        for level_from in 2..=LEVELS {
+            let least = 1000.0 * (8.0 * ((level_from - 1) as f64 / LEVELS as f64 - 1.0)).exp2();
+            assert_eq!(level(least * 1.01, 1000.0), level_from);
+            assert_eq!(level(least * 0.99, 1000.0), level_from - 1);
+        }
+        assert_eq!((level(0.0, 5.0), level(5.0, 5.0)), (0, LEVELS));
+    }
 }

@@ -59,7 +59,7 @@ mod wake;
 mod witness;
 
 use clap::{CommandFactory, Parser};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use terrace_trace::framing::ReadError;
 
@@ -119,12 +119,16 @@ fn not_a_recording(error: anyhow::Error) -> anyhow::Result<u8> {
         say(&format!("{error:#}"));
         return Ok(WRONG_CONTENTS);
     }
-    let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
-    let missing = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_missing);
-    Err(if missing {
-        anyhow::anyhow!("{error:#}; `terrace record -o FILE -- CMD` makes one")
-    } else {
-        error
+    let kind = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(ReadError::Io(error)) => Some(error.kind()),
+        _ => cause.downcast_ref().map(std::io::Error::kind),
+    });
+    Err(match kind {
+        Some(ErrorKind::NotFound) => {
+            anyhow::anyhow!("{error:#}; `terrace record -o FILE -- CMD` makes one")
+        }
+        Some(ErrorKind::IsADirectory) => anyhow::anyhow!("{error:#}; name a file in it"),
+        _ => error,
     })
 }
 

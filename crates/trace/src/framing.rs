@@ -18,9 +18,7 @@ pub enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It begins otherwise.
-    #[error(
-        "is not a recording of Terrace's (it does not begin with {0}): `terrace record -o FILE -- CMD` makes one"
-    )]
+    #[error("is not a recording of Terrace's; `terrace record -o FILE -- CMD` makes one")]
     Magic(String),
     /// It has nothing in it.
     #[error(
