@@ -28,6 +28,11 @@ if [ ! -e "$root/complete" ]; then
     done
     touch "$root/complete"
 fi
-printf '#!/bin/sh\nexec cc --sysroot=%s "$@"\n' "$root" >"$driver"
+# Before the compiler's own directories, which lead to this machine's library.
+machine=$(uname -m)-linux-gnu
+cat >"$driver" <<DRIVER
+#!/bin/sh
+exec cc --sysroot="$root" -B"$root/usr/lib/$machine/" -L"$root/usr/lib/$machine" -L"$root/lib/$machine" "\$@"
+DRIVER
 chmod +x "$driver"
 echo "$driver"

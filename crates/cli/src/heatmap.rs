@@ -196,7 +196,7 @@ fn as_json(recording: &Recording, process: u32) -> String {
 
 /// Shades of the drawing, from least to most.
 const LEVELS: usize = 8;
-/// Of a cell, pixels; rows are higher where there are few.
+/// Width of a cell, pixels.
 const CELL_WIDTH: usize = 4;
 const CELL_HEIGHT: usize = 3;
 /// The drawing's height without its frame, pixels, at least.
