@@ -7,10 +7,10 @@
 # Where no root of Debian 11 can be made (no mmdebstrap, no network), prints that of the machine's own
 # `cc`, and says on standard error that the build needs this machine's C library.
 set -eu
-directory=$1
+mkdir -p "$1"
+directory=$(CDPATH= cd -- "$1" && pwd)
 root=$directory/debian-11
 driver=$directory/cc-for-debian-11
-mkdir -p "$directory"
 if [ ! -e "$root/complete" ]; then
     rm -rf "$root"
     # Packages are only unpacked: nothing of them is run, so that needs no root.
@@ -20,7 +20,7 @@ if [ ! -e "$root/complete" ]; then
         exit 0
     fi
     # Links are meant from that root.
-    find "$root/usr/lib" "$root/lib" -type l | while read -r link; do
+    find "$root/usr/lib" "$root/lib" "$root/lib64" -type l | while read -r link; do
         target=$(readlink "$link")
         case $target in
         /*) ln -sfn "$(realpath -m --relative-to="$(dirname "$link")" "$root$target")" "$link" ;;
