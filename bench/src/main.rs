@@ -13,6 +13,7 @@ mod faulters;
 mod huge;
 mod idle;
 mod interrupt;
+mod kv;
 mod load;
 mod machine;
 mod malloc;
@@ -117,6 +118,17 @@ enum What {
     Huge(huge::Options),
     /// What samples know of where memory is hot, against the truth
     Accuracy(accuracy::Options),
+    /// terrace-kv beside memcached, redis and a server that keeps nothing: one CPU for the server,
+    /// one for the client
+    Kv(kv::Options),
+    /// (internal) the server of `kv` that keeps nothing
+    #[command(hide = true)]
+    KvCeiling {
+        /// HOST:PORT, or a path
+        listen: String,
+        /// Bytes of every value
+        value_bytes: usize,
+    },
     /// Programs of small objects, by where allocators put them: pages that hold the misses, and
     /// lookups a second where memory is short (as root)
     Objects(objects::Options),
@@ -253,6 +265,8 @@ fn main() -> anyhow::Result<()> {
             place::set(placed);
             objects::run_program(&kind, &distribution, keys, seconds)
         }
+        Some(What::Kv(options)) => kv::run(&options),
+        Some(What::KvCeiling { listen, value_bytes }) => kv::ceiling::serve(&listen, value_bytes),
         Some(What::Contexts) => contexts::run(),
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),

@@ -18,6 +18,8 @@ pub mod process;
 mod server;
 mod table;
 
+pub use server::pin;
+
 use crate::interrupt;
 use crate::results;
 use anyhow::{Context, bail};

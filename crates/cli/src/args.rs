@@ -1,7 +1,7 @@
 //! The command line: what may be said and how it is explained. Values are checked here, before
 //! anything else happens.
 
-use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target};
+use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target, Workload};
 use crate::prices::Price;
 use crate::run_settings::Given;
 use crate::sim::{Cache, Fast, Page, Plays, Seeds};
@@ -685,9 +685,9 @@ pub struct KvArguments {
     #[arg(value_name = "TARGET")]
     pub target: Target,
 
-    /// The protocol that it speaks
-    #[arg(long, value_enum, default_value = "memcached")]
-    pub protocol: Protocol,
+    /// The protocol that it speaks; without it the server is asked
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
 
     /// Fill the server, load it, or both. A server that is only loaded must have been filled with
     /// the same items, value bytes and seed
@@ -724,6 +724,18 @@ pub struct KvArguments {
     #[arg(long, value_name = "PCT", default_value = "100", value_parser = percent)]
     pub get_share: f64,
 
+    /// The operations of one of YCSB's workloads instead
+    #[arg(long, value_enum, conflicts_with = "get_share")]
+    pub workload: Option<Workload>,
+
+    /// After so many operations other items are popular
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "workload")]
+    pub jump_every: Option<u64>,
+
+    /// An open loop: so many operations a second set out, and times count from when they are due
+    #[arg(long, value_name = "OPS", value_parser = rate)]
+    pub rate: Option<f64>,
+
     /// How many connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     pub connections: usize,
@@ -751,6 +763,10 @@ pub struct KvArguments {
     /// Count operations on each item while it is measured, and write them into this file as JSON
     #[arg(long, value_name = "FILE")]
     pub truth: Option<PathBuf>,
+
+    /// Take values of any contents, from a server that keeps none, for benchmarks
+    #[arg(long, hide = true)]
+    pub unchecked: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -782,6 +798,10 @@ fn number_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
 
 fn theta(text: &str) -> Result<f64, String> {
     number_within(text, 0.0, 10.0)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number_within(text, 1.0, 1e8)
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -909,6 +929,8 @@ mod tests {
             (&["/s", "--seconds=-1"], "from 0 to 86400"),
             (&["/s", "--seconds", "1", "--operations", "5"], "cannot be used with"),
             (&["/s", "--protocol", "http"], "memcached, redis"),
+            (&["/s", "--workload", "e"], "a, b, c, d, f"),
+            (&["/s", "--rate", "0"], "from 1 to"),
         ] {
             let error = load(line).unwrap_err().to_string();
             assert!(error.contains(remedy), "{error}");

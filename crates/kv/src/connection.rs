@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use mio::event::Source;
 
 use crate::execute::{Next, Server, announced_len};
-use crate::protocol::{Request, text};
+use crate::protocol::{Request, text, words};
 use crate::stats::Count;
 
 /// How much is read at once.
@@ -38,13 +38,29 @@ pub enum Wait {
     Closed,
 }
 
+/// Buffers that all connections of a thread use in turn. A connection keeps one only while there
+/// is something in it.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
 /// A connection.
 pub struct Connection {
     /// The stream.
     pub stream: Box<dyn Stream>,
+    /// Whether the stream is asked to tell when it takes bytes again.
+    pub watches_writes: bool,
+    /// Bytes received up to `end`, and room for more.
     input: Vec<u8>,
+    end: usize,
     /// The bytes of `input` that were dealt with.
     read: usize,
+    /// The last read took all that had come. The stream tells when there is more.
+    drained: bool,
+    /// The other side sends nothing more than what is to be read.
+    ended: bool,
     output: Vec<u8>,
     written: usize,
     /// Bytes of a refused value that are still to be skipped.
@@ -63,8 +79,12 @@ impl Connection {
     pub fn new(stream: Box<dyn Stream>) -> Connection {
         Connection {
             stream,
+            watches_writes: false,
             input: Vec::new(),
+            end: 0,
             read: 0,
+            drained: false,
+            ended: false,
             output: Vec::new(),
             written: 0,
             skip: 0,
@@ -75,8 +95,40 @@ impl Connection {
         }
     }
 
+    /// Whether answers wait for the stream to take bytes again.
+    pub fn is_stuck(&self) -> bool {
+        self.written < self.output.len()
+    }
+
+    /// The stream has told of something. With `ended`, its other side sends nothing more.
+    pub fn wake(&mut self, ended: bool) {
+        // A read that takes all that had come does not meet the end behind it.
+        self.drained = false;
+        self.ended |= ended;
+    }
+
     /// Does what can be done without waiting, for at most a number of requests.
-    pub fn advance(&mut self, server: &Server) -> Wait {
+    pub fn advance(&mut self, server: &Server, buffers: &mut Buffers) -> Wait {
+        if self.input.is_empty() {
+            self.input = std::mem::take(&mut buffers.input);
+        }
+        if self.output.capacity() == 0 {
+            self.output = std::mem::take(&mut buffers.output);
+        }
+        let wait = self.proceed(server);
+        if self.read == self.end {
+            (self.read, self.end) = (0, 0);
+            let input = std::mem::take(&mut self.input);
+            buffers.input = if input.len() <= BUFFER_KEPT { input } else { Vec::new() };
+        }
+        if !self.is_stuck() {
+            let output = std::mem::take(&mut self.output);
+            buffers.output = if output.capacity() <= BUFFER_KEPT { output } else { Vec::new() };
+        }
+        wait
+    }
+
+    fn proceed(&mut self, server: &Server) -> Wait {
         let mut left = server.settings.requests_per_event;
         let mut reads = READS_MAX;
         loop {
@@ -93,7 +145,7 @@ impl Connection {
                 if left > 0 || self.closing {
                     continue;
                 }
-                if self.read < self.input.len() {
+                if self.read < self.end {
                     server.stats.add(Count::Yields);
                 }
                 return match self.flush(server) {
@@ -111,11 +163,17 @@ impl Connection {
                 Ok(false) => return Wait::Stream,
                 Err(_) => return Wait::Closed,
             }
+            if self.drained {
+                return Wait::Stream;
+            }
             if reads == 0 {
                 return Wait::Turn;
             }
             match self.fill(server) {
-                Ok(true) => reads -= 1,
+                Ok(true) => {
+                    reads -= 1;
+                    self.look_ahead(server);
+                }
                 Ok(false) => return Wait::Closed,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Wait::Stream,
                 Err(_) => return Wait::Closed,
@@ -123,26 +181,42 @@ impl Connection {
         }
     }
 
+    /// Prefetches what the requests at the input's front will search for, if there are several.
+    fn look_ahead(&self, server: &Server) {
+        let mut lines = self.input[self.read..self.end].split(|&byte| byte == b'\n').peekable();
+        let mut keys = std::iter::from_fn(|| {
+            let line = lines.next().filter(|_| lines.peek().is_some())?;
+            Some(line.strip_suffix(b"\r").unwrap_or(line))
+        })
+        .map_while(|line| line.strip_prefix(b"get ").or_else(|| line.strip_prefix(b"gets ")))
+        .flat_map(words)
+        .peekable();
+        if keys.next_if(|_| true).is_some() && keys.peek().is_some() {
+            server.store.prefetch(keys);
+        }
+    }
+
     /// Reads more. Gives false at the end of the stream.
     fn fill(&mut self, server: &Server) -> io::Result<bool> {
         if self.read > 0 {
-            self.input.drain(..self.read);
+            self.input.copy_within(self.read..self.end, 0);
+            self.end -= self.read;
             self.read = 0;
         }
-        if self.input.is_empty() && self.input.capacity() > BUFFER_KEPT {
-            self.input = Vec::new();
+        let wanted = self.end + self.needed.saturating_sub(self.end).clamp(READ, READ_MAX);
+        if self.input.len() < wanted {
+            self.input.resize(wanted, 0);
         }
-        let start = self.input.len();
-        let wanted = self.needed.saturating_sub(start).clamp(READ, READ_MAX);
-        self.input.resize(start + wanted, 0);
-        let outcome = loop {
-            match self.stream.read(&mut self.input[start..]) {
+        let bytes = loop {
+            match self.stream.read(&mut self.input[self.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => break outcome,
+                outcome => break outcome?,
             }
         };
-        self.input.truncate(start + *outcome.as_ref().unwrap_or(&0));
-        let bytes = outcome?;
+        // What gave less than was asked for is empty (epoll(7)), and tells when it is not. An end
+        // that it has told of already is only met by reading on.
+        self.drained = self.end + bytes < self.input.len() && !self.ended;
+        self.end += bytes;
         server.stats.add_many(Count::BytesRead, bytes as u64);
         Ok(bytes > 0)
     }
@@ -170,18 +244,15 @@ impl Connection {
         }
         self.output.clear();
         self.written = 0;
-        if self.output.capacity() > BUFFER_KEPT {
-            self.output = Vec::new();
-        }
         Ok(true)
     }
 
     /// Executes the request at the input's front. Gives false where it is not whole yet.
     fn request(&mut self, server: &Server) -> bool {
-        let skipped = self.skip.min(self.input.len() - self.read);
+        let skipped = self.skip.min(self.end - self.read);
         self.skip -= skipped;
         self.read += skipped;
-        let input = &self.input[self.read..];
+        let input = &self.input[self.read..self.end];
         if input.is_empty() || input.len() < self.needed {
             return false;
         }
@@ -251,6 +322,6 @@ impl Connection {
 }
 
 fn answer(output: &mut Vec<u8>, message: &str) {
-    output.extend(message.bytes());
-    output.extend(b"\r\n");
+    output.extend_from_slice(message.as_bytes());
+    output.extend_from_slice(b"\r\n");
 }

@@ -1,6 +1,6 @@
 //! Threads with an event loop each, which share the listening sockets.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::connection::{Connection, Stream, Wait};
+use crate::connection::{Buffers, Connection, Stream, Wait};
 use crate::execute::Server;
 use crate::settings::Settings;
 use crate::stats::Count;
@@ -128,8 +128,11 @@ struct Worker {
     server: Arc<Server>,
     poll: Poll,
     listeners: Vec<Listener>,
-    connections: HashMap<Token, Connection>,
-    next: usize,
+    /// By their tokens, which follow those of the listeners.
+    connections: Vec<Option<Connection>>,
+    /// Places of `connections` that are empty.
+    vacant: Vec<usize>,
+    buffers: Buffers,
     ready: VecDeque<Token>,
     /// Listeners whose clients wait because no descriptor was free.
     stalled: Vec<usize>,
@@ -145,13 +148,13 @@ impl Worker {
             };
             poll.registry().register(source, Token(number), Interest::READABLE)?;
         }
-        let next = listeners.len();
         Ok(Worker {
             server,
             poll,
             listeners,
-            connections: HashMap::new(),
-            next,
+            connections: Vec::new(),
+            vacant: Vec::new(),
+            buffers: Buffers::default(),
             ready: VecDeque::new(),
             stalled: Vec::new(),
         })
@@ -165,11 +168,16 @@ impl Worker {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
+            self.server.clock.tick();
             let waiting = self.ready.len();
             for event in &events {
                 if event.token().0 < self.listeners.len() {
                     self.accept(event.token().0);
                 } else {
+                    let ended = event.is_read_closed() || event.is_error();
+                    if let Some(connection) = self.connection(event.token()) {
+                        connection.wake(ended);
+                    }
                     self.advance(event.token());
                 }
             }
@@ -211,22 +219,43 @@ impl Worker {
                 continue;
             }
             stats.add(Count::Connections);
-            let token = Token(self.next);
-            self.next += 1;
+            let place = self.vacant.pop().unwrap_or(self.connections.len());
+            let token = Token(self.listeners.len() + place);
             let mut connection = Connection::new(stream);
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            if self.poll.registry().register(&mut connection.stream, token, interest).is_err() {
+            let registry = self.poll.registry();
+            if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
                 stats.connections.fetch_sub(1, Relaxed);
                 continue;
             }
-            self.connections.insert(token, connection);
+            if place == self.connections.len() {
+                self.connections.push(None);
+            }
+            self.connections[place] = Some(connection);
             self.advance(token);
         }
     }
 
+    fn connection(&mut self, token: Token) -> Option<&mut Connection> {
+        self.connections.get_mut(token.0 - self.listeners.len())?.as_mut()
+    }
+
     fn advance(&mut self, token: Token) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        match connection.advance(&self.server) {
+        let place = token.0 - self.listeners.len();
+        let Some(connection) = self.connections.get_mut(place).and_then(Option::as_mut) else {
+            return;
+        };
+        let mut wait = connection.advance(&self.server, &mut self.buffers);
+        let stuck = connection.is_stuck();
+        if wait != Wait::Closed && stuck != connection.watches_writes {
+            // A Unix socket tells of every byte that its other side reads, unless it is not asked.
+            connection.watches_writes = stuck;
+            let interest =
+                if stuck { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+            if self.poll.registry().reregister(&mut connection.stream, token, interest).is_err() {
+                wait = Wait::Closed;
+            }
+        }
+        match wait {
             Wait::Stream => {}
             Wait::Turn => {
                 if !self.ready.contains(&token) {
@@ -235,7 +264,8 @@ impl Worker {
             }
             Wait::Closed => {
                 let _ = self.poll.registry().deregister(&mut connection.stream);
-                self.connections.remove(&token);
+                self.connections[place] = None;
+                self.vacant.push(place);
                 self.server.stats.connections.fetch_sub(1, Relaxed);
             }
         }

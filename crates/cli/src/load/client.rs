@@ -1,14 +1,16 @@
-//! One thread drives all connections: each keeps `depth` requests on the way and sends the next
-//! when a reply is there (a closed loop).
+//! One thread drives all connections. In a closed loop each keeps `depth` requests on the way and
+//! sends the next when a reply is there. In an open loop requests set out at a rate, whatever the
+//! server does, as long as a connection has fewer than `depth` on the way.
 //!
 //! Replies come in the order of the requests; each is checked against what may come back. A
 //! request's time is from its writing to the reading of its reply, the wait behind others of its
-//! connection included.
+//! connection included. In an open loop it is from the time at which the request was due, so that
+//! a server that stands still is charged for all that it keeps waiting.
 
 use super::accesses::Operation;
 use super::protocol::{Protocol, Reply};
 use super::tally::Tally;
-use super::target::{Stream, Target};
+use super::target::{Stream, Target, unreachable};
 use super::values::{Values, Wrong, key};
 use super::versions::Ledger;
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +24,23 @@ const INPUT_BYTES: usize = 64 << 10;
 /// What surrounds a value at most.
 const AROUND_VALUE_BYTES: usize = 4096;
 const EVENTS: usize = 256;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// The kernel sleeps whole milliseconds. What is due sooner is waited for awake.
+const SLEEP_LEAST: Duration = Duration::from_millis(2);
+
+/// What a run is asked to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The most requests on the way on each connection.
+    pub depth: usize,
+    /// When it ends; what came later is checked and not counted.
+    pub until: Option<Instant>,
+    /// Requests a second in an open loop.
+    pub rate: Option<f64>,
+    /// Whether progress is told on standard error.
+    pub tell: bool,
+}
 
 /// A request on its way.
 #[derive(Debug)]
@@ -33,7 +52,7 @@ struct Pending {
 
 #[derive(Debug)]
 enum Kind {
-    Get { oldest: u64 },
+    Get { oldest: u64, update: bool },
     Set,
 }
 
@@ -41,6 +60,9 @@ enum Kind {
 struct Connection {
     stream: Stream,
     pending: VecDeque<Pending>,
+    /// Items that were read to be written.
+    updates: VecDeque<u64>,
+    watches_writes: bool,
     output: Vec<u8>,
     written: usize,
     input: Vec<u8>,
@@ -58,6 +80,8 @@ pub struct Client {
     values: Values,
     ledger: Ledger,
     patience: Duration,
+    /// Whether values must be right.
+    checked: bool,
     value: Vec<u8>,
 }
 
@@ -73,19 +97,17 @@ impl Client {
     ) -> Result<Self> {
         let poll = Poll::new().context("cannot poll")?;
         let open = |number| -> Result<Connection> {
-            let mut stream = Stream::connect(target).with_context(|| {
-                format!(
-                    "cannot connect to {target} (connection {}); is a server listening there?",
-                    number + 1
-                )
-            })?;
+            let mut stream = Stream::connect(target)
+                .with_context(|| format!("{} (connection {})", unreachable(target), number + 1))?;
             poll.registry()
-                .register(stream.source(), Token(number), Interest::READABLE | Interest::WRITABLE)
+                .register(stream.source(), Token(number), Interest::READABLE)
                 .context("cannot poll")?;
             let input = vec![0; INPUT_BYTES.max(2 * (values.bytes() + AROUND_VALUE_BYTES))];
             Ok(Connection {
                 stream,
                 pending: VecDeque::new(),
+                updates: VecDeque::new(),
+                watches_writes: false,
                 output: Vec::new(),
                 written: 0,
                 input,
@@ -101,49 +123,86 @@ impl Client {
             values,
             ledger,
             patience,
+            checked: true,
             value: Vec::new(),
         })
     }
 
-    /// Carries out operations, at most `depth` at a time on each connection, until there are no
-    /// more or it is `until`; then waits for the replies that are due. What came after `until`
-    /// is checked and not counted.
+    /// With values of any contents, from a server that keeps none.
+    pub fn unchecked(self) -> Self {
+        Client { checked: false, ..self }
+    }
+
+    /// Carries out operations until there are no more or the plan's end has come; then waits for
+    /// the replies that are due.
     pub fn run(
         &mut self,
         operations: &mut dyn Iterator<Item = Operation>,
-        depth: usize,
-        until: Option<Instant>,
+        plan: Plan,
     ) -> Result<Tally> {
         let mut tally = Tally::new();
-        let mut operations = operations.fuse();
+        let mut operations = operations.fuse().peekable();
         let begun = Instant::now();
-        for number in 0..self.connections.len() {
-            self.top_up(number, depth, &mut operations, &mut tally)?;
+        let mut progress = Progress::new(begun);
+        let mut set_out = 0u64;
+        let mut heard = begun;
+        if plan.rate.is_none() {
+            for number in 0..self.connections.len() {
+                self.top_up(number, plan.depth, &mut operations, &mut tally)?;
+            }
         }
-        let mut heard = Instant::now();
-        while self.connections.iter().any(|connection| !connection.pending.is_empty()) {
-            match self.poll.poll(&mut self.events, Some(self.patience)) {
+        loop {
+            let now = Instant::now();
+            let is_on = plan.until.is_none_or(|until| now < until);
+            let mut wait = self.patience.min(TELL_EVERY);
+            if let Some(rate) = plan.rate.filter(|_| is_on && operations.peek().is_some()) {
+                let due = |count: u64| begun + Duration::from_secs_f64(count as f64 / rate);
+                while due(set_out) <= now
+                    && self.set_out(
+                        set_out,
+                        due(set_out),
+                        plan.depth,
+                        &mut operations,
+                        &mut tally,
+                    )?
+                {
+                    set_out += 1;
+                }
+                wait = wait.min(due(set_out).saturating_duration_since(now));
+                wait = if wait < SLEEP_LEAST { Duration::ZERO } else { wait - SLEEP_LEAST };
+            } else if self.connections.iter().all(|connection| connection.pending.is_empty()) {
+                break;
+            }
+            match self.poll.poll(&mut self.events, Some(wait)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 polled => polled.context("cannot poll")?,
             }
             let ready: Vec<usize> = self.events.iter().map(|event| event.token().0).collect();
             for number in &ready {
                 self.flush(*number, &mut tally)?;
-                if self.take_replies(*number, until, &mut tally)? {
+                if self.take_replies(*number, plan.until, &mut tally)? {
                     heard = Instant::now();
                 }
-                if until.is_none_or(|until| Instant::now() < until) {
-                    self.top_up(*number, depth, &mut operations, &mut tally)?;
+                if plan.until.is_none_or(|until| heard < until) {
+                    let mut none = std::iter::empty();
+                    let more: &mut dyn Iterator<Item = Operation> =
+                        if plan.rate.is_none() { &mut operations } else { &mut none };
+                    self.top_up(*number, plan.depth, more, &mut tally)?;
                 }
             }
-            if heard.elapsed() >= self.patience {
+            if plan.tell {
+                progress.tell(&tally);
+            }
+            if self.connections.iter().all(|connection| connection.pending.is_empty()) {
+                heard = heard.max(now);
+            } else if heard.elapsed() >= self.patience {
                 bail!(
                     "the server has not answered for {:?}; it may be stopped, or too busy: see --patience",
                     self.patience
                 );
             }
         }
-        let ended = until.map_or_else(Instant::now, |until| until.min(Instant::now()));
+        let ended = plan.until.map_or_else(Instant::now, |until| until.min(Instant::now()));
         tally.set_elapsed(ended - begun);
         Ok(tally)
     }
@@ -156,24 +215,52 @@ impl Client {
         operations: &mut dyn Iterator<Item = Operation>,
         tally: &mut Tally,
     ) -> Result<()> {
-        let connection = &mut self.connections[number];
         let sent = Instant::now();
-        while connection.pending.len() < depth {
-            let Some(operation) = operations.next() else { break };
-            let (item, kind) = match operation {
-                Operation::Get(item) => {
-                    self.protocol.get(&key(item), &mut connection.output);
-                    (item, Kind::Get { oldest: self.ledger.begin_read(item) })
-                }
-                Operation::Set(item) => {
-                    self.values.make(item, self.ledger.begin_write(item), &mut self.value);
-                    self.protocol.set(&key(item), &self.value, &mut connection.output);
-                    (item, Kind::Set)
-                }
-            };
-            connection.pending.push_back(Pending { item, kind, sent });
+        while self.connections[number].pending.len() < depth {
+            let update = self.connections[number].updates.pop_front().map(Operation::Set);
+            let Some(operation) = update.or_else(|| operations.next()) else { break };
+            self.prepare(number, operation, sent);
         }
         self.flush(number, tally)
+    }
+
+    /// Sends the next operation, due at a time, on the first connection from `turn` on that has
+    /// room. Gives whether there was one.
+    fn set_out(
+        &mut self,
+        turn: u64,
+        due: Instant,
+        depth: usize,
+        operations: &mut dyn Iterator<Item = Operation>,
+        tally: &mut Tally,
+    ) -> Result<bool> {
+        let count = self.connections.len();
+        let mut places = (0..count).map(|place| (turn as usize + place) % count);
+        let room = places.find(|number| self.connections[*number].pending.len() < depth);
+        let Some(number) = room else { return Ok(false) };
+        let Some(operation) = operations.next() else { return Ok(false) };
+        self.prepare(number, operation, due);
+        self.flush(number, tally)?;
+        Ok(true)
+    }
+
+    /// Puts a request behind those that are to be sent.
+    fn prepare(&mut self, number: usize, operation: Operation, sent: Instant) {
+        let connection = &mut self.connections[number];
+        let item = operation.item();
+        let kind = match operation {
+            Operation::Get(_) | Operation::Update(_) => {
+                self.protocol.get(&key(item), &mut connection.output);
+                let update = matches!(operation, Operation::Update(_));
+                Kind::Get { oldest: self.ledger.begin_read(item), update }
+            }
+            Operation::Set(_) => {
+                self.values.make(item, self.ledger.begin_write(item), &mut self.value);
+                self.protocol.set(&key(item), &self.value, &mut connection.output);
+                Kind::Set
+            }
+        };
+        connection.pending.push_back(Pending { item, kind, sent });
     }
 
     /// Writes what the socket takes; the rest when it takes more.
@@ -185,7 +272,9 @@ impl Client {
                     connection.written += bytes;
                     tally.bytes_sent += bytes as u64;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return self.watch_writes(number, true);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     return Err(error).context("cannot write to the server; has it ended?");
@@ -194,7 +283,23 @@ impl Client {
         }
         connection.output.clear();
         connection.written = 0;
-        Ok(())
+        self.watch_writes(number, false)
+    }
+
+    /// Has the socket tell when it takes bytes again, or not. A Unix socket that is asked tells of
+    /// whatever its other side reads.
+    fn watch_writes(&mut self, number: usize, wanted: bool) -> Result<()> {
+        let connection = &mut self.connections[number];
+        if connection.watches_writes == wanted {
+            return Ok(());
+        }
+        connection.watches_writes = wanted;
+        let interest =
+            if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        let registry = self.poll.registry();
+        registry
+            .reregister(connection.stream.source(), Token(number), interest)
+            .context("cannot poll")
     }
 
     /// Reads all that has come and settles whole replies. Whether there were any.
@@ -240,7 +345,7 @@ impl Client {
         counted: bool,
         tally: &mut Tally,
     ) -> Result<bool> {
-        let Connection { pending, input, come, .. } = &mut self.connections[number];
+        let Connection { pending, updates, input, come, .. } = &mut self.connections[number];
         let mut any = false;
         while come.start < come.end {
             let Some((reply, bytes)) =
@@ -253,7 +358,10 @@ impl Client {
             };
             let elapsed = now - sent;
             match (kind, reply) {
-                (Kind::Get { oldest }, Reply::Value(value)) => {
+                (Kind::Get { oldest, update }, Reply::Value(value)) => {
+                    if update {
+                        updates.push_back(item);
+                    }
                     let version = self.values.version(item, value);
                     let right = version.and_then(|version| {
                         match self.ledger.may_be(item, oldest, version) {
@@ -262,10 +370,15 @@ impl Client {
                         }
                     });
                     match right {
-                        Ok(()) if counted => tally.hit(elapsed),
-                        Ok(()) => {}
-                        Err(wrong) => tally.wrong(item, &wrong),
+                        Err(wrong) if self.checked => tally.wrong(item, &wrong),
+                        _ if counted => tally.hit(elapsed),
+                        _ => {}
                     }
+                }
+                (Kind::Get { oldest, .. }, Reply::Missing)
+                    if self.ledger.may_be_missing(item, oldest) =>
+                {
+                    tally.too_early();
                 }
                 (Kind::Get { .. }, Reply::Missing) => tally.miss(item),
                 (Kind::Set, Reply::Stored) => {
@@ -293,5 +406,35 @@ impl Client {
             *come = 0..come.len();
         }
         Ok(any)
+    }
+}
+
+/// Tells how far a run is.
+struct Progress {
+    begun: Instant,
+    told: Instant,
+    operations: u64,
+}
+
+impl Progress {
+    fn new(begun: Instant) -> Self {
+        Progress { begun, told: begun, operations: 0 }
+    }
+
+    /// A line on standard error, once a second.
+    fn tell(&mut self, tally: &Tally) {
+        let since = self.told.elapsed();
+        if since < TELL_EVERY {
+            return;
+        }
+        let operations = tally.operations();
+        eprintln!(
+            "{:>5.0}s {:>9.0} ops/s  {} wrong",
+            self.begun.elapsed().as_secs_f64(),
+            (operations - self.operations) as f64 / since.as_secs_f64(),
+            tally.troubles(),
+        );
+        self.told += since;
+        self.operations = operations;
     }
 }

@@ -1,7 +1,8 @@
 //! `terrace load kv`: fills a memcached or redis server and loads it, and checks every answer.
 //!
 //! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see
-//! what a server does under it. One thread, a closed loop, the same data for the same seed.
+//! what a server does under it. One thread, a closed loop or an open one, the same data for the same
+//! seed.
 
 mod accesses;
 mod client;
@@ -20,9 +21,10 @@ pub use values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
 
 use crate::args::{KvArguments, Phase};
 use crate::say;
-use accesses::{Accesses, Operation};
+pub use accesses::Workload;
+use accesses::{Accesses, Mix, Operation};
 use anyhow::{Context as _, Result, bail};
-use client::Client;
+use client::{Client, Plan};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -58,8 +60,16 @@ pub struct Outcome {
     pub theta: f64,
     /// As asked for.
     pub clustered: bool,
-    /// As asked for, from 0 to 1.
+    /// Share of GETs from 0 to 1, as asked for.
     pub get_share: f64,
+    /// Share of GETs that a SET follows.
+    pub update_share: f64,
+    /// Share of SETs of new items.
+    pub insert_share: f64,
+    /// As asked for.
+    pub jump_every: Option<u64>,
+    /// Operations a second, as asked for.
+    pub rate: Option<f64>,
     /// As asked for.
     pub connections: usize,
     /// As asked for.
@@ -84,17 +94,27 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     let filled = arguments.phase != Phase::Run;
     let base = if filled { 0 } else { version_after_earlier_runs() };
     let values = Values::new(arguments.value_bytes, arguments.seed);
+    let mix = arguments.workload.map_or(Mix::of_gets(arguments.get_share), Workload::mix);
+    let patience = Duration::from_secs_f64(arguments.patience);
+    let protocol = match arguments.protocol {
+        Some(protocol) => protocol,
+        None => arguments.target.protocol(patience)?,
+    };
     let mut outcome = Outcome {
         version: env!("CARGO_PKG_VERSION"),
         target: arguments.target.to_string(),
-        protocol: arguments.protocol.name(),
+        protocol: protocol.name(),
         items: arguments.items,
         value_bytes: arguments.value_bytes,
         seed: arguments.seed,
         order: arguments.order,
         theta: arguments.theta,
         clustered: arguments.clustered,
-        get_share: arguments.get_share,
+        get_share: mix.gets,
+        update_share: mix.updates,
+        insert_share: mix.inserts,
+        jump_every: arguments.jump_every,
+        rate: arguments.rate,
         connections: arguments.connections,
         depth: arguments.depth,
         warm_up_s: arguments.warm_up,
@@ -103,36 +123,41 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         client_cpu_share: None,
     };
     let ledger = Ledger::new(arguments.items, base);
-    let patience = Duration::from_secs_f64(arguments.patience);
     let mut client = Client::connect(
         &arguments.target,
         arguments.connections,
-        arguments.protocol,
+        protocol,
         values,
         ledger,
         patience,
     )?;
+    if arguments.unchecked {
+        client = client.unchecked();
+    }
     let mut right = true;
+    let tell = !arguments.json;
     if filled {
-        let tally = client.run(&mut (0..arguments.items).map(Operation::Set), FILL_DEPTH, None)?;
+        let plan = Plan { depth: FILL_DEPTH, until: None, rate: None, tell };
+        let tally = client.run(&mut (0..arguments.items).map(Operation::Set), plan)?;
         right &= tally.is_right();
         outcome.fill = Some(tally.figures());
     }
     if right && arguments.phase != Phase::Fill {
-        let mut accesses = Accesses::new(
-            arguments.items,
-            arguments.theta,
-            arguments.get_share,
-            arguments.seed,
-            arguments.order,
-        );
+        let mut accesses =
+            Accesses::new(arguments.items, arguments.theta, mix, arguments.seed, arguments.order)
+                .jumping(arguments.jump_every);
         if arguments.clustered {
             accesses = accesses.clustered();
         }
         let warm_up = Duration::from_secs_f64(arguments.warm_up);
+        let plan = |until: Option<Duration>| Plan {
+            depth: arguments.depth,
+            until: until.map(|seconds| Instant::now() + seconds),
+            rate: arguments.rate,
+            tell,
+        };
         if !warm_up.is_zero() {
-            let tally =
-                client.run(&mut accesses, arguments.depth, Some(Instant::now() + warm_up))?;
+            let tally = client.run(&mut accesses, plan(Some(warm_up)))?;
             right &= tally.is_right();
         }
         // Those that were not carried out any more are few: one for each request on the way.
@@ -144,16 +169,13 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         });
         let cpu_before = terrace_pager::sys::thread_cpu_ns();
         let tally = match arguments.operations {
-            Some(operations) => client.run(
-                &mut accesses.by_ref().take(operations as usize),
-                arguments.depth,
-                None,
-            )?,
-            None => client.run(
-                &mut accesses,
-                arguments.depth,
-                Some(Instant::now() + Duration::from_secs_f64(arguments.seconds)),
-            )?,
+            Some(operations) => {
+                client.run(&mut accesses.by_ref().take(operations as usize), plan(None))?
+            }
+            None => {
+                let seconds = Duration::from_secs_f64(arguments.seconds);
+                client.run(&mut accesses, plan(Some(seconds)))?
+            }
         };
         let cpu_s = (terrace_pager::sys::thread_cpu_ns() - cpu_before) as f64 / 1e9;
         right &= tally.is_right();

@@ -6,7 +6,7 @@
 //! unbounded is waited for.
 
 use clap::ValueEnum;
-use std::io::Write as _;
+use std::io::{self, Read, Write};
 
 /// How one talks to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,10 +62,37 @@ impl Protocol {
         }
     }
 
+    /// Finds the protocol by a question that servers of both answer, each in its own way.
+    ///
+    /// # Errors
+    /// The server cannot be reached or does not answer; or what it answers is of neither, which is
+    /// the inner error.
+    pub fn ask(stream: &mut (impl Read + Write)) -> io::Result<Result<Protocol, String>> {
+        stream.write_all(b"version\r\n")?;
+        let mut answer = Vec::new();
+        while !answer.contains(&b'\n') && answer.len() < LINE_MOST {
+            let mut part = [0; LINE_MOST];
+            match stream.read(&mut part)? {
+                0 => break,
+                bytes => answer.extend_from_slice(&part[..bytes]),
+            }
+        }
+        Ok(match answer.first() {
+            Some(b'V') if answer.starts_with(b"VERSION ") => Ok(Protocol::Memcached),
+            // RESP has no such command, and says so.
+            Some(b'-' | b'+') => Ok(Protocol::Redis),
+            _ => Err(String::from_utf8_lossy(&answer[..answer.len().min(LINE_SHOWN)]).into_owned()),
+        })
+    }
+
     /// Appends a GET.
     pub fn get(self, key: &[u8], out: &mut Vec<u8>) {
         match self {
-            Protocol::Memcached => out.extend([b"get ", key, b"\r\n"].concat()),
+            Protocol::Memcached => {
+                out.extend_from_slice(b"get ");
+                out.extend_from_slice(key);
+                out.extend_from_slice(b"\r\n");
+            }
             Protocol::Redis => {
                 command(&[b"GET", key], out);
             }
@@ -78,7 +105,9 @@ impl Protocol {
             Protocol::Memcached => {
                 out.extend_from_slice(b"set ");
                 out.extend_from_slice(key);
-                let _ = write!(out, " 0 0 {}\r\n", value.len());
+                out.extend_from_slice(b" 0 0 ");
+                push_number(value.len(), out);
+                out.extend_from_slice(b"\r\n");
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
             }
@@ -172,12 +201,24 @@ impl Protocol {
 
 /// A RESP array of strings.
 fn command(words: &[&[u8]], out: &mut Vec<u8>) {
-    let _ = write!(out, "*{}\r\n", words.len());
+    out.push(b'*');
+    push_number(words.len(), out);
+    out.extend_from_slice(b"\r\n");
     for word in words {
-        let _ = write!(out, "${}\r\n", word.len());
+        out.push(b'$');
+        push_number(word.len(), out);
+        out.extend_from_slice(b"\r\n");
         out.extend_from_slice(word);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Appends decimal digits.
+fn push_number(number: usize, out: &mut Vec<u8>) {
+    if number >= 10 {
+        push_number(number / 10, out);
+    }
+    out.push(b'0' + (number % 10) as u8);
 }
 
 /// Decimal digits and nothing else.

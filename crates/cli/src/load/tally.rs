@@ -16,6 +16,7 @@ pub struct Tally {
     sets: Histogram<u64>,
     elapsed: Duration,
     misses: u64,
+    early: u64,
     wrong: u64,
     refused: u64,
     first_trouble: Option<String>,
@@ -38,6 +39,8 @@ pub struct Figures {
     pub hits: u64,
     /// GETs that found nothing.
     pub misses: u64,
+    /// GETs of new items that found nothing, as the item's SET was on the way.
+    pub early: u64,
     /// SETs.
     pub sets: u64,
     /// GETs that found what they should not have, and whatever the server refused.
@@ -96,6 +99,7 @@ impl Tally {
             sets: empty(),
             elapsed: Duration::ZERO,
             misses: 0,
+            early: 0,
             wrong: 0,
             refused: 0,
             first_trouble: None,
@@ -125,6 +129,21 @@ impl Tally {
         self.trouble(item, "nothing came back");
     }
 
+    /// A GET of a new item came before its SET.
+    pub fn too_early(&mut self) {
+        self.early += 1;
+    }
+
+    /// Operations that were carried out right.
+    pub fn operations(&self) -> u64 {
+        self.gets.len() + self.sets.len()
+    }
+
+    /// Operations that were not.
+    pub fn troubles(&self) -> u64 {
+        self.misses + self.wrong + self.refused
+    }
+
     /// A GET found something else.
     pub fn wrong(&mut self, item: u64, wrong: &Wrong) {
         self.wrong += 1;
@@ -150,7 +169,7 @@ impl Tally {
 
     /// Whether every request was answered with what it should have been.
     pub fn is_right(&self) -> bool {
-        self.misses + self.wrong + self.refused == 0
+        self.troubles() == 0
     }
 
     /// In figures.
@@ -164,6 +183,7 @@ impl Tally {
             ops_per_s: if seconds > 0.0 { all.len() as f64 / seconds } else { 0.0 },
             hits: self.gets.len(),
             misses: self.misses,
+            early: self.early,
             sets: self.sets.len(),
             errors: self.wrong + self.refused,
             first_trouble: self.first_trouble.clone(),

@@ -1,5 +1,7 @@
 //! Where the server is: a host and port, or a Unix socket.
 
+use super::Protocol;
+use anyhow::{Context as _, Result, anyhow};
 use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -23,7 +25,7 @@ pub enum Target {
 impl FromStr for Target {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         if let Some(path) =
             text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text))
         {
@@ -52,6 +54,49 @@ impl fmt::Display for Target {
     }
 }
 
+impl Target {
+    /// The protocol that the server there speaks: it is asked, and has `patience` to answer.
+    pub fn protocol(&self, patience: Duration) -> Result<Protocol> {
+        let answered = match self {
+            Target::Tcp(address) => {
+                let mut stream = connect_tcp(address).with_context(|| unreachable(self))?;
+                stream.set_read_timeout(Some(patience))?;
+                Protocol::ask(&mut stream)
+            }
+            Target::Unix(path) => {
+                let mut stream = UnixStream::connect(path).with_context(|| unreachable(self))?;
+                stream.set_read_timeout(Some(patience))?;
+                Protocol::ask(&mut stream)
+            }
+        };
+        let answered = answered.with_context(|| {
+            format!("{self} does not say what it speaks; say it with --protocol")
+        })?;
+        answered.map_err(|answer| {
+            anyhow!("{self} speaks neither memcached's text protocol nor RESP: it says {answer:?}")
+        })
+    }
+}
+
+/// The context of a connection that cannot be made.
+pub fn unreachable(target: &Target) -> String {
+    format!("cannot connect to {target}; is a server listening there?")
+}
+
+fn connect_tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_WITHIN) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// A connection that never blocks.
 #[derive(Debug)]
 pub enum Stream {
@@ -66,18 +111,9 @@ impl Stream {
     pub fn connect(target: &Target) -> io::Result<Stream> {
         match target {
             Target::Tcp(address) => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-                for address in address.to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, CONNECT_WITHIN) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            stream.set_nonblocking(true)?;
-                            return Ok(Stream::Tcp(mio::net::TcpStream::from_std(stream)));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+                let stream = connect_tcp(address)?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Tcp(mio::net::TcpStream::from_std(stream)))
             }
             Target::Unix(path) => {
                 let stream = UnixStream::connect(path)?;

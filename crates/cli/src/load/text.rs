@@ -4,6 +4,9 @@ use super::Outcome;
 use super::tally::{Figures, Times};
 use crate::quantity::{bytes, short_time};
 
+/// A client that is on its CPU for so much of the time hardly ever waits for the server.
+const CLIENT_LIMIT: f64 = 0.95;
+
 /// A few lines.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!(
@@ -15,11 +18,12 @@ pub fn text(outcome: &Outcome) -> String {
         text += &trouble(fill);
     }
     let Some(run) = &outcome.run else { return text };
+    let pace = outcome.rate.map_or(String::new(), |rate| format!(" at {rate} ops/s"));
     text += &format!(
-        "  run   {:>7.1}s {:>9.0} ops/s   {:.0}% GETs, Zipf {}, {} connections, depth {}, after {:.1}s; client {:.0}% of a CPU\n",
+        "  run   {:>7.1}s {:>9.0} ops/s   {:.0}% GETs, Zipf {}, {} connections, depth {}{pace}, after {:.1}s; client {:.0}% of a CPU\n",
         run.seconds,
         run.ops_per_s,
-        outcome.get_share * 100.0,
+        (outcome.get_share + outcome.update_share) * 100.0,
         outcome.theta,
         outcome.connections,
         outcome.depth,
@@ -34,6 +38,11 @@ pub fn text(outcome: &Outcome) -> String {
                 [p50, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
             text += &format!("  {name:6}{count:>10} {p50:>9} {p99:>9} {p999:>9} {max:>9}\n");
         }
+    }
+    // In an open loop the client waits awake for what is due.
+    if outcome.rate.is_none() && outcome.client_cpu_share.is_some_and(|share| share > CLIENT_LIMIT)
+    {
+        text += "  the client is the limit here, not the server\n";
     }
     text += &format!("  sent {}, received {}\n", bytes(run.bytes_sent), bytes(run.bytes_received));
     text + &trouble(run)
@@ -70,6 +79,10 @@ mod tests {
             theta: 0.99,
             clustered: false,
             get_share: 0.9,
+            update_share: 0.0,
+            insert_share: 0.0,
+            jump_every: None,
+            rate: None,
             connections: 32,
             depth: 1,
             warm_up_s: 2.0,

@@ -5,7 +5,6 @@
 //! damaged, stale or torn, without a copy to compare with. The rest is JSON-like text with some
 //! noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB.
 
-use std::io::Write;
 use terrace_sim::scattered::mixed;
 
 /// Bytes of a key: `key-` and the item's number.
@@ -118,8 +117,12 @@ fn checksum(value: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn write_decimal(mut field: &mut [u8], number: u64) {
-    write!(field, "{number:0width$}", width = field.len()).expect("the number of items is limited");
+fn write_decimal(field: &mut [u8], mut number: u64) {
+    for digit in field.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    debug_assert_eq!(number, 0, "the number of items is limited");
 }
 
 fn write_hexadecimal(field: &mut [u8], mut number: u64) {

@@ -20,17 +20,22 @@ struct Versions {
 pub struct Ledger {
     /// What was there before has this version or an older one.
     base: u64,
+    /// Items from here on are written for the first time by this load.
+    filled: u64,
     items: Vec<Versions>,
 }
 
 impl Ledger {
     /// Ledger of `items` items, none of which holds a version above `base`.
     pub fn new(items: u64, base: u64) -> Self {
-        Ledger { base, items: vec![Versions::default(); items as usize] }
+        Ledger { base, filled: items, items: vec![Versions::default(); items as usize] }
     }
 
     /// A write of `item` sets out; the result is its version.
     pub fn begin_write(&mut self, item: u64) -> u64 {
+        if item >= self.items.len() as u64 {
+            self.items.resize(item as usize + 1, Versions::default());
+        }
         let versions = &mut self.items[item as usize];
         versions.newest += 1;
         if versions.on_the_way == 0 {
@@ -61,6 +66,12 @@ impl Ledger {
             0 => 0,
             oldest => self.base + u64::from(oldest),
         }
+    }
+
+    /// Whether nothing may have come back for `item`, where `oldest` is what [`Ledger::begin_read`]
+    /// said: it is a new one, and its write was still on the way.
+    pub fn may_be_missing(&self, item: u64, oldest: u64) -> bool {
+        item >= self.filled && oldest == 0
     }
 
     /// Whether `version` may have come back for `item` now, where `oldest` is what
@@ -104,6 +115,16 @@ mod tests {
         assert_eq!(ledger.begin_read(0), 0);
         ledger.end_write(0, true);
         assert_eq!(ledger.begin_read(0), 1);
+    }
+
+    #[test]
+    fn a_new_item_may_be_missing_until_it_was_acknowledged() {
+        let mut ledger = Ledger::new(1, 0);
+        assert!(!ledger.may_be_missing(0, ledger.begin_read(0)));
+        ledger.begin_write(1);
+        assert!(ledger.may_be_missing(1, ledger.begin_read(1)));
+        ledger.end_write(1, true);
+        assert!(!ledger.may_be_missing(1, ledger.begin_read(1)));
     }
 
     #[test]

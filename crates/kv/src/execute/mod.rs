@@ -16,6 +16,8 @@ use items::{Arithmetic, Offer, Stored};
 
 /// memcached refuses a smaller limit.
 const MEBIBYTES_MIN: u32 = 8;
+/// What an answer to `get` has at most beside key and value.
+const AROUND_VALUE: usize = 80;
 
 /// What all threads share.
 #[derive(Debug)]
@@ -151,8 +153,8 @@ impl Server {
             Request::MetaNoop => ("MN", false),
         };
         if !noreply {
-            out.extend(answer.bytes());
-            out.extend(b"\r\n");
+            out.extend_from_slice(answer.as_bytes());
+            out.extend_from_slice(b"\r\n");
         }
         Next::Continue
     }
@@ -175,7 +177,7 @@ impl Server {
                 return Some(key.as_ptr() as usize + key.len() - start);
             }
         }
-        out.extend(b"END\r\n");
+        out.extend_from_slice(b"END\r\n");
         None
     }
 
@@ -186,16 +188,18 @@ impl Server {
             if let Some(expires) = expires {
                 item.header.expires = expires;
             }
-            out.extend(b"VALUE ");
-            out.extend(key);
             let (flags, len) = (item.header.flags, item.value.len());
-            let line = match cas {
-                true => format!(" {flags} {len} {}\r\n", self.store.visible_cas(item.header)),
-                false => format!(" {flags} {len}\r\n"),
-            };
-            out.extend(line.bytes());
+            out.reserve(key.len() + len + AROUND_VALUE);
+            out.extend_from_slice(b"VALUE ");
+            out.extend_from_slice(key);
+            push_number(out, u64::from(flags));
+            push_number(out, len as u64);
+            if cas {
+                push_number(out, self.store.visible_cas(item.header));
+            }
+            out.extend_from_slice(b"\r\n");
             out.extend_from_slice(item.value);
-            out.extend(b"\r\n");
+            out.extend_from_slice(b"\r\n");
             ((), Decision::Keep)
         });
         self.count_get(key, &found, expires.is_some());
@@ -279,6 +283,22 @@ impl Server {
             false => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
         }
     }
+}
+
+/// Appends a space and a number.
+fn push_number(out: &mut Vec<u8>, mut number: u64) {
+    // 2^64 has 20 digits.
+    let mut text = [b' '; 21];
+    let mut start = text.len();
+    loop {
+        start -= 1;
+        text[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&text[start - 1..]);
 }
 
 impl Stored {

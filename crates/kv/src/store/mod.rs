@@ -10,13 +10,18 @@ mod segments;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use twox_hash::XxHash3_64;
 
 pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes};
 
 use crate::stats::{Count, Stats};
 use index::{Index, Slot};
 use segments::{Context, Flushed, Segments};
+
+/// The most keys that are prefetched at once: more would push out what was fetched first.
+pub const PREFETCHED: usize = 16;
 
 /// What the store is created with.
 #[derive(Clone, Debug)]
@@ -84,7 +89,8 @@ pub enum PutError<E> {
 pub struct Store {
     index: Index,
     segments: Segments,
-    hasher: RandomState,
+    /// Nobody outside knows which keys have similar hashes.
+    hash_seed: u64,
     /// The settings.
     pub config: Config,
     next_cas: AtomicU64,
@@ -98,7 +104,7 @@ impl Store {
         Ok(Store {
             index: Index::new(config.memory_limit)?,
             segments: Segments::new(&config)?,
-            hasher: RandomState::new(),
+            hash_seed: RandomState::new().hash_one(0),
             config,
             next_cas: AtomicU64::new(1),
             flush_at: AtomicU32::new(0),
@@ -114,6 +120,25 @@ impl Store {
     /// The CAS identifier that clients see.
     pub fn visible_cas(&self, header: &Header) -> u64 {
         if self.config.cas { header.cas } else { 0 }
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.hash_seed, key)
+    }
+
+    /// Has the CPU fetch what searches for some keys will touch, all at once: one by one, each
+    /// search would wait for its bucket and then for its item.
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        let mut hashes = [0; PREFETCHED];
+        let mut count = 0;
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.hash(key);
+            self.index.prefetch(*hash);
+            count += 1;
+        }
+        for &hash in &hashes[..count] {
+            self.index.prefetch_items(hash);
+        }
     }
 
     /// Makes all items that exist at a second vanish then.
@@ -143,7 +168,7 @@ impl Store {
         bump: bool,
         view: impl FnOnce(&mut Item<'_>) -> (R, Decision),
     ) -> Found<R> {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
         let guard = self.index.lock(hash);
         let Some(slot) = guard.find(hash, |pointer| item::has_key(pointer, key)) else {
             return Found::Miss;
@@ -184,7 +209,7 @@ impl Store {
         stats: &Stats,
         decide: impl FnOnce(Option<&Item<'_>>) -> Result<(), E>,
     ) -> Result<u64, PutError<E>> {
-        let hash = self.hasher.hash_one(new.key);
+        let hash = self.hash(new.key);
         let size = item::allocated_bytes(&new);
         let context = Context { index: &self.index, now, flushed: self.flushed(now), stats };
         let Some(pointer) = self.segments.allocate(size, context) else {

@@ -144,8 +144,10 @@ impl Segments {
             swept_for: (0, 0),
             swept: 0,
         };
+        let arena = Mapping::new(count * SEGMENT)?;
+        arena.ask_for_huge_pages(count * SEGMENT);
         Ok(Segments {
-            arena: Mapping::new(count * SEGMENT)?,
+            arena,
             usage: (0..count).map(|_| Usage::default()).collect(),
             state: Mutex::new(state),
             limit: AtomicUsize::new(config.memory_limit),
