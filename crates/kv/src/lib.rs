@@ -4,6 +4,7 @@
 //! - [`store`]: the items.
 //! - [`execute`]: requests on the store, and the answers.
 //! - [`connection`], [`server`]: sockets and threads.
+//! - [`tiering`]: Terrace, which moves what is cold out of DRAM.
 //! - [`settings`], [`stats`], [`clock`]: flags, counters, time.
 
 pub mod clock;
@@ -14,3 +15,4 @@ pub mod server;
 pub mod settings;
 pub mod stats;
 pub mod store;
+pub mod tiering;

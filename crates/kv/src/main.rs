@@ -1,5 +1,7 @@
 //! `terrace-kv`: a key-value server that speaks memcached's text and meta protocols.
 
+mod heap;
+
 use std::ffi::CString;
 use std::io;
 use std::process::ExitCode;
@@ -14,6 +16,8 @@ use terrace_kv::server::{Listener, run};
 use terrace_kv::settings::{self, Command, Settings};
 use terrace_kv::stats::Stats;
 use terrace_kv::store::{Config, Store};
+use terrace_kv::tiering::Tiering;
+use terrace_pager::settings::Dram;
 
 /// How often it is looked whether a signal came.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -83,12 +87,20 @@ fn serve(settings: Settings) -> Result<(), String> {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
     }
+    let tiering = match settings.dram {
+        Dram::Unlimited => None,
+        dram => {
+            heap::leave_the_c_librarys();
+            Some(Tiering::start(dram, settings.tiers.as_deref())?)
+        }
+    };
     let config = Config {
         memory_limit: settings.memory_limit,
         item_size_max: settings.item_size_max,
         evictions: settings.evictions,
         cas: settings.cas,
         used_from_start: settings.used_from_start,
+        tiering,
     };
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
     let listeners =

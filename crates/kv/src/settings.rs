@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use terrace_pager::settings::Dram;
+
 /// What `version` answers. Clients look for memcached's number at its beginning.
 pub const VERSION: &str = concat!("1.6.18-terrace-", env!("CARGO_PKG_VERSION"));
 
@@ -26,6 +28,8 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -F, --disable-flush-all   disable the flush_all command
 -D <char>                 prefix delimiter of detailed statistics
 -u, --user=<user>         user to become when started as root
+    --dram=<size|share>   DRAM for items, such as 512M or 30%; colder ones are compressed
+    --tiers=<list>        where they go, as with `terrace run` (default: dram,lz4,zstd:1)
 -o, --extended            accepted; unknown options are warned of
 -v, -vv, --verbose        write more about the work
 -V, --version             print the version and exit
@@ -39,7 +43,7 @@ const ITEM_SHARE: usize = 2;
 const THREADS_MAX: usize = 1024;
 
 /// The settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The TCP port; 0 for none.
     pub port: u16,
@@ -81,6 +85,10 @@ pub struct Settings {
     pub debug_time: bool,
     /// Bytes that count as used from the beginning, for tests.
     pub used_from_start: usize,
+    /// DRAM for items; the rest of them is in tiers.
+    pub dram: Dram,
+    /// The tiers, if not the pager's own choice.
+    pub tiers: Option<String>,
 }
 
 impl Default for Settings {
@@ -106,12 +114,14 @@ impl Default for Settings {
             detail: false,
             debug_time: false,
             used_from_start: 0,
+            dram: Dram::Unlimited,
+            tiers: None,
         }
     }
 }
 
 /// What the command line asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// To serve.
     Serve(Box<Settings>),
@@ -119,7 +129,10 @@ pub enum Command {
     Print(String),
 }
 
-const WITH_VALUE: &str = "pUslamctRbBIDuo";
+/// Options without a letter have one that nobody can write on a command line.
+const DRAM: char = '\u{1}';
+const TIERS: char = '\u{2}';
+const WITH_VALUE: &str = "pUslamctRbBIDuo\u{1}\u{2}";
 const LONG: &[(&str, char)] = &[
     ("port", 'p'),
     ("udp-port", 'U'),
@@ -143,6 +156,8 @@ const LONG: &[(&str, char)] = &[
     ("version", 'V'),
     ("help", 'h'),
     ("daemon", 'd'),
+    ("dram", DRAM),
+    ("tiers", TIERS),
 ];
 
 /// Reads the command line. `warn` gets a line for each option that has no effect.
@@ -249,6 +264,8 @@ impl Settings {
                     }
                 }
             }
+            DRAM => self.dram = value.parse().map_err(|error| format!("--dram: {error}"))?,
+            TIERS => self.tiers = Some(value),
             'v' => self.verbosity += 1,
             'V' => return Ok(Some(format!("terrace-kv {VERSION}\n"))),
             'h' => return Ok(Some(HELP.to_owned())),
@@ -274,6 +291,11 @@ impl Settings {
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(format!("-t: 1 to {THREADS_MAX} threads"));
+        }
+        if self.tiers.is_some() && self.dram == Dram::Unlimited {
+            return Err(
+                "--tiers: nothing goes there without a limit; say it with --dram".to_owned()
+            );
         }
         if self.connections_max == 0 {
             return Err("-c: at least one connection".to_owned());
@@ -318,7 +340,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for line in ["-d", "-I 1000", "-I 256m", "-t 0", "-m x", "-p", "-?", "--nothing", "x"] {
+        for line in [
+            "-d",
+            "-I 1000",
+            "-I 256m",
+            "-t 0",
+            "-m x",
+            "-p",
+            "-?",
+            "--nothing",
+            "x",
+            "--dram 0",
+            "--tiers dram,lz4",
+        ] {
             assert!(settings(line).is_err(), "{line}");
         }
     }

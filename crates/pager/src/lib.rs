@@ -58,6 +58,6 @@ pub mod unreached;
 mod verify_test;
 pub mod word;
 
-pub use pager::{Host, Mode, Pager};
+pub use pager::{Figures, Host, Mode, Pager, TierFigures};
 pub use terrace_policy::victims::Expectation;
 pub use timers::is_own_thread;

@@ -62,6 +62,32 @@ pub struct Host {
     pub look_at_sites: fn(now_ns: u64),
 }
 
+/// See [`Pager::figures`].
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The limit for managed memory in DRAM, by what is touched now.
+    pub budget_bytes: u64,
+    /// Managed memory that was touched, in DRAM or not.
+    pub touched_bytes: u64,
+    /// The tiers below DRAM.
+    pub tiers: Vec<TierFigures>,
+}
+
+/// The figures of one tier.
+#[derive(Clone, Debug)]
+pub struct TierFigures {
+    /// As in `--tiers`.
+    pub name: String,
+    /// Pages that are there.
+    pub pages: u64,
+    /// Their bytes there.
+    pub stored_bytes: u64,
+    /// Pages that were brought back.
+    pub faults: u64,
+    /// 99th percentile of the time that a restore took, ns.
+    pub restore_p99_ns: u64,
+}
+
 /// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never
 /// help.
 pub const SHARDS_MAX: usize = 8;
@@ -620,6 +646,23 @@ impl Pager {
     pub fn physical_bytes(&self) -> u64 {
         let pools: u64 = self.tiers.iter().map(Tier::dram_bytes).sum();
         self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
+    }
+
+    /// What a program that has the pager linked in may tell of it.
+    pub fn figures(&self) -> Figures {
+        let touched_bytes = self.touched_bytes();
+        let tiers = self.tiers.iter().skip(1).map(|tier| TierFigures {
+            name: tier.spec.name.clone(),
+            pages: tier.stats.pages(),
+            stored_bytes: tier.stats.stored_bytes(),
+            faults: tier.stats.faults(),
+            restore_p99_ns: tier.stats.restore_quantile_ns(0.99),
+        });
+        Figures {
+            budget_bytes: self.settings.dram.budget_bytes(touched_bytes),
+            touched_bytes,
+            tiers: tiers.collect(),
+        }
     }
 
     /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate

@@ -69,6 +69,12 @@ impl Server {
             [b"slabs"] => self.report_slabs(&mut Lines(out)),
             [b"sizes", ..] => Lines(out).add("sizes_status", "disabled"),
             [b"conns"] => {}
+            [b"terrace"] => {
+                let figures = self.store.config.tiering.map(|tiering| tiering.figures());
+                for (name, value) in figures.unwrap_or_else(|| vec![("active".to_owned(), 0)]) {
+                    Lines(out).add(&name, value);
+                }
+            }
             [b"cachedump", class, limit] => {
                 let (Some(class), Some(limit)) = (number(class), number(limit)) else {
                     out.extend(b"CLIENT_ERROR bad command line format\r\n");

@@ -1,5 +1,7 @@
 //! The text protocol's lines.
 
+use smallvec::SmallVec;
+
 use super::{
     BAD_FORMAT, KEY_MAX, Refusal, Request, StoreMode, StoreRequest, client_flags, meta, number,
     time, words,
@@ -25,7 +27,8 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Refusal> {
         b"mn" => return Ok(Request::MetaNoop),
         _ => {}
     }
-    let all: Vec<&[u8]> = iterator.take(WORDS_MAX).collect();
+    // On the stack: memory is allocated for few requests, and with tiers that takes longer.
+    let all: SmallVec<[&[u8]; WORDS_MAX]> = iterator.take(WORDS_MAX).collect();
     let noreply = all.last() == Some(&b"noreply".as_slice());
     parse_words(command, &all, noreply)
         .map_err(|refusal| Refusal { noreply: noreply && refusal != ERROR, ..refusal })

@@ -81,6 +81,12 @@ pub(super) fn has_key(pointer: *mut u8, key: &[u8]) -> bool {
     unsafe { Item::from_pointer(pointer) }.key == key
 }
 
+/// The bytes of the item at a pointer, which must come from a locked bucket.
+pub(super) fn size(pointer: *mut u8) -> usize {
+    // SAFETY: the index has the item, and the caller holds its bucket's lock.
+    unsafe { (*pointer.cast::<Header>()).size as usize }
+}
+
 /// The bytes that a new item takes in a segment.
 pub(super) fn allocated_bytes(new: &NewItem<'_>) -> usize {
     (size_of::<Header>() + new.key.len() + new.value[0].len() + new.value[1].len())

@@ -17,6 +17,7 @@ use twox_hash::XxHash3_64;
 pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes};
 
 use crate::stats::{Count, Stats};
+use crate::tiering::Tiering;
 use index::{Index, Slot};
 use segments::{Context, Flushed, Segments};
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub cas: bool,
     /// Bytes that count as used from the beginning, for tests only.
     pub used_from_start: usize,
+    /// What moves cold segments out of DRAM.
+    pub tiering: Option<Tiering>,
 }
 
 /// The outcome of a search for a key.
@@ -141,6 +144,20 @@ impl Store {
         }
     }
 
+    /// Whether the item at a pointer from a locked bucket has a key. It is in DRAM then.
+    fn has_key(&self, pointer: *mut u8, key: &[u8]) -> bool {
+        if let Some(tiering) = self.config.tiering {
+            // Header and key first: the header says how long the whole item is.
+            tiering.restore(pointer, size_of::<Header>() + key.len());
+            let same = item::has_key(pointer, key);
+            if same {
+                tiering.restore(pointer, item::size(pointer));
+            }
+            return same;
+        }
+        item::has_key(pointer, key)
+    }
+
     /// Makes all items that exist at a second vanish then.
     pub fn flush(&self, at: u32, now: u32) {
         if at <= now && self.config.cas {
@@ -170,7 +187,7 @@ impl Store {
     ) -> Found<R> {
         let hash = self.hash(key);
         let guard = self.index.lock(hash);
-        let Some(slot) = guard.find(hash, |pointer| item::has_key(pointer, key)) else {
+        let Some(slot) = guard.find(hash, |pointer| self.has_key(pointer, key)) else {
             return Found::Miss;
         };
         let pointer = slot.pointer();
@@ -221,7 +238,7 @@ impl Store {
         let guard = self.index.lock(hash);
         // The identifier is drawn under the lock, so that a flush tells old from new.
         let cas = self.new_cas();
-        let mut old = guard.find(hash, |pointer| item::has_key(pointer, new.key));
+        let mut old = guard.find(hash, |pointer| self.has_key(pointer, new.key));
         let mut gone = None;
         if let Some(slot) = old {
             // SAFETY: the index has the item, and its bucket is locked.

@@ -21,6 +21,7 @@ use super::index::{Index, Mapping};
 use super::item::{Header, Item};
 use super::{Config, FETCHED};
 use crate::stats::{Count, Stats};
+use crate::tiering::Tiering;
 use reclaim::fit_in_fewer;
 
 /// The bytes of a segment.
@@ -125,6 +126,7 @@ pub(super) struct Segments {
     state: Mutex<State>,
     limit: AtomicUsize,
     evictions: bool,
+    tiering: Option<Tiering>,
 }
 
 impl Segments {
@@ -145,13 +147,17 @@ impl Segments {
             swept: 0,
         };
         let arena = Mapping::new(count * SEGMENT)?;
-        arena.ask_for_huge_pages(count * SEGMENT);
+        match config.tiering {
+            Some(tiering) => tiering.manage(arena.address(), count * SEGMENT),
+            None => arena.ask_for_huge_pages(count * SEGMENT),
+        }
         Ok(Segments {
             arena,
             usage: (0..count).map(|_| Usage::default()).collect(),
             state: Mutex::new(state),
             limit: AtomicUsize::new(config.memory_limit),
             evictions: config.evictions,
+            tiering: config.tiering,
         })
     }
 
@@ -317,7 +323,10 @@ impl Segments {
 
     fn close(&self, state: &mut State, segment: usize) {
         state.lengths.remove(&segment);
-        if state.free.len() >= 2 * RESERVED {
+        if let Some(tiering) = self.tiering {
+            // Nothing of it needs to be kept anywhere, and nothing restored when it is used again.
+            tiering.discard(self.address(segment), SEGMENT);
+        } else if state.free.len() >= 2 * RESERVED {
             // SAFETY: the index has no item of the segment any more, so that nobody reads it.
             unsafe { libc::madvise(self.address(segment).cast(), SEGMENT, libc::MADV_DONTNEED) };
         }

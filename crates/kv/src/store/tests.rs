@@ -7,6 +7,7 @@ fn store(mebibytes: usize, evictions: bool) -> (Store, Stats) {
         evictions,
         cas: true,
         used_from_start: 0,
+        tiering: None,
     };
     (Store::new(config).expect("there is address space"), Stats::new(false))
 }
