@@ -31,6 +31,10 @@ impl Tiering {
         if let Some(tiers) = tiers {
             settings.tiers = tiers.to_owned();
         }
+        // For tests, as in programs under `terrace run`.
+        if let Ok(stress) = std::env::var("TERRACE_STRESS") {
+            settings.stress = stress.parse().map_err(|error| format!("{error}"))?;
+        }
         // Nothing that `malloc` gives is managed here, so that the hooks around it have no work.
         let host = Host {
             enter_internal: || {},

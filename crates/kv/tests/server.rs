@@ -1,108 +1,13 @@
 //! The server on a Unix socket, driven by several clients that verify every value.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use common::{Client, Server, kibibytes};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// A server that ends with the test.
-struct Server(Child);
-
-impl Server {
-    fn start(socket: &Path, flags: &[&str]) -> Server {
-        Server::start_by(Command::new(env!("CARGO_BIN_EXE_terrace-kv")), socket, flags)
-    }
-
-    fn start_by(mut command: Command, socket: &Path, flags: &[&str]) -> Server {
-        command.env("TERRACE_KV_TEST", "1").arg("-s").arg(socket).args(flags);
-        let server = Server(command.spawn().expect("the server starts"));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while UnixStream::connect(socket).is_err() {
-            assert!(Instant::now() < deadline, "the server did not open its socket");
-            thread::sleep(Duration::from_millis(20));
-        }
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A size from what the kernel says of the server.
-fn kibibytes(server: &Server, name: &str) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
-    let status = status.expect("the server lives");
-    let size = status.lines().find_map(|line| line.strip_prefix(name)).expect("a size");
-    size.trim_matches([':', '\t', ' ', 'k', 'B']).parse().expect("a number")
-}
-
-struct Client {
-    stream: BufReader<UnixStream>,
-}
-
-impl Client {
-    fn connect(socket: &Path) -> Client {
-        let stream = UnixStream::connect(socket).expect("the server listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
-        Client { stream: BufReader::new(stream) }
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).expect("the server reads");
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).expect("the server answers");
-        line.trim_end().to_owned()
-    }
-
-    fn ask(&mut self, request: &str) -> String {
-        self.send(format!("{request}\r\n").as_bytes());
-        self.line()
-    }
-
-    fn set(&mut self, key: &str, time: i32, value: &[u8]) -> String {
-        let mut bytes = format!("set {key} 0 {time} {}\r\n", value.len()).into_bytes();
-        bytes.extend(value);
-        bytes.extend(b"\r\n");
-        self.send(&bytes);
-        self.line()
-    }
-
-    fn get(&mut self, key: &str) -> Option<Vec<u8>> {
-        let header = self.ask(&format!("get {key}"));
-        if header == "END" {
-            return None;
-        }
-        let len: usize = header.rsplit(' ').next()?.parse().ok()?;
-        let mut value = vec![0; len + 2];
-        self.stream.read_exact(&mut value).expect("the value follows");
-        value.truncate(len);
-        assert_eq!(self.line(), "END");
-        Some(value)
-    }
-
-    fn stat(&mut self, name: &str) -> u64 {
-        self.send(b"stats\r\n");
-        let mut found = 0;
-        loop {
-            let line = self.line();
-            if line == "END" {
-                return found;
-            }
-            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
-                found = value.parse().expect("a number");
-            }
-        }
-    }
-}
+use std::time::Duration;
 
 /// A value that is known from its key and version.
 fn value(key: usize, version: usize) -> Vec<u8> {
@@ -330,4 +235,36 @@ fn root_becomes_the_user_that_it_is_told() {
     let said = String::from_utf8_lossy(&unknown.stderr);
     assert!(said.contains("can't find the user no-such-user to switch to"), "{said}");
     assert!(!unknown.status.success());
+}
+
+/// A client sends a request and leaves before the server wakes. One read takes the request, and the
+/// kernel has told of the end behind it by then.
+#[test]
+fn a_client_that_leaves_behind_its_request_is_noticed() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let socket = scratch.path().join("socket");
+    let server = Server::start(&socket, &["-t", "1"]);
+    let signal = |signal| {
+        // SAFETY: no pointers; the server is our child and was not waited for.
+        assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
+    };
+    let mut leaving = Client::connect(&socket);
+    assert!(leaving.ask("version").starts_with("VERSION"));
+    signal(libc::SIGSTOP);
+    // With an answer the failure to send it would tell.
+    leaving.send(b"set a 0 0 1 noreply\r\nx\r\n");
+    drop(leaving);
+    signal(libc::SIGCONT);
+    let mut client = Client::connect(&socket);
+    let mut open = || {
+        let figures = client.stats("");
+        figures.iter().find(|(name, _)| name == "curr_connections").map(|(_, open)| *open)
+    };
+    for _ in 0..300 {
+        if open() == Some(1) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(open(), Some(1), "the connection of a client that is gone stays open");
 }

@@ -1,0 +1,130 @@
+//! A server that runs, and a client of it.
+
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server that ends with the test.
+pub struct Server(pub Child);
+
+impl Server {
+    pub fn start(socket: &Path, flags: &[&str]) -> Server {
+        Server::start_by(Command::new(env!("CARGO_BIN_EXE_terrace-kv")), socket, flags)
+    }
+
+    pub fn start_by(mut command: Command, socket: &Path, flags: &[&str]) -> Server {
+        command.env("TERRACE_KV_TEST", "1").arg("-s").arg(socket).args(flags);
+        let server = Server(command.spawn().expect("the server starts"));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while UnixStream::connect(socket).is_err() {
+            assert!(Instant::now() < deadline, "the server did not open its socket");
+            thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A size from what the kernel says of the server.
+pub fn kibibytes(server: &Server, name: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
+    let status = status.expect("the server lives");
+    let size = status.lines().find_map(|line| line.strip_prefix(name)).expect("a size");
+    size.trim_matches([':', '\t', ' ', 'k', 'B']).parse().expect("a number")
+}
+
+/// A client of the server.
+pub struct Client {
+    /// Where it reads.
+    pub stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    pub fn connect(socket: &Path) -> Client {
+        let stream = UnixStream::connect(socket).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+        Client { stream: BufReader::new(stream) }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).expect("the server reads");
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("the server answers");
+        line.trim_end().to_owned()
+    }
+
+    /// Names and figures of `stats`.
+    pub fn stats(&mut self, what: &str) -> Vec<(String, u64)> {
+        self.send(format!("stats {what}\r\n").replace(" \r", "\r").as_bytes());
+        let mut figures = Vec::new();
+        loop {
+            let line = self.line();
+            let Some((name, value)) =
+                line.strip_prefix("STAT ").and_then(|line| line.split_once(' '))
+            else {
+                return figures;
+            };
+            figures.extend(value.parse().map(|value| (name.to_owned(), value)));
+        }
+    }
+
+    pub fn ask(&mut self, request: &str) -> String {
+        self.send(format!("{request}\r\n").as_bytes());
+        self.line()
+    }
+
+    pub fn set(&mut self, key: &str, time: i32, value: &[u8]) -> String {
+        let mut bytes = format!("set {key} 0 {time} {}\r\n", value.len()).into_bytes();
+        bytes.extend(value);
+        bytes.extend(b"\r\n");
+        self.send(&bytes);
+        self.line()
+    }
+
+    pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        self.send(format!("get {key}\r\n").as_bytes());
+        self.value()
+    }
+
+    /// The answer to a `get` of one key.
+    pub fn value(&mut self) -> Option<Vec<u8>> {
+        let header = self.line();
+        if header == "END" {
+            return None;
+        }
+        let len: usize = header.rsplit(' ').next()?.parse().ok()?;
+        let mut value = vec![0; len + 2];
+        self.stream.read_exact(&mut value).expect("the value follows");
+        value.truncate(len);
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+
+    pub fn stat(&mut self, name: &str) -> u64 {
+        self.send(b"stats\r\n");
+        let mut found = 0;
+        loop {
+            let line = self.line();
+            if line == "END" {
+                return found;
+            }
+            if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
+                found = value.parse().expect("a number");
+            }
+        }
+    }
+}

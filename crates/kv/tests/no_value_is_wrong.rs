@@ -1,0 +1,329 @@
+//! Writers, readers, deleters, expiry, eviction, clients that end in mid-request, and hot sets that
+//! jump: every value is the key's, undamaged, and of the version that may be there.
+//!
+//! Each writer owns its keys, so that it knows what must come back. `TERRACE_SOAK_SECONDS` makes it
+//! last longer.
+
+mod common;
+
+use common::{Client, Server};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SECONDS: u64 = 10;
+const WRITERS: u64 = 3;
+const KEYS: u64 = 2000;
+/// Operations after which other keys are hot.
+const JUMP: u64 = 5000;
+/// Connections that stand open with half a request.
+const IDLE: usize = 200;
+
+/// Numbers that look like chance (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What its owner knows of a key.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Nothing,
+    Version(u64),
+    /// Gone for certain after a time, and there until a second before, or earlier where the clock
+    /// just turned.
+    Expires(u64, Instant),
+}
+
+fn name(owner: u64, key: u64) -> String {
+    format!("owner-{owner}:{key}")
+}
+
+/// The value of a key at a version: both, and bytes that follow from them. Most are small, some
+/// have allocations of their own.
+fn value(name: &str, version: u64) -> Vec<u8> {
+    let seed =
+        name.bytes().fold(version, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    let mut random = Random(seed);
+    let len = if random.below(50) == 0 { random.below(30_000) } else { random.below(1500) };
+    let mut value = format!("{name} {version} ").into_bytes();
+    // Words that repeat, so that pages compress.
+    let words: [u64; 4] = std::array::from_fn(|_| random.next());
+    for at in 0..len as usize {
+        value.push((words[at / 8 % 4] >> (at % 8 * 8)) as u8);
+    }
+    value
+}
+
+/// The version of what came back, which must be whole.
+fn version_of(name: &str, got: &[u8]) -> u64 {
+    let mut words = got.splitn(3, |&byte| byte == b' ');
+    assert_eq!(words.next(), Some(name.as_bytes()), "another key's value came back");
+    let version = std::str::from_utf8(words.next().expect("a version")).expect("digits");
+    let version = version.parse().expect("a number");
+    assert!(got == value(name, version), "{name}: a damaged value of version {version}");
+    version
+}
+
+/// One writer with its keys.
+struct Writer<'a> {
+    client: Client,
+    owner: u64,
+    random: Random,
+    known: Vec<Known>,
+    version: u64,
+    may_lose: bool,
+    /// Highest version of each key that was acknowledged, for readers.
+    acknowledged: &'a [AtomicU64],
+}
+
+impl Writer<'_> {
+    fn run(&mut self, stop: &AtomicBool) -> u64 {
+        let mut operations = 0;
+        while !stop.load(Relaxed) {
+            let hot = operations / JUMP * 97;
+            let spread = if self.random.below(10) < 8 { KEYS / 10 } else { KEYS };
+            let key = (hot + self.random.below(spread)) % KEYS;
+            match self.random.below(20) {
+                0..6 => self.set(key, 0),
+                6 => self.set(key, 2),
+                7 => self.delete(key),
+                8 => self.add(key),
+                9 => self.pipelined(key),
+                _ => self.check(key),
+            }
+            operations += 1;
+        }
+        (0..KEYS).for_each(|key| self.check(key));
+        operations
+    }
+
+    fn set(&mut self, key: u64, time: i32) {
+        let name = name(self.owner, key);
+        self.version += 1;
+        let answer = self.client.set(&name, time, &value(&name, self.version));
+        if self.may_lose && answer.starts_with("SERVER_ERROR out of memory") {
+            self.known[key as usize] = Known::Nothing;
+            return;
+        }
+        assert_eq!(answer, "STORED");
+        self.known[key as usize] = match time {
+            0 => Known::Version(self.version),
+            seconds => {
+                let gone = Duration::from_secs(seconds as u64 + 1);
+                Known::Expires(self.version, Instant::now() + gone)
+            }
+        };
+        self.acknowledge(key);
+    }
+
+    fn acknowledge(&self, key: u64) {
+        self.acknowledged[(self.owner * KEYS + key) as usize].store(self.version, Relaxed);
+    }
+
+    fn delete(&mut self, key: u64) {
+        let answer = self.client.ask(&format!("delete {}", name(self.owner, key)));
+        let found = answer == "DELETED";
+        assert!(found || answer == "NOT_FOUND", "{answer}");
+        match self.known[key as usize] {
+            Known::Version(_) if !self.may_lose => assert!(found, "a key was gone"),
+            Known::Nothing => assert!(!found, "a key came back"),
+            _ => {}
+        }
+        self.known[key as usize] = Known::Nothing;
+    }
+
+    fn add(&mut self, key: u64) {
+        let name = name(self.owner, key);
+        self.version += 1;
+        let value = value(&name, self.version);
+        self.client.send(format!("add {name} 0 0 {}\r\n", value.len()).as_bytes());
+        self.client.send(&value);
+        let answer = self.client.ask("");
+        match answer.as_str() {
+            "STORED" => {
+                let was_there = matches!(self.known[key as usize], Known::Version(_));
+                assert!(self.may_lose || !was_there, "{name} was stored over");
+                self.known[key as usize] = Known::Version(self.version);
+                self.acknowledge(key);
+            }
+            "NOT_STORED" => {
+                let gone = matches!(self.known[key as usize], Known::Nothing);
+                assert!(!gone, "{name} came back");
+            }
+            answer => assert!(self.may_lose && answer.starts_with("SERVER_ERROR"), "{answer}"),
+        }
+    }
+
+    /// Requests of which none waits for another's answer.
+    fn pipelined(&mut self, key: u64) {
+        let name = name(self.owner, key);
+        self.version += 1;
+        let value = value(&name, self.version);
+        let mut bytes = format!("set {name} 0 0 {} noreply\r\n", value.len()).into_bytes();
+        bytes.extend(&value);
+        bytes.extend(b"\r\n");
+        bytes.extend(format!("get {name}\r\n").repeat(16).bytes());
+        self.client.send(&bytes);
+        self.known[key as usize] = Known::Version(self.version);
+        for _ in 0..16 {
+            let got = self.client.value();
+            self.judge(key, got);
+        }
+        self.acknowledge(key);
+    }
+
+    fn check(&mut self, key: u64) {
+        let got = self.client.get(&name(self.owner, key));
+        self.judge(key, got);
+    }
+
+    fn judge(&mut self, key: u64, got: Option<Vec<u8>>) {
+        let name = name(self.owner, key);
+        let got = got.map(|got| version_of(&name, &got));
+        match (self.known[key as usize], got) {
+            (Known::Nothing, Some(version)) => panic!("{name}: version {version} came back"),
+            (Known::Version(known), Some(version)) => assert_eq!(version, known, "{name}"),
+            (Known::Version(known), None) => {
+                assert!(self.may_lose, "{name}: version {known} is lost");
+            }
+            (Known::Expires(known, gone), Some(version)) => {
+                assert!(version == known && Instant::now() < gone + Duration::from_secs(1));
+            }
+            (_, None) => {}
+        }
+    }
+}
+
+/// Reads anybody's keys: versions are whole, and never older than what was acknowledged.
+fn read(socket: &Path, acknowledged: &[AtomicU64], stop: &AtomicBool) {
+    let mut client = Client::connect(socket);
+    let mut random = Random(7);
+    while !stop.load(Relaxed) {
+        let place = random.below(WRITERS * KEYS);
+        let name = name(place / KEYS, place % KEYS);
+        let oldest = acknowledged[place as usize].load(Relaxed);
+        if let Some(got) = client.get(&name) {
+            let version = version_of(&name, &got);
+            assert!(version >= oldest, "{name}: {version} came back after {oldest}");
+        }
+    }
+}
+
+/// Ends in the midst of requests of all kinds.
+fn break_off(socket: &Path, stop: &AtomicBool) {
+    let mut random = Random(9);
+    while !stop.load(Relaxed) {
+        let mut stream = UnixStream::connect(socket).expect("the server listens");
+        let name = name(random.below(WRITERS), random.below(KEYS));
+        let request = match random.below(4) {
+            0 => format!("set {name} 0 0 5000\r\nhalf of a value"),
+            1 => format!("get {name}\r\n").repeat(500),
+            2 => format!("ms {name} S5000\r\nhalf"),
+            _ => format!("get {name} {name} {name}"),
+        };
+        // The server may be quicker to close.
+        let _ = stream.write_all(request.as_bytes());
+    }
+}
+
+fn torture(flags: &[&str], stress: bool, may_lose: bool) {
+    let seconds = std::env::var("TERRACE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let scratch = tempfile::tempdir().expect("a directory");
+    let socket = scratch.path().join("socket");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
+    if stress {
+        command.env("TERRACE_STRESS", "full");
+    }
+    let mut server = Server::start_by(command, &socket, flags);
+    let idle: Vec<UnixStream> = (0..IDLE)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).expect("the server listens");
+            stream.write_all(b"set half 0 0 100\r\n").expect("the server reads");
+            stream
+        })
+        .collect();
+    let stop = AtomicBool::new(false);
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS * KEYS).map(|_| AtomicU64::new(0)).collect();
+    let operations: u64 = thread::scope(|scope| {
+        let (stop, socket, acknowledged) = (&stop, &socket, &acknowledged);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|owner| {
+                scope.spawn(move || {
+                    let mut writer = Writer {
+                        client: Client::connect(socket),
+                        owner,
+                        random: Random(owner),
+                        known: vec![Known::Nothing; KEYS as usize],
+                        version: 0,
+                        may_lose,
+                        acknowledged,
+                    };
+                    writer.run(stop)
+                })
+            })
+            .collect();
+        let reader = scope.spawn(move || read(socket, acknowledged, stop));
+        let breaker = scope.spawn(move || break_off(socket, stop));
+        let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS));
+        let others = || [&reader, &breaker].iter().any(|thread| thread.is_finished());
+        while Instant::now() < end && !others() && !writers.iter().any(|one| one.is_finished()) {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Relaxed);
+        let operations =
+            writers.into_iter().map(|one| one.join().expect("no value is wrong")).sum();
+        reader.join().expect("no value is wrong");
+        breaker.join().expect("the server listens");
+        operations
+    });
+    assert!(operations > 1000, "{operations} operations");
+    assert!(server.0.try_wait().expect("it is our child").is_none(), "the server ended");
+    if stress {
+        let figures = Client::connect(&socket).stats("terrace");
+        let moved = |name: &str| -> u64 {
+            figures.iter().filter(|(one, _)| one.ends_with(name)).map(|(_, value)| value).sum()
+        };
+        if figures.iter().any(|(name, value)| name == "active" && *value == 1) {
+            assert!(moved(":faults") > 100, "pages left and came back: {figures:?}");
+        } else {
+            println!("skipped: pages cannot be moved here, so that all stayed in DRAM");
+            assert!(std::env::var_os("TERRACE_NO_SKIP").is_none(), "{figures:?}");
+        }
+    }
+    drop(idle);
+}
+
+#[test]
+fn in_dram() {
+    torture(&["-m", "256", "-t", "3"], false, false);
+}
+
+#[test]
+fn where_items_are_evicted() {
+    torture(&["-m", "4", "-t", "3", "-I", "64k"], false, true);
+}
+
+#[test]
+fn where_pages_come_and_go() {
+    torture(&["-m", "256", "-t", "3", "--dram", "16M"], true, false);
+}
+
+#[test]
+fn where_pages_come_and_go_and_items_are_evicted() {
+    torture(&["-m", "4", "-t", "3", "-I", "64k", "--dram", "16M"], true, true);
+}
