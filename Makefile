@@ -18,7 +18,7 @@ help:
 	@echo 'make test                       all tests'
 	@echo 'make programs                   real programs as their users start them (large packages)'
 	@echo 'make sanitize                   tests under AddressSanitizer (needs a nightly Rust) and valgrind'
-	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, eleven times as long, after a long simulation [SIMULATION_STEPS=1000000000]'
+	@echo 'make soak [SOAK_SECONDS=3600]   the long stress, twelve times as long, after a long simulation [SIMULATION_STEPS=1000000000]'
 	@echo 'make bench                      benchmarks against peers'
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
@@ -61,6 +61,7 @@ soak:
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong -- --nocapture
 
 bench:
 	@scripts/setup.sh bench

@@ -57,7 +57,7 @@ enum Transport {
     Unix,
 }
 
-/// Who is measured.
+/// A server to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Ceiling,

@@ -82,7 +82,7 @@ pub struct Accesses {
     /// Unless ranks are items.
     scattered: Option<Scattered>,
     random: SmallRng,
-    /// Of 2^32 operations: the reads; with those that a write follows; with new items.
+    /// Out of 2^32 operations: the reads; with those that a write follows; with new items.
     below: [u64; 3],
     latest: bool,
     seed: u64,
