@@ -10,6 +10,7 @@
 //!   cost, [`gate`]. Those that the papers compare, for the simulator: [`hemem`], [`hybridtier`],
 //!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the
 //!   [`oracle`]. [`sizes`]: of units that are not all alike.
+//! - [`tiering`]: which of several tiers each region is in, by what it costs and what that saves.
 //! - [`grouping`]: which allocation sites' objects share a zone.
 //! - [`live`]: by their names, those that run in a live program; [`published`]: those of a
 //!   simulation, with their papers' parameters, of which [`settings`] can be set.
@@ -36,5 +37,6 @@ pub mod settings;
 pub mod sizes;
 pub mod sketch;
 pub mod terrace;
+pub mod tiering;
 pub mod tpp;
 pub mod victims;

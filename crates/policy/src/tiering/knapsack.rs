@@ -1,0 +1,593 @@
+//! Which of several tiers each region is to be in: a multiple-choice knapsack problem, solved by
+//! Lagrange multipliers.
+//!
+//! Each region takes one choice. The sum of their costs may not exceed a bound, and what they use
+//! of each limited resource may not exceed its limit; the sum of their times is to be small.
+//! With a price on cost and on each resource every region chooses alone, so a pass over all of
+//! them is one step of a search for the right prices. The choices that win at some price are the
+//! corners of each region's convex hull, so without limits this is the greedy algorithm over
+//! hulls, without sorting them. What the prices leave over is then filled step by step.
+//!
+//! Kellerer, Pferschy, Pisinger, *Knapsack Problems* (2004), chapter 11, has hulls and bounds.
+
+use std::cmp::Ordering;
+
+/// Choices of a region, at most.
+pub const CHOICES_MAX: usize = 16;
+/// Resources with a limit, at most.
+pub const LIMITS_MAX: usize = 8;
+
+/// Regions of which prices are found first, before all regions are asked.
+const SAMPLE: usize = 1 << 14;
+/// Halvings of a price in the sample, and cycles over all prices.
+const SAMPLE_HALVINGS: usize = 40;
+const SAMPLE_CYCLES: usize = 12;
+/// Passes over all regions for one price, and cycles over all prices.
+const HALVINGS: usize = 7;
+const CYCLES: usize = 2;
+/// A price of the sample is right for all within about this factor.
+const NEAR: f64 = 1.02;
+/// Prices beyond which a region looks at nothing else.
+const PRICE_RANGE: (f64, f64) = (1e-18, 1e18);
+/// Up to so many regions are refined by exchanges of two.
+const EXCHANGED_MAX: usize = 1 << 12;
+const EXCHANGES_MAX: usize = 512;
+
+/// A problem. Tables have a row for each region and a column for each choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Problem<'a> {
+    /// Columns, 1 to [`CHOICES_MAX`].
+    pub choices: usize,
+    /// Time that a region takes with a choice, any unit, not negative. Infinite: forbidden.
+    pub time: &'a [f32],
+    /// What a region costs with a choice, any unit, not negative and finite.
+    pub cost: &'a [f32],
+    /// What a region uses with a choice of the resource that [`limited`](Problem::limited) names;
+    /// empty without limits.
+    pub uses: &'a [f32],
+    /// For each choice the resource that it uses, if that has a limit; empty without limits.
+    pub limited: &'a [Option<usize>],
+    /// How much there is of each resource, at most [`LIMITS_MAX`] of them.
+    pub limits: &'a [f64],
+    /// The most that all may cost.
+    pub bound: f64,
+}
+
+/// A choice for each region.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Solution {
+    /// The chosen column, by region.
+    pub choice: Vec<u8>,
+    /// The sum of times.
+    pub time: f64,
+    /// The sum of costs.
+    pub cost: f64,
+    /// No choice of columns, not even of parts of them, takes less time than this (weak duality).
+    pub at_least: f64,
+    /// The cost is within the bound. If not, this is the cheapest that was found.
+    pub bound_met: bool,
+    /// What is used is within all limits. If not, no choice was found that is.
+    pub limits_met: bool,
+}
+
+/// Prices: of cost, then of each resource.
+type Prices = [f64; LIMITS_MAX + 1];
+/// What all regions together cost and use.
+type Sums = [f64; LIMITS_MAX + 1];
+
+/// A change of one region's choice.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    region: u32,
+    to: u8,
+    /// Smaller goes first.
+    rank: f32,
+}
+
+impl Problem<'_> {
+    /// Number of regions.
+    pub fn regions(&self) -> usize {
+        self.time.len() / self.choices.max(1)
+    }
+
+    fn row<'t>(&self, table: &'t [f32], region: usize) -> &'t [f32] {
+        &table[region * self.choices..(region + 1) * self.choices]
+    }
+
+    fn limit_of(&self, choice: usize) -> Option<usize> {
+        self.limited.get(choice).copied().flatten()
+    }
+
+    /// Cost and what is used of each resource, of one region with one choice.
+    fn add(&self, sums: &mut Sums, region: usize, choice: usize, sign: f64) {
+        let at = region * self.choices + choice;
+        sums[0] += sign * f64::from(self.cost[at]);
+        if let Some(resource) = self.limit_of(choice) {
+            sums[resource + 1] += sign * f64::from(self.uses[at]);
+        }
+    }
+
+    fn limit(&self, constraint: usize) -> f64 {
+        if constraint == 0 { self.bound } else { self.limits[constraint - 1] }
+    }
+
+    /// The best choice of a region at these prices, and what it comes to. Of equals the cheaper.
+    #[inline]
+    fn best(&self, region: usize, prices: &Prices) -> (usize, f64) {
+        let (time, cost) = (self.row(self.time, region), self.row(self.cost, region));
+        let mut best = (0, f64::INFINITY, f32::INFINITY);
+        if self.limits.is_empty() {
+            for (choice, (time, cost)) in time.iter().zip(cost).enumerate() {
+                let value = f64::from(*time) + prices[0] * f64::from(*cost);
+                if value < best.1 || (value == best.1 && *cost < best.2) {
+                    best = (choice, value, *cost);
+                }
+            }
+        } else {
+            let uses = self.row(self.uses, region);
+            for choice in 0..self.choices {
+                let price = self.limit_of(choice).map_or(0.0, |resource| prices[resource + 1]);
+                let value = f64::from(time[choice])
+                    + prices[0] * f64::from(cost[choice])
+                    + price * f64::from(uses[choice]);
+                if value < best.1 || (value == best.1 && cost[choice] < best.2) {
+                    best = (choice, value, cost[choice]);
+                }
+            }
+        }
+        (best.0, best.1)
+    }
+
+    /// What all regions of a sample (each `every`-th) cost and use at these prices.
+    fn pass(&self, prices: &Prices, every: usize) -> (Sums, f64) {
+        let mut sums = [0.0; LIMITS_MAX + 1];
+        let mut value = 0.0;
+        for region in (0..self.regions()).step_by(every) {
+            let (choice, its) = self.best(region, prices);
+            self.add(&mut sums, region, choice, 1.0);
+            value += its;
+        }
+        (sums, value)
+    }
+
+    /// The least time by weak duality: what regions come to at these prices, less what is paid.
+    fn dual(&self, prices: &Prices, value: f64) -> f64 {
+        (0..=self.limits.len())
+            .fold(value, |value, constraint| value - prices[constraint] * self.limit(constraint))
+    }
+}
+
+/// Solves a problem. The time is within a step of one region, for each limit and the bound, of the
+/// least, and much nearer for many regions: [`Solution::at_least`] says how near.
+///
+/// # Panics
+/// Tables of different sizes, no column or too many, or more limits than there may be.
+pub fn solve(problem: &Problem<'_>) -> Solution {
+    assert!((1..=CHOICES_MAX).contains(&problem.choices) && problem.limits.len() <= LIMITS_MAX);
+    assert_eq!(problem.time.len(), problem.cost.len());
+    assert!(problem.limits.is_empty() || problem.uses.len() == problem.cost.len());
+    if problem.regions() == 0 {
+        return Solution {
+            bound_met: problem.bound >= 0.0,
+            limits_met: true,
+            ..Default::default()
+        };
+    }
+    let mut prices = [0.0; LIMITS_MAX + 1];
+    let mut best = f64::NEG_INFINITY;
+    let every = problem.regions().div_ceil(SAMPLE);
+    if every > 1 {
+        for _ in 0..SAMPLE_CYCLES {
+            for constraint in 0..=problem.limits.len() {
+                find_price(problem, &mut prices, constraint, every, SAMPLE_HALVINGS, &mut best);
+            }
+            if problem.limits.is_empty() {
+                break;
+            }
+        }
+    }
+    let (cycles, halvings) =
+        if every > 1 { (CYCLES, HALVINGS) } else { (SAMPLE_CYCLES, SAMPLE_HALVINGS) };
+    best = f64::NEG_INFINITY;
+    for _ in 0..if problem.limits.is_empty() { 1 } else { cycles } {
+        for constraint in 0..=problem.limits.len() {
+            find_price(problem, &mut prices, constraint, 1, halvings, &mut best);
+        }
+    }
+    let mut state = State::new(problem, &prices);
+    let at_least = best.max(problem.dual(&prices, state.value)).max(0.0);
+    state.repair(&prices);
+    state.fill();
+    if problem.regions() <= EXCHANGED_MAX {
+        state.exchange();
+    }
+    state.solution(at_least)
+}
+
+/// Sets one price so that the constraint holds with as little to spare as can be, all others
+/// staying. `best`: the best lower bound of the time seen on the way, of all regions.
+fn find_price(
+    problem: &Problem<'_>,
+    prices: &mut Prices,
+    constraint: usize,
+    every: usize,
+    halvings: usize,
+    best: &mut f64,
+) {
+    let limit = problem.limit(constraint) / every as f64;
+    let mut holds = |price: f64| {
+        let mut tried = *prices;
+        tried[constraint] = price;
+        let (sums, value) = problem.pass(&tried, every);
+        if every == 1 {
+            *best = best.max(problem.dual(&tried, value));
+        }
+        sums[constraint] <= limit
+    };
+    let guess = prices[constraint];
+    // Nothing is to be paid for what there is enough of.
+    if (guess == 0.0 || every > 1 || halvings == SAMPLE_HALVINGS) && holds(0.0) {
+        prices[constraint] = 0.0;
+        return;
+    }
+    let (mut low, mut high, halvings) = if guess > 0.0 && every == 1 {
+        let (low, high) = bracket(guess, &mut holds);
+        (low, high, halvings)
+    } else {
+        (PRICE_RANGE.0, PRICE_RANGE.1, SAMPLE_HALVINGS)
+    };
+    for _ in 0..halvings {
+        if high <= low * (1.0 + 1e-12) {
+            break;
+        }
+        let middle = (low * high).sqrt();
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    prices[constraint] = high;
+}
+
+/// A price at which it does not hold, and one at which it does, about a guess.
+fn bracket(guess: f64, holds: &mut dyn FnMut(f64) -> bool) -> (f64, f64) {
+    let mut factor = NEAR;
+    let (mut low, mut high) = (guess, guess);
+    if holds(guess) {
+        while low > PRICE_RANGE.0 {
+            low /= factor;
+            if !holds(low) {
+                break;
+            }
+            high = low;
+            factor *= factor;
+        }
+    } else {
+        while high < PRICE_RANGE.1 {
+            high *= factor;
+            if holds(high) {
+                break;
+            }
+            low = high;
+            factor *= factor;
+        }
+    }
+    (low, high)
+}
+
+/// Choices while they are changed.
+struct State<'p> {
+    problem: &'p Problem<'p>,
+    choice: Vec<u8>,
+    sums: Sums,
+    value: f64,
+}
+
+impl<'p> State<'p> {
+    /// What each region chooses at these prices.
+    fn new(problem: &'p Problem<'p>, prices: &Prices) -> State<'p> {
+        let mut state = State {
+            problem,
+            choice: Vec::with_capacity(problem.regions()),
+            sums: [0.0; LIMITS_MAX + 1],
+            value: 0.0,
+        };
+        for region in 0..problem.regions() {
+            let (choice, value) = problem.best(region, prices);
+            state.choice.push(choice as u8);
+            state.value += value;
+            problem.add(&mut state.sums, region, choice, 1.0);
+        }
+        state
+    }
+
+    fn time(&self, region: usize, choice: usize) -> f64 {
+        f64::from(self.problem.time[region * self.problem.choices + choice])
+    }
+
+    fn cost(&self, region: usize, choice: usize) -> f64 {
+        f64::from(self.problem.cost[region * self.problem.choices + choice])
+    }
+
+    /// What a region uses of a constraint with a choice.
+    fn used(&self, constraint: usize, region: usize, choice: usize) -> f64 {
+        if constraint == 0 {
+            return self.cost(region, choice);
+        }
+        match self.problem.limit_of(choice) {
+            Some(resource) if resource + 1 == constraint => {
+                f64::from(self.problem.uses[region * self.problem.choices + choice])
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn holds(&self, constraint: usize) -> bool {
+        self.sums[constraint] <= self.problem.limit(constraint)
+    }
+
+    fn limits_hold(&self) -> bool {
+        (1..=self.problem.limits.len()).all(|constraint| self.holds(constraint))
+    }
+
+    fn after(&self, region: usize, to: usize) -> Sums {
+        let mut sums = self.sums;
+        self.problem.add(&mut sums, region, self.choice[region].into(), -1.0);
+        self.problem.add(&mut sums, region, to, 1.0);
+        sums
+    }
+
+    /// Whether a change breaks no limit that holds, and (if `cost`) not the bound.
+    fn fits(&self, region: usize, to: usize, cost: bool) -> bool {
+        let after = self.after(region, to);
+        let first = usize::from(!cost);
+        (first..=self.problem.limits.len()).all(|constraint| {
+            after[constraint] <= self.problem.limit(constraint)
+                || after[constraint] <= self.sums[constraint] && !self.holds(constraint)
+        })
+    }
+
+    fn change(&mut self, region: usize, to: usize) {
+        self.sums = self.after(region, to);
+        self.choice[region] = to as u8;
+    }
+
+    /// Sums anew, as differences of many numbers drift.
+    fn recount(&mut self) {
+        self.sums = [0.0; LIMITS_MAX + 1];
+        for (region, choice) in self.choice.iter().enumerate() {
+            self.problem.add(&mut self.sums, region, (*choice).into(), 1.0);
+        }
+    }
+
+    /// Makes what is used fit its limits, then the cost its bound, where prices alone did not: by
+    /// those changes first that lose least for what they give back.
+    fn repair(&mut self, prices: &Prices) {
+        let limits = self.problem.limits.len();
+        for round in 0..4 {
+            for constraint in (1..=limits).chain([0]) {
+                if !self.holds(constraint) {
+                    self.give_back(constraint, prices, round);
+                    self.recount();
+                }
+            }
+            if self.holds(0) && self.limits_hold() {
+                break;
+            }
+        }
+        if !self.limits_hold() || !self.holds(0) {
+            self.cheapest();
+        }
+    }
+
+    fn give_back(&mut self, constraint: usize, prices: &Prices, round: usize) {
+        let problem = self.problem;
+        let at = |state: &State<'_>, region: usize, choice: usize| {
+            (0..=problem.limits.len()).fold(state.time(region, choice), |value, constraint| {
+                value + prices[constraint] * state.used(constraint, region, choice)
+            })
+        };
+        let mut steps = Vec::new();
+        for region in 0..problem.regions() {
+            let from = usize::from(self.choice[region]);
+            let used = self.used(constraint, region, from);
+            let value = at(self, region, from);
+            let best = (0..problem.choices)
+                .filter(|&to| to != from && self.time(region, to).is_finite())
+                .filter_map(|to| {
+                    let given = used - self.used(constraint, region, to);
+                    // Later rounds look at any way out.
+                    let fits = round > 1 || self.fits(region, to, constraint == 0);
+                    (given > 0.0 && fits).then(|| (to, (at(self, region, to) - value) / given))
+                })
+                .min_by(|a, b| a.1.total_cmp(&b.1));
+            if let Some((to, rank)) = best {
+                steps.push(Step { region: region as u32, to: to as u8, rank: rank as f32 });
+            }
+        }
+        sort(&mut steps);
+        for step in steps {
+            if self.holds(constraint) {
+                break;
+            }
+            let (region, to) = (step.region as usize, usize::from(step.to));
+            if self.fits(region, to, constraint == 0) {
+                self.change(region, to);
+            }
+        }
+    }
+
+    /// Where prices and repairs found nothing: regions take the cheapest choice that has room,
+    /// those first that gain most by theirs.
+    fn cheapest(&mut self) {
+        let problem = self.problem;
+        let order = |region: usize| {
+            let mut choices: Vec<usize> = (0..problem.choices)
+                .filter(|choice| self.time(region, *choice).is_finite())
+                .collect();
+            choices.sort_by(|a, b| {
+                let cost = self.cost(region, *a).total_cmp(&self.cost(region, *b));
+                cost.then(self.time(region, *a).total_cmp(&self.time(region, *b)))
+            });
+            choices
+        };
+        let mut regions: Vec<(f64, usize)> = (0..problem.regions())
+            .map(|region| {
+                let choices = order(region);
+                let dearest = choices.last().map_or(0.0, |last| self.cost(region, *last));
+                let least = choices.first().map_or(0.0, |first| self.cost(region, *first));
+                (dearest - least, region)
+            })
+            .collect();
+        regions.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut taken: Vec<u8> = self.choice.clone();
+        let mut sums: Sums = [0.0; LIMITS_MAX + 1];
+        let mut all_fit = true;
+        for (_, region) in regions {
+            let fitting = order(region).into_iter().find(|choice| {
+                let mut after = sums;
+                problem.add(&mut after, region, *choice, 1.0);
+                (1..=problem.limits.len()).all(|limit| after[limit] <= problem.limit(limit))
+            });
+            let Some(choice) = fitting else {
+                all_fit = false;
+                break;
+            };
+            problem.add(&mut sums, region, choice, 1.0);
+            taken[region] = choice as u8;
+        }
+        let better = !self.limits_hold() || sums[0] < self.sums[0];
+        if all_fit && better {
+            self.choice = taken;
+            self.recount();
+        }
+    }
+
+    /// Uses what is left over: steps that save time, the most for what they cost first.
+    fn fill(&mut self) {
+        if !self.holds(0) || !self.limits_hold() {
+            return;
+        }
+        // What becomes possible by a step is found in the next round.
+        for _ in 0..3 {
+            let mut steps = Vec::new();
+            for region in 0..self.problem.regions() {
+                let from = usize::from(self.choice[region]);
+                let (time, cost) = (self.time(region, from), self.cost(region, from));
+                for to in 0..self.problem.choices {
+                    let (saved, more) =
+                        (time - self.time(region, to), self.cost(region, to) - cost);
+                    if saved > 0.0 && self.fits(region, to, true) {
+                        let rank = if more > 0.0 { -saved / more } else { f64::NEG_INFINITY };
+                        steps.push(Step { region: region as u32, to: to as u8, rank: rank as f32 });
+                    }
+                }
+            }
+            if steps.is_empty() {
+                return;
+            }
+            sort(&mut steps);
+            for step in steps {
+                let (region, to) = (step.region as usize, usize::from(step.to));
+                let from = usize::from(self.choice[region]);
+                if self.time(region, to) < self.time(region, from) && self.fits(region, to, true) {
+                    self.change(region, to);
+                }
+            }
+            self.recount();
+        }
+    }
+
+    /// Changes two regions at once where that saves time: one becomes dearer and faster, and
+    /// another pays for it.
+    fn exchange(&mut self) {
+        if !self.holds(0) || !self.limits_hold() {
+            return;
+        }
+        for _ in 0..EXCHANGES_MAX {
+            let Some([first, second]) = self.best_exchange() else { break };
+            self.change(first.0, first.1);
+            self.change(second.0, second.1);
+        }
+        self.recount();
+        self.fill();
+    }
+
+    /// The exchange that saves most, if one saves anything.
+    fn best_exchange(&self) -> Option<[(usize, usize); 2]> {
+        // Changes with what they free and lose, those that free most first; of these the ones that
+        // lose least so far.
+        let mut down: Vec<(f64, f64, usize, usize)> = Vec::new();
+        let mut up: Vec<(f64, f64, usize, usize)> = Vec::new();
+        for region in 0..self.problem.regions() {
+            let from = usize::from(self.choice[region]);
+            let (time, cost) = (self.time(region, from), self.cost(region, from));
+            for to in (0..self.problem.choices).filter(|to| *to != from) {
+                let (saved, freed) = (time - self.time(region, to), cost - self.cost(region, to));
+                if saved > 0.0 {
+                    up.push((-freed, saved, region, to));
+                } else if freed > 0.0 && saved.is_finite() {
+                    down.push((freed, -saved, region, to));
+                }
+            }
+        }
+        down.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut least: Vec<usize> = Vec::with_capacity(down.len());
+        for (index, change) in down.iter().enumerate() {
+            let before = least.last().copied().unwrap_or(index);
+            least.push(if change.1 < down[before].1 { index } else { before });
+        }
+        let left = self.problem.bound - self.sums[0];
+        let mut best: Option<(f64, [(usize, usize); 2])> = None;
+        for (more, saved, region, to) in up {
+            let enough = down.partition_point(|change| change.0 >= more - left);
+            let Some(other) = enough.checked_sub(1).map(|last| &down[least[last]]) else {
+                continue;
+            };
+            let gain = saved - other.1;
+            let exchange = [(region, to), (other.2, other.3)];
+            if gain > 1e-9 * saved
+                && other.2 != region
+                && best.is_none_or(|(most, _)| gain > most)
+                && self.both_fit(exchange)
+            {
+                best = Some((gain, exchange));
+            }
+        }
+        best.map(|(_, exchange)| exchange)
+    }
+
+    fn both_fit(&self, exchange: [(usize, usize); 2]) -> bool {
+        let mut sums = self.sums;
+        for (region, to) in exchange {
+            self.problem.add(&mut sums, region, self.choice[region].into(), -1.0);
+            self.problem.add(&mut sums, region, to, 1.0);
+        }
+        (0..=self.problem.limits.len())
+            .all(|constraint| sums[constraint] <= self.problem.limit(constraint))
+    }
+
+    fn solution(mut self, at_least: f64) -> Solution {
+        self.recount();
+        let chosen = self.choice.iter().enumerate();
+        let time = chosen.map(|(region, choice)| self.time(region, (*choice).into())).sum();
+        Solution {
+            time,
+            cost: self.sums[0],
+            at_least,
+            bound_met: self.holds(0),
+            limits_met: self.limits_hold(),
+            choice: self.choice,
+        }
+    }
+}
+
+fn sort(steps: &mut [Step]) {
+    steps.sort_unstable_by(|a, b| {
+        a.rank
+            .total_cmp(&b.rank)
+            .then(a.region.cmp(&b.region))
+            .then_with(|| if a.to == b.to { Ordering::Equal } else { a.to.cmp(&b.to) })
+    });
+}

@@ -1,0 +1,245 @@
+//! Where each region is to be, of several tiers: compressed, byte-addressable, on several media.
+//!
+//! A [`Model`] is told once a window what each region is like and where it is ([`Window`]), and
+//! answers with a tier for each. The published ones are [`thresholds`] of hotness (`hemem*`,
+//! `gswap*`, `tmo*`), [`waterfall`] and [`tierscape`], as the paper and as its artifact have it;
+//! ours is [`mod@cost`]. [`knapsack`] solves what two of them ask for, and [`moves`] orders and
+//! filters what has to move.
+//!
+//! What all of it costs is equation 10 of TierScape (EuroSys '26, §6.6): each byte of a medium at
+//! that medium's price, all data in DRAM being 1. The knob α bounds it (equation 2).
+
+pub mod cost;
+pub mod knapsack;
+pub mod moves;
+pub mod thresholds;
+pub mod tierscape;
+pub mod waterfall;
+
+#[cfg(test)]
+mod tests;
+
+/// What a compressed tier's pages are compressed by, as far as a model cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// LZ4.
+    Lz4,
+    /// LZO, or LZO-RLE.
+    Lzo,
+    /// Zstandard.
+    Zstd,
+    /// DEFLATE.
+    Deflate,
+}
+
+/// How pages of a tier are reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Directly. Each access takes so much longer than in DRAM, ns; 0 for DRAM.
+    Bytes {
+        /// See above.
+        extra_ns: f64,
+    },
+    /// By a fault, which brings the page back to DRAM.
+    Compressed {
+        /// By what.
+        codec: Codec,
+        /// Processor time to compress and store a page, ns.
+        store_ns: f64,
+        /// The whole time of a fault as the program sees it, ns.
+        fault_ns: f64,
+    },
+}
+
+/// One tier. The first of a list is DRAM, where pages begin and come back to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// As users write it.
+    pub name: String,
+    /// How it is reached.
+    pub kind: Kind,
+    /// Which medium it is on: an index into what limits media. DRAM is 0.
+    pub medium: usize,
+    /// Price of a byte of the medium; DRAM's is 1.
+    pub price: f64,
+}
+
+impl Tier {
+    /// Pages are there as they are.
+    pub fn is_bytes(&self) -> bool {
+        matches!(self.kind, Kind::Bytes { .. })
+    }
+
+    /// What one access to a page there costs more than in DRAM, ns, where each is charged as the
+    /// first: equation 7.
+    pub fn access_ns(&self) -> f64 {
+        match self.kind {
+            Kind::Bytes { extra_ns } => extra_ns,
+            Kind::Compressed { fault_ns, .. } => fault_ns,
+        }
+    }
+}
+
+/// A region (2 MiB, or what of it is mapped) and what was seen of it in the last window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Region {
+    /// Number of pages of 4 KiB, at least 1.
+    pub pages: u32,
+    /// The tier that it was given last; 0 at first.
+    pub tier: u8,
+    /// Pages that are in DRAM although the tier is another: they were touched, and came back.
+    pub leaked: u32,
+    /// Accesses by samples.
+    pub accesses: f32,
+    /// Different pages that were touched.
+    pub touched: u32,
+    /// Number of those that had not been touched in the window before: what would have been faults,
+    /// had all idle pages been away.
+    pub fresh: u32,
+}
+
+/// All that a model is told at a window's end.
+#[derive(Clone, Copy, Debug)]
+pub struct Window<'a> {
+    /// Tiers, DRAM first, by latency.
+    pub tiers: &'a [Tier],
+    /// Regions in the order of their addresses. The same index is the same region in each window.
+    pub regions: &'a [Region],
+    /// Bytes of the medium for each byte of data, from 0 to 1: a row for each region, a column
+    /// for each tier. Byte-addressable tiers have 1.
+    pub stored: &'a [f32],
+    /// For each medium the pages (4 KiB) that fit, if that is limited; may be shorter.
+    pub limits: &'a [Option<f64>],
+}
+
+impl Window<'_> {
+    /// Bytes that a region takes of a tier's medium for each of its data.
+    pub fn stored(&self, region: usize, tier: usize) -> f64 {
+        f64::from(self.stored[region * self.tiers.len() + tier])
+    }
+
+    /// What a region costs if all its pages are in a tier, in pages of DRAM: equation 8.
+    pub fn cost(&self, region: usize, tier: usize) -> f64 {
+        let pages = f64::from(self.regions[region].pages);
+        pages * self.stored(region, tier) * self.tiers[tier].price
+    }
+
+    /// Costs of all regions in DRAM, and each where it is cheapest: TCO_max and TCO_min.
+    pub fn range(&self) -> (f64, f64) {
+        (0..self.regions.len()).fold((0.0, 0.0), |(most, least), region| {
+            let costs = (0..self.tiers.len()).map(|tier| self.cost(region, tier));
+            (most + self.cost(region, 0), least + costs.fold(f64::INFINITY, f64::min))
+        })
+    }
+}
+
+/// Which pages of a region that is out are sent out again after they came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// None, before the region's tier changes (TierScape's artifact).
+    Never,
+    /// All, at each window's end.
+    All,
+    /// Those that were not touched in the last window.
+    Idle,
+}
+
+/// Decides the tier of each region.
+pub trait Model: Send {
+    /// The name that commands and reports use.
+    fn name(&self) -> &'static str;
+    /// Clears `plan` and fills it with a tier for each region.
+    fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>);
+    /// Which pages it sends out.
+    fn resend(&self) -> Resend;
+}
+
+/// Names of all models.
+pub const NAMES: [&str; 7] = [
+    thresholds::NAMES[0],
+    thresholds::NAMES[1],
+    thresholds::NAMES[2],
+    waterfall::NAME,
+    tierscape::NAME,
+    tierscape::NAME_ARTIFACT,
+    cost::NAME,
+];
+
+/// The three settings in which TierScape's authors ran each model, by how much they save (§8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Preset {
+    /// 25th percentile, α = 0.9.
+    Conservative,
+    /// 50th percentile, α = 0.5.
+    Moderate,
+    /// 75th percentile, α = 0.1.
+    Aggressive,
+    /// 95th percentile, which the artifact has instead of the 75th; α = 0.1.
+    Artifact,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Preset; 4] =
+        [Preset::Conservative, Preset::Moderate, Preset::Aggressive, Preset::Artifact];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Conservative => "conservative",
+            Preset::Moderate => "moderate",
+            Preset::Aggressive => "aggressive",
+            Preset::Artifact => "artifact",
+        }
+    }
+
+    /// The knob.
+    pub fn alpha(self) -> f64 {
+        match self {
+            Preset::Conservative => 0.9,
+            Preset::Moderate => 0.5,
+            Preset::Aggressive | Preset::Artifact => 0.1,
+        }
+    }
+
+    /// The threshold of hotness, %.
+    pub fn percentile(self) -> f64 {
+        match self {
+            Preset::Conservative => 25.0,
+            Preset::Moderate => 50.0,
+            Preset::Aggressive => 75.0,
+            Preset::Artifact => 95.0,
+        }
+    }
+}
+
+/// How much a model is to save.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// Where the model has a knob: 1 is all speed, 0 all saving.
+    pub alpha: f64,
+    /// Where it has a threshold, %.
+    pub percentile: f64,
+}
+
+impl From<Preset> for Setting {
+    fn from(preset: Preset) -> Setting {
+        Setting { alpha: preset.alpha(), percentile: preset.percentile() }
+    }
+}
+
+/// The model of a name over these tiers. `None`: there is none, or it has no tier to use.
+pub fn model(name: &str, setting: Setting, tiers: &[Tier]) -> Option<Box<dyn Model>> {
+    if let Some(model) = thresholds::Thresholds::new(name, setting.percentile, tiers) {
+        return Some(Box::new(model));
+    }
+    Some(match name {
+        waterfall::NAME => Box::new(waterfall::Waterfall::new(setting.percentile)),
+        tierscape::NAME => Box::new(tierscape::TierScape { alpha: setting.alpha }),
+        tierscape::NAME_ARTIFACT => Box::new(tierscape::Artifact { alpha: setting.alpha }),
+        cost::NAME => {
+            Box::new(cost::TerraceCost::new(cost::Config { alpha: setting.alpha, ..cost::CONFIG }))
+        }
+        _ => return None,
+    })
+}
