@@ -30,6 +30,7 @@ mod sampled;
 mod servers;
 mod side;
 mod sim;
+mod solver;
 mod threads;
 mod victims;
 mod zram;
@@ -181,6 +182,8 @@ enum What {
     /// Tiering policies, simulated: ours against all others, on generated accesses, on programs it
     /// was tuned on, and on programs kept aside
     Policies(policies::Options),
+    /// The placement solver: time, memory, and distance from the best, by regions and tiers
+    Solver(solver::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
     Metadata,
     /// Faults by choice of victims: ours, random, the kernel's lists, LRU and two oracles,
@@ -275,6 +278,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
         Some(What::Sim(options)) => sim::run(&options),
         Some(What::Policies(options)) => policies::run(&options),
+        Some(What::Solver(options)) => solver::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),
         Some(What::HoldHeap { mib }) => probe::hold_heap(mib),

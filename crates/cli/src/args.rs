@@ -49,6 +49,10 @@ pub enum Command {
     /// Run policies over generated or recorded accesses, and say what would have come of it
     #[command(after_long_help = SIM_HELP)]
     Sim(SimArguments),
+    /// Solve a generated placement problem: time, memory, and distance from the best
+    ///
+    /// Exit status: 0, or 1 where nothing within the bound and the limits was found.
+    Solver(SolverArguments),
     /// Run the papers' figures in the simulator, and put their numbers beside ours
     #[command(after_long_help = REPRODUCE_HELP)]
     Reproduce(ReproduceArguments),
@@ -259,6 +263,38 @@ pub struct CharacterizeArguments {
     pub svg: Option<PathBuf>,
 }
 
+/// `terrace solver`.
+#[derive(Args, Debug)]
+pub struct SolverArguments {
+    /// Number of regions (2 MiB each)
+    #[arg(long, value_name = "N", default_value_t = 100_000,
+          value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
+    pub regions: u32,
+    /// Set of tiers: tierscape-standard (4), tierscape-spectrum (6), gswap or tmo (2)
+    #[arg(long, value_name = "SET", default_value = "tierscape-spectrum")]
+    pub tiers: String,
+    /// The knob: 1 is all speed, 0 all saving
+    #[arg(long, value_name = "A", default_value_t = 0.3, value_parser = knob)]
+    pub alpha: f64,
+    /// DRAM has room for 40% of the data, and the slow medium for 25%
+    #[arg(long)]
+    pub limits: bool,
+    /// From what all chance is made
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A knob from 0 to 1.
+fn knob(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(alpha) if (0.0..=1.0).contains(&alpha) => Ok(alpha),
+        _ => Err("write a number from 0 (all saving) to 1 (all speed)".into()),
+    }
+}
+
 /// `terrace plan`.
 #[derive(Args, Debug)]
 pub struct PlanArguments {
@@ -447,13 +483,26 @@ pub struct SimArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "time,size,context")]
     pub layouts: Vec<String>,
 
-    /// Units of a generator
-    #[arg(long, value_name = "N", default_value = "10240", value_parser = units)]
-    pub units: u32,
+    /// Units of a generator [default: 10240; with --placement 65536 pages]
+    #[arg(long, value_name = "N", value_parser = units)]
+    pub units: Option<u32>,
 
-    /// Accesses of a generator (120M)
-    #[arg(long, value_name = "N", default_value = "120M", value_parser = some)]
-    pub accesses: u64,
+    /// Accesses of a generator [default: 120M; with --placement 8M]
+    #[arg(long, value_name = "N", value_parser = some)]
+    pub accesses: Option<u64>,
+
+    /// Models that place regions over several tiers, in their settings, instead of policies:
+    /// hemem*, gswap*, tmo*, waterfall, tierscape, tierscape-artifact, terrace-cost, or all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub placement: Vec<String>,
+
+    /// Set of tiers for --placement: tierscape-standard, tierscape-spectrum, gswap or tmo
+    #[arg(long, value_name = "SET", default_value = "tierscape-spectrum")]
+    pub tiers: String,
+
+    /// The knob of --placement's models that have one, instead of 0.9, 0.5 and 0.1
+    #[arg(long, value_name = "A", value_parser = knob)]
+    pub alpha: Option<f64>,
 
     /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least
     /// half of the pages is touched at all (`mixed:90%`: so much), and 4K elsewhere

@@ -52,6 +52,7 @@ mod shares;
 mod sim;
 mod sites;
 mod slowdown;
+mod solver;
 mod status;
 mod top;
 mod tree;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         args::Command::Plan(arguments) => plan::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
+        args::Command::Solver(arguments) => solver::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments).or_else(not_a_recording),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => {

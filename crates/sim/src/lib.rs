@@ -29,4 +29,6 @@ pub mod scattered;
 pub mod simulation;
 pub mod source;
 pub mod spec;
+pub mod tiering;
+pub mod tiersets;
 pub mod workload;

@@ -13,6 +13,10 @@ use terrace_sim::objects::layouts::Kind;
 use terrace_sim::simulation::Settings;
 use terrace_sim::workload::{Pages, Workload};
 
+/// Units and accesses of a generator, where nothing is said.
+const UNITS: u32 = 10_240;
+const ACCESSES: u64 = 120_000_000;
+
 /// How much the fast tier holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fast {
@@ -55,6 +59,13 @@ impl fmt::Display for Fast {
 pub struct Seeds {
     first: u64,
     last: u64,
+}
+
+impl Seeds {
+    /// All of them.
+    pub fn all(self) -> impl Iterator<Item = u64> {
+        self.first..=self.last
+    }
 }
 
 impl FromStr for Seeds {
@@ -304,10 +315,13 @@ fn known<'a>(
 
 /// All that is asked for, in the order of streams; each once.
 pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
-    let workloads = arguments
-        .workloads
-        .iter()
-        .map(|text| Ok(Workload::parse(text, arguments.units, arguments.accesses)?));
+    let workloads = arguments.workloads.iter().map(|text| {
+        Ok(Workload::parse(
+            text,
+            arguments.units.unwrap_or(UNITS),
+            arguments.accesses.unwrap_or(ACCESSES),
+        )?)
+    });
     let workloads: Vec<Workload> = workloads.collect::<Result<_>>()?;
     let machines: Vec<Machine> = arguments
         .machines
@@ -333,7 +347,7 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
         // A generator has no bytes.
         let pages = (!matches!(workload, Workload::Generated(_))).then_some(arguments.page.0);
         for layout in if objects { &layouts } else { [Kind::Time].as_slice() } {
-            for seed in arguments.seeds.iter().flat_map(|seeds| seeds.first..=seeds.last) {
+            for seed in arguments.seeds.iter().flat_map(|seeds| seeds.all()) {
                 for machine in &machines {
                     for fast in &arguments.fast {
                         for (policy, set) in &policies {

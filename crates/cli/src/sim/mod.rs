@@ -2,6 +2,7 @@
 //! what is finished in a file.
 
 mod cases;
+pub mod placement;
 mod results;
 mod table;
 mod work;
@@ -24,6 +25,9 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
     if arguments.list {
         let _ = std::io::stdout().write_all(list().as_bytes());
         return Ok(0);
+    }
+    if !arguments.placement.is_empty() {
+        return placement::run(arguments);
     }
     let cases = cases::of(arguments)?;
     let results =

@@ -3,15 +3,15 @@
 //!
 //! After its first fault a page is in DRAM. So a compressed tier costs the *different* pages that
 //! are touched times the whole time of a fault, not accesses times it, as TierScape's equation 7
-//! charges. Pages that were touched in the last window stay in DRAM, whatever their region's tier;
-//! what is to be expected are touches of pages that were idle. Both are measured in each window and
-//! averaged.
+//! charges. A region can be out as a whole, and each page that is touched in a window is a fault; or
+//! pages in use stay in DRAM, and only touches of pages that were idle are. Both numbers are
+//! measured in each window and averaged, and both ways are choices of the solver.
 //!
 //! Costs are TierScape's equations 8 to 10. The work of moving is charged too: to compress, to
 //! bring back, or to copy where two tiers have one codec. A region that has just moved stays for
 //! some windows unless it goes up, and a plan that hardly saves time is not made.
 
-use super::knapsack::{Problem, Solution, solve};
+use super::knapsack::{CHOICES_MAX, Problem, Solution, solve};
 use super::{Kind, Model, Resend, Tier, Window};
 
 /// Its name.
@@ -35,23 +35,79 @@ pub struct Config {
     pub weight: f32,
 }
 
-/// As it is used where nothing else is said.
+/// As it is used where nothing else is said. In simulation dwelling cost more than it saved: see
+/// the spreads in `sim/src/tiering.rs`.
 pub const CONFIG: Config =
-    Config { alpha: 0.5, work_price: 0.25, horizon: 8.0, dwell: 2, hysteresis: 0.02, weight: 0.4 };
+    Config { alpha: 0.5, work_price: 0.25, horizon: 8.0, dwell: 0, hysteresis: 0.02, weight: 0.4 };
 
 /// Time to copy a page from one medium to another, ns.
 const COPY_NS: f64 = 1000.0;
 
+/// A number of each window, and what it is expected to be in the next: as in the last one, or as
+/// on average, whichever was nearer so far. Averages are right where memory is scanned now and
+/// then, the last window where the load changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Series {
+    last: f32,
+    mean: f32,
+    /// Average errors of the two.
+    last_error: f32,
+    mean_error: f32,
+}
+
+impl Series {
+    fn take(&mut self, new: f32, weight: f32, is_first: bool) {
+        if is_first {
+            (self.last, self.mean) = (new, new);
+            return;
+        }
+        self.last_error += weight * ((new - self.last).abs() - self.last_error);
+        self.mean_error += weight * ((new - self.mean).abs() - self.mean_error);
+        self.mean += weight * (new - self.mean);
+        self.last = new;
+    }
+
+    fn next(&self) -> f64 {
+        f64::from(if self.last_error < self.mean_error { self.last } else { self.mean })
+    }
+}
+
 /// What is known of a region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    accesses: f32,
-    touched: f32,
-    fresh: f32,
+    accesses: Series,
+    touched: Series,
+    fresh: Series,
     /// Windows since it moved.
     dwelt: u32,
     tier: u8,
+    /// All its pages are sent out, those in use too.
+    whole: bool,
     seen: bool,
+}
+
+/// A choice for a region.
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    tier: usize,
+    /// All its pages are sent out, those in use too.
+    whole: bool,
+}
+
+/// The choices that there are over these tiers, two for each compressed one.
+fn columns(tiers: &[Tier]) -> Vec<Column> {
+    let of = |(tier, its): (usize, &Tier)| {
+        let ways: &[bool] = if its.is_bytes() { &[false] } else { &[false, true] };
+        ways.iter().map(move |whole| Column { tier, whole: *whole })
+    };
+    tiers.iter().enumerate().flat_map(of).take(CHOICES_MAX).collect()
+}
+
+/// The part of a window for which a page is in DRAM on average if all are sent out at its
+/// beginning and this part of them is touched, at random times.
+fn leak(touched: f64) -> f64 {
+    let rate = -(1.0 - touched.min(0.9999)).ln();
+    if rate < 1e-6 { rate / 2.0 } else { 1.0 - (1.0 - (-rate).exp()) / rate }
 }
 
 /// The model.
@@ -59,10 +115,23 @@ struct Known {
 pub struct TerraceCost {
     config: Config,
     known: Vec<Known>,
+    expected: Expected,
+}
+
+/// What a plan is expected to come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Expected {
+    /// Time that is lost in a window, ns, with the work of moving.
+    pub time_ns: f64,
+    /// Cost, pages of DRAM, and the most that it may be.
+    pub cost: f64,
+    /// See there.
+    pub bound: f64,
 }
 
 /// A problem's tables.
 struct Tables {
+    columns: Vec<Column>,
     time: Vec<f32>,
     cost: Vec<f32>,
     uses: Vec<f32>,
@@ -74,7 +143,12 @@ struct Tables {
 impl TerraceCost {
     /// One that has seen nothing.
     pub fn new(config: Config) -> TerraceCost {
-        TerraceCost { config, known: Vec::new() }
+        TerraceCost { config, known: Vec::new(), expected: Expected::default() }
+    }
+
+    /// What the last plan is expected to come to.
+    pub fn expected(&self) -> Expected {
+        self.expected
     }
 
     /// Another knob, from the next window on.
@@ -103,11 +177,10 @@ impl TerraceCost {
     fn learn(&mut self, window: &Window<'_>) {
         self.known.resize(window.regions.len(), Known::default());
         for (known, region) in self.known.iter_mut().zip(window.regions) {
-            let weight = if known.seen { self.config.weight } else { 1.0 };
-            let average = |old: f32, new: f32| old + weight * (new - old);
-            known.accesses = average(known.accesses, region.accesses);
-            known.touched = average(known.touched, region.touched as f32);
-            known.fresh = average(known.fresh, region.fresh as f32);
+            let (weight, is_first) = (self.config.weight, !known.seen);
+            known.accesses.take(region.accesses, weight, is_first);
+            known.touched.take(region.touched as f32, weight, is_first);
+            known.fresh.take(region.fresh as f32, weight, is_first);
             known.dwelt = if known.tier == region.tier { known.dwelt.saturating_add(1) } else { 0 };
             if !known.seen {
                 known.dwelt = self.config.dwell;
@@ -116,27 +189,29 @@ impl TerraceCost {
         }
     }
 
-    /// What a region loses in a window in each tier, ns, and what it costs there, pages of DRAM.
-    fn row(&self, window: &Window<'_>, region: usize, tier: usize) -> (f64, f64) {
-        let (known, of) = (&self.known[region], &window.tiers[tier]);
+    /// What a region loses in a window with a choice, ns, and what it costs, pages of DRAM.
+    fn row(&self, window: &Window<'_>, region: usize, column: Column) -> (f64, f64) {
+        let (known, of) = (&self.known[region], &window.tiers[column.tier]);
         let pages = f64::from(window.regions[region].pages);
-        match of.kind {
-            Kind::Bytes { extra_ns } => {
-                (f64::from(known.accesses) * extra_ns, window.cost(region, tier))
-            }
-            Kind::Compressed { store_ns, fault_ns, .. } => {
-                let faults = f64::from(known.fresh).min(pages);
-                let stay = f64::from(known.touched).min(pages);
-                // What came back goes out again once it is idle.
-                let time = faults * (fault_ns + store_ns * self.config.work_price);
-                let part = 1.0 - stay / pages;
-                (time, stay + part * window.cost(region, tier))
-            }
-        }
+        let all = window.cost(region, column.tier);
+        let (store_ns, fault_ns) = match of.kind {
+            Kind::Bytes { extra_ns } => return (known.accesses.next() * extra_ns, all),
+            Kind::Compressed { store_ns, fault_ns, .. } => (store_ns, fault_ns),
+        };
+        let touched = known.touched.next().min(pages);
+        let fresh = known.fresh.next().min(touched);
+        let (faults, in_dram) = match column.whole {
+            true => (touched, pages * leak(touched / pages)),
+            // Those that come back stay for half of the window on average.
+            false => (fresh, (touched + fresh / 2.0).min(pages)),
+        };
+        // What came back goes out again.
+        let time = faults * (fault_ns + store_ns * self.config.work_price);
+        (time, in_dram + (1.0 - in_dram / pages) * all)
     }
 
     fn tables(&self, window: &Window<'_>, dwell: bool) -> Tables {
-        let tiers = window.tiers.len();
+        let columns = columns(window.tiers);
         let mut limits: Vec<f64> = Vec::new();
         let mut of_medium = vec![None; window.limits.len()];
         for (medium, limit) in window.limits.iter().enumerate() {
@@ -145,11 +220,14 @@ impl TerraceCost {
                 limits.push(*limit);
             }
         }
-        let limited: Vec<Option<usize>> =
-            window.tiers.iter().map(|tier| of_medium.get(tier.medium).copied().flatten()).collect();
+        let limited: Vec<Option<usize>> = columns
+            .iter()
+            .map(|column| of_medium.get(window.tiers[column.tier].medium).copied().flatten())
+            .collect();
         let dram = limited.first().copied().flatten();
-        let size = window.regions.len() * tiers;
+        let size = window.regions.len() * columns.len();
         let mut tables = Tables {
+            columns: columns.clone(),
             time: Vec::with_capacity(size),
             cost: Vec::with_capacity(size),
             uses: Vec::with_capacity(if limits.is_empty() { 0 } else { size }),
@@ -161,15 +239,19 @@ impl TerraceCost {
             let known = &self.known[number];
             let (mut least, mut most) = (f64::INFINITY, 0.0f64);
             // Pages in use stay in DRAM in any compressed tier, so their room is not to be had.
-            let stay = f64::from(known.touched).min(f64::from(region.pages));
+            let stay = known.touched.next().min(f64::from(region.pages));
             if let Some(dram) = dram {
                 tables.limits[dram] -= stay;
             }
-            for (index, tier) in window.tiers.iter().enumerate() {
-                let (mut time, cost) = self.row(window, number, index);
+            for column in &columns {
+                let (mut time, cost) = self.row(window, number, *column);
+                // As it will be summed.
+                let cost = f64::from(cost as f32);
                 (least, most) = (least.min(cost), most.max(cost));
+                let (index, tier) = (column.tier, &window.tiers[column.tier]);
+                let out = !tier.is_bytes() && !column.whole;
                 if index != usize::from(region.tier) {
-                    let moved = f64::from(region.pages) - if tier.is_bytes() { 0.0 } else { stay };
+                    let moved = f64::from(region.pages) - if out { stay } else { 0.0 };
                     let from = &window.tiers[usize::from(region.tier)];
                     time += moved * Self::move_ns(from, tier) * self.config.work_price
                         / self.config.horizon;
@@ -180,13 +262,10 @@ impl TerraceCost {
                 tables.time.push(time as f32);
                 tables.cost.push(cost as f32);
                 if !tables.limits.is_empty() {
-                    let pages = f64::from(region.pages) - stay;
-                    let more = match tier.is_bytes() {
-                        // There the pages in use are too.
-                        true if index != 0 => stay,
-                        _ => 0.0,
-                    };
-                    tables.uses.push((pages * window.stored(number, index) + more) as f32);
+                    // Of DRAM what is in use is taken already.
+                    let less = if index == 0 || out { stay } else { 0.0 };
+                    let pages = f64::from(region.pages) - less;
+                    tables.uses.push((pages * window.stored(number, index)) as f32);
                 }
             }
             tables.bound += least + self.config.alpha * (most - least);
@@ -194,9 +273,9 @@ impl TerraceCost {
         tables
     }
 
-    fn solve(tables: &Tables, tiers: usize) -> Solution {
+    fn solve(tables: &Tables) -> Solution {
         solve(&Problem {
-            choices: tiers,
+            choices: tables.columns.len(),
             time: &tables.time,
             cost: &tables.cost,
             uses: &tables.uses,
@@ -206,21 +285,27 @@ impl TerraceCost {
         })
     }
 
-    /// Whether the present placement is within all limits and hardly slower than another.
-    fn is_enough(&self, window: &Window<'_>, tables: &Tables, time: f64) -> bool {
+    /// What the present placement comes to, if it is within all limits and the bound.
+    fn present(&self, window: &Window<'_>, tables: &Tables) -> Option<Expected> {
         let mut sums = vec![0.0; tables.limits.len()];
         let (mut now, mut cost) = (0.0, 0.0);
         for (number, region) in window.regions.iter().enumerate() {
-            let at = number * window.tiers.len() + usize::from(region.tier);
+            let whole = self.known[number].whole;
+            let present = |column: &Column| {
+                column.tier == usize::from(region.tier)
+                    && (column.whole == whole || window.tiers[column.tier].is_bytes())
+            };
+            let column = tables.columns.iter().position(present)?;
+            let at = number * tables.columns.len() + column;
             now += f64::from(tables.time[at]);
             cost += f64::from(tables.cost[at]);
-            if let Some(limit) = tables.limited[usize::from(region.tier)] {
+            if let Some(limit) = tables.limited[column] {
                 sums[limit] += f64::from(tables.uses[at]);
             }
         }
-        cost <= tables.bound
-            && sums.iter().zip(&tables.limits).all(|(sum, limit)| sum <= limit)
-            && time >= now * (1.0 - self.config.hysteresis)
+        let fits = sums.iter().zip(&tables.limits).all(|(sum, limit)| sum <= limit);
+        let expected = Expected { time_ns: now, cost, bound: tables.bound };
+        (fits && cost <= tables.bound).then_some(expected)
     }
 }
 
@@ -232,21 +317,34 @@ impl Model for TerraceCost {
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>) {
         self.learn(window);
         let mut tables = self.tables(window, true);
-        let mut solution = Self::solve(&tables, window.tiers.len());
+        let mut solution = Self::solve(&tables);
         if !solution.bound_met || !solution.limits_met {
             tables = self.tables(window, false);
-            solution = Self::solve(&tables, window.tiers.len());
+            solution = Self::solve(&tables);
         }
         plan.clear();
+        let present = self.present(window, &tables);
+        let least = |of: &Expected| of.time_ns * (1.0 - self.config.hysteresis);
+        let bound = tables.bound;
+        self.expected = Expected { time_ns: solution.time, cost: solution.cost, bound };
         // What fits nowhere stays where it is.
-        if !solution.limits_met || self.is_enough(window, &tables, solution.time) {
+        if !solution.limits_met || present.is_some_and(|of| solution.time >= least(&of)) {
+            self.expected = present.unwrap_or_default();
             plan.extend(window.regions.iter().map(|region| region.tier));
         } else {
-            plan.extend_from_slice(&solution.choice);
+            for (known, choice) in self.known.iter_mut().zip(&solution.choice) {
+                let column = tables.columns[usize::from(*choice)];
+                known.whole = column.whole;
+                plan.push(column.tier as u8);
+            }
         }
     }
 
-    fn resend(&self) -> Resend {
-        Resend::Idle
+    fn resend(&self, region: usize) -> Resend {
+        if self.known.get(region).is_some_and(|known| known.whole) {
+            Resend::All
+        } else {
+            Resend::Idle
+        }
     }
 }

@@ -19,14 +19,18 @@ pub const LIMITS_MAX: usize = 8;
 
 /// Regions of which prices are found first, before all regions are asked.
 const SAMPLE: usize = 1 << 14;
-/// Halvings of a price in the sample, and cycles over all prices.
+/// Halvings of a price of which nothing is known, and of one that is nearly right.
 const SAMPLE_HALVINGS: usize = 40;
-const SAMPLE_CYCLES: usize = 12;
-/// Passes over all regions for one price, and cycles over all prices.
 const HALVINGS: usize = 7;
-const CYCLES: usize = 2;
+/// Steps of the search for several prices, in the sample and over all regions.
+const SAMPLE_STEPS: usize = 600;
+const STEPS: usize = 30;
 /// A price of the sample is right for all within about this factor.
 const NEAR: f64 = 1.02;
+/// And of several prices, within about this share.
+const NEAR_LIMITED: f64 = 0.03;
+/// What several constraints need together is less than this many times what one needs alone.
+const FAR: f64 = 100.0;
 /// Prices beyond which a region looks at nothing else.
 const PRICE_RANGE: (f64, f64) = (1e-18, 1e18);
 /// Up to so many regions are refined by exchanges of two.
@@ -72,6 +76,8 @@ pub struct Solution {
 
 /// Prices: of cost, then of each resource.
 type Prices = [f64; LIMITS_MAX + 1];
+/// For each choice, the price of what it uses.
+type UsePrices = [f64; CHOICES_MAX];
 /// What all regions together cost and use.
 type Sums = [f64; LIMITS_MAX + 1];
 
@@ -111,28 +117,26 @@ impl Problem<'_> {
         if constraint == 0 { self.bound } else { self.limits[constraint - 1] }
     }
 
+    fn use_prices(&self, prices: &Prices) -> UsePrices {
+        let mut all = [0.0; CHOICES_MAX];
+        for (choice, price) in all.iter_mut().enumerate().take(self.choices) {
+            *price = self.limit_of(choice).map_or(0.0, |resource| prices[resource + 1]);
+        }
+        all
+    }
+
     /// The best choice of a region at these prices, and what it comes to. Of equals the cheaper.
     #[inline]
-    fn best(&self, region: usize, prices: &Prices) -> (usize, f64) {
+    fn best(&self, region: usize, cost_price: f64, use_prices: &UsePrices) -> (usize, f64) {
         let (time, cost) = (self.row(self.time, region), self.row(self.cost, region));
+        let uses = if self.limits.is_empty() { cost } else { self.row(self.uses, region) };
         let mut best = (0, f64::INFINITY, f32::INFINITY);
-        if self.limits.is_empty() {
-            for (choice, (time, cost)) in time.iter().zip(cost).enumerate() {
-                let value = f64::from(*time) + prices[0] * f64::from(*cost);
-                if value < best.1 || (value == best.1 && *cost < best.2) {
-                    best = (choice, value, *cost);
-                }
-            }
-        } else {
-            let uses = self.row(self.uses, region);
-            for choice in 0..self.choices {
-                let price = self.limit_of(choice).map_or(0.0, |resource| prices[resource + 1]);
-                let value = f64::from(time[choice])
-                    + prices[0] * f64::from(cost[choice])
-                    + price * f64::from(uses[choice]);
-                if value < best.1 || (value == best.1 && cost[choice] < best.2) {
-                    best = (choice, value, cost[choice]);
-                }
+        for (choice, ((time, cost), uses)) in time.iter().zip(cost).zip(uses).enumerate() {
+            let value = f64::from(*time)
+                + cost_price * f64::from(*cost)
+                + use_prices[choice] * f64::from(*uses);
+            if value < best.1 || (value == best.1 && *cost < best.2) {
+                best = (choice, value, *cost);
             }
         }
         (best.0, best.1)
@@ -142,8 +146,9 @@ impl Problem<'_> {
     fn pass(&self, prices: &Prices, every: usize) -> (Sums, f64) {
         let mut sums = [0.0; LIMITS_MAX + 1];
         let mut value = 0.0;
+        let use_prices = self.use_prices(prices);
         for region in (0..self.regions()).step_by(every) {
-            let (choice, its) = self.best(region, prices);
+            let (choice, its) = self.best(region, prices[0], &use_prices);
             self.add(&mut sums, region, choice, 1.0);
             value += its;
         }
@@ -151,9 +156,10 @@ impl Problem<'_> {
     }
 
     /// The least time by weak duality: what regions come to at these prices, less what is paid.
-    fn dual(&self, prices: &Prices, value: f64) -> f64 {
-        (0..=self.limits.len())
-            .fold(value, |value, constraint| value - prices[constraint] * self.limit(constraint))
+    fn dual(&self, prices: &Prices, value: f64, every: usize) -> f64 {
+        (0..=self.limits.len()).fold(value, |value, constraint| {
+            value - prices[constraint] * self.limit(constraint) / every as f64
+        })
     }
 }
 
@@ -173,29 +179,20 @@ pub fn solve(problem: &Problem<'_>) -> Solution {
             ..Default::default()
         };
     }
-    let mut prices = [0.0; LIMITS_MAX + 1];
-    let mut best = f64::NEG_INFINITY;
     let every = problem.regions().div_ceil(SAMPLE);
-    if every > 1 {
-        for _ in 0..SAMPLE_CYCLES {
-            for constraint in 0..=problem.limits.len() {
-                find_price(problem, &mut prices, constraint, every, SAMPLE_HALVINGS, &mut best);
-            }
-            if problem.limits.is_empty() {
-                break;
-            }
-        }
-    }
-    let (cycles, halvings) =
-        if every > 1 { (CYCLES, HALVINGS) } else { (SAMPLE_CYCLES, SAMPLE_HALVINGS) };
-    best = f64::NEG_INFINITY;
-    for _ in 0..if problem.limits.is_empty() { 1 } else { cycles } {
-        for constraint in 0..=problem.limits.len() {
-            find_price(problem, &mut prices, constraint, 1, halvings, &mut best);
-        }
-    }
+    let (prices, best) = if problem.limits.is_empty() {
+        let sampled = if every > 1 { find_price(problem, 0, every, 0.0).0 } else { 0.0 };
+        let (price, best) = find_price(problem, 0, 1, sampled);
+        let mut prices = [0.0; LIMITS_MAX + 1];
+        prices[0] = price;
+        (prices, best)
+    } else {
+        let first = first_prices(problem, every);
+        let sampled = ascend(problem, every, first, FAR, SAMPLE_STEPS);
+        if every > 1 { ascend(problem, 1, sampled.0, NEAR_LIMITED, STEPS) } else { sampled }
+    };
     let mut state = State::new(problem, &prices);
-    let at_least = best.max(problem.dual(&prices, state.value)).max(0.0);
+    let at_least = best.max(problem.dual(&prices, state.value, 1)).max(0.0);
     state.repair(&prices);
     state.fill();
     if problem.regions() <= EXCHANGED_MAX {
@@ -204,35 +201,26 @@ pub fn solve(problem: &Problem<'_>) -> Solution {
     state.solution(at_least)
 }
 
-/// Sets one price so that the constraint holds with as little to spare as can be, all others
-/// staying. `best`: the best lower bound of the time seen on the way, of all regions.
-fn find_price(
-    problem: &Problem<'_>,
-    prices: &mut Prices,
-    constraint: usize,
-    every: usize,
-    halvings: usize,
-    best: &mut f64,
-) {
+/// The price of one constraint, all others being free, at which it holds with as little to spare as
+/// can be; and the best lower bound of the time that was seen on the way. `guess`: what the price is
+/// about; 0 if nothing is known.
+fn find_price(problem: &Problem<'_>, constraint: usize, every: usize, guess: f64) -> (f64, f64) {
     let limit = problem.limit(constraint) / every as f64;
+    let mut best = f64::NEG_INFINITY;
     let mut holds = |price: f64| {
-        let mut tried = *prices;
+        let mut tried = [0.0; LIMITS_MAX + 1];
         tried[constraint] = price;
         let (sums, value) = problem.pass(&tried, every);
-        if every == 1 {
-            *best = best.max(problem.dual(&tried, value));
-        }
+        best = best.max(problem.dual(&tried, value, every));
         sums[constraint] <= limit
     };
-    let guess = prices[constraint];
     // Nothing is to be paid for what there is enough of.
-    if (guess == 0.0 || every > 1 || halvings == SAMPLE_HALVINGS) && holds(0.0) {
-        prices[constraint] = 0.0;
-        return;
+    if guess == 0.0 && holds(0.0) {
+        return (0.0, best);
     }
-    let (mut low, mut high, halvings) = if guess > 0.0 && every == 1 {
+    let (mut low, mut high, halvings) = if guess > 0.0 {
         let (low, high) = bracket(guess, &mut holds);
-        (low, high, halvings)
+        (low, high, HALVINGS)
     } else {
         (PRICE_RANGE.0, PRICE_RANGE.1, SAMPLE_HALVINGS)
     };
@@ -247,7 +235,97 @@ fn find_price(
             low = middle;
         }
     }
-    prices[constraint] = high;
+    (high, best)
+}
+
+/// Prices to begin with: half of what any constraint would need if it were alone, in proportion to
+/// limits.
+fn first_prices(problem: &Problem<'_>, every: usize) -> Prices {
+    let constraints = problem.limits.len() + 1;
+    let limit = |constraint: usize| problem.limit(constraint).max(f64::MIN_POSITIVE);
+    let worth = (0..constraints)
+        .map(|constraint| find_price(problem, constraint, every, 0.0).0 * limit(constraint))
+        .filter(|worth| *worth < PRICE_RANGE.1)
+        .fold(0.0, f64::max);
+    let mut prices = [0.0; LIMITS_MAX + 1];
+    for (constraint, price) in prices.iter_mut().enumerate().take(constraints) {
+        *price = worth / limit(constraint);
+    }
+    prices
+}
+
+/// Raises the dual over all prices by the ellipsoid method with deep cuts, from prices that are
+/// right within `spread` of themselves. Gives the best prices that it saw, and their dual.
+fn ascend(
+    problem: &Problem<'_>,
+    every: usize,
+    from: Prices,
+    spread: f64,
+    steps: usize,
+) -> (Prices, f64) {
+    let n = problem.limits.len() + 1;
+    let largest = from[..n].iter().copied().fold(0.0, f64::max);
+    let mut center = from;
+    let mut shape = [[0.0; LIMITS_MAX + 1]; LIMITS_MAX + 1];
+    for index in 0..n {
+        // A price that is nothing here may be something a little further on.
+        shape[index][index] = (spread * from[index].max(largest * 1e-3)).powi(2) * n as f64;
+    }
+    let mut best = (from, f64::NEG_INFINITY);
+    for _ in 0..steps {
+        let negative = (0..n).find(|index| center[*index] < 0.0);
+        let (slope, depth) = match negative {
+            Some(index) => {
+                let mut slope = [0.0; LIMITS_MAX + 1];
+                slope[index] = 1.0;
+                (slope, -center[index])
+            }
+            None => {
+                let (sums, value) = problem.pass(&center, every);
+                let dual = problem.dual(&center, value, every);
+                if dual > best.1 {
+                    best = (center, dual);
+                }
+                let mut slope = [0.0; LIMITS_MAX + 1];
+                for (index, slope) in slope.iter_mut().enumerate().take(n) {
+                    *slope = sums[index] - problem.limit(index) / every as f64;
+                }
+                (slope, best.1 - dual)
+            }
+        };
+        let along: Prices = std::array::from_fn(|row| {
+            (0..n).map(|column| shape[row][column] * slope[column]).sum()
+        });
+        let reach = (0..n).map(|index| slope[index] * along[index]).sum::<f64>().sqrt();
+        // Nowhere in the ellipsoid is the dual more than this above the centre's.
+        let is_there = negative.is_none() && reach - depth <= best.1.abs() * 1e-7;
+        if is_there || !reach.is_normal() || depth >= reach {
+            break;
+        }
+        cut(&mut center, &mut shape, n, along.map(|part| part / reach), depth / reach);
+    }
+    best
+}
+
+/// Keeps the part of an ellipsoid on one side of a plane, `depth` (0 to 1) beyond the centre, in
+/// the smallest new one. `step`: from the centre to the farthest point on that side.
+fn cut(
+    center: &mut Prices,
+    shape: &mut [[f64; LIMITS_MAX + 1]; LIMITS_MAX + 1],
+    n: usize,
+    step: Prices,
+    depth: f64,
+) {
+    let size = n as f64;
+    let ahead = (1.0 + size * depth) / (size + 1.0);
+    let grown = size * size * (1.0 - depth * depth) / (size * size - 1.0);
+    let flat = 2.0 * ahead / (1.0 + depth);
+    for row in 0..n {
+        center[row] += ahead * step[row];
+        for column in 0..n {
+            shape[row][column] = grown * (shape[row][column] - flat * step[row] * step[column]);
+        }
+    }
 }
 
 /// A price at which it does not hold, and one at which it does, about a guess.
@@ -293,8 +371,9 @@ impl<'p> State<'p> {
             sums: [0.0; LIMITS_MAX + 1],
             value: 0.0,
         };
+        let use_prices = problem.use_prices(prices);
         for region in 0..problem.regions() {
-            let (choice, value) = problem.best(region, prices);
+            let (choice, value) = problem.best(region, prices[0], &use_prices);
             state.choice.push(choice as u8);
             state.value += value;
             problem.add(&mut state.sums, region, choice, 1.0);

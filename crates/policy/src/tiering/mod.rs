@@ -150,8 +150,8 @@ pub trait Model: Send {
     fn name(&self) -> &'static str;
     /// Clears `plan` and fills it with a tier for each region.
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>);
-    /// Which pages it sends out.
-    fn resend(&self) -> Resend;
+    /// Which pages of a region it sends out, by the last plan.
+    fn resend(&self, region: usize) -> Resend;
 }
 
 /// Names of all models.

@@ -30,11 +30,11 @@ impl Move {
 }
 
 /// Moves for a plan, in the order in which they are to be made. `gain` says what a region's move to
-/// its new tier brings in all.
+/// its new tier brings in all, and `resend` which of its pages go.
 pub fn list(
     window: &Window<'_>,
     plan: &[u8],
-    resend: Resend,
+    resend: impl Fn(usize) -> Resend,
     gain: impl Fn(usize, usize) -> f64,
 ) -> Vec<Move> {
     let mut moves: Vec<Move> = window
@@ -44,6 +44,7 @@ pub fn list(
         .enumerate()
         .filter_map(|(number, (region, to))| {
             let (from, to) = (region.tier, *to);
+            let resend = resend(number);
             let out = !window.tiers[usize::from(to)].is_bytes();
             // Pages in use would come back at once.
             let in_use = if resend == Resend::Idle && out { region.touched } else { 0 };

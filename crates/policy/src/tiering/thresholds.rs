@@ -79,7 +79,7 @@ impl Model for Thresholds {
         ));
     }
 
-    fn resend(&self) -> Resend {
+    fn resend(&self, _region: usize) -> Resend {
         Resend::All
     }
 }

@@ -41,7 +41,7 @@ impl Model for TierScape {
         *plan = within(window.tiers.len(), &time, &cost, self.alpha);
     }
 
-    fn resend(&self) -> Resend {
+    fn resend(&self, _region: usize) -> Resend {
         Resend::All
     }
 }
@@ -100,7 +100,7 @@ impl Model for Artifact {
         }
     }
 
-    fn resend(&self) -> Resend {
+    fn resend(&self, _region: usize) -> Resend {
         Resend::Never
     }
 }

@@ -34,7 +34,7 @@ impl Model for Waterfall {
         }));
     }
 
-    fn resend(&self) -> Resend {
+    fn resend(&self, _region: usize) -> Resend {
         Resend::All
     }
 }

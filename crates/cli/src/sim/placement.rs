@@ -1,0 +1,155 @@
+//! `terrace sim --placement`: models that place regions over several tiers, what each saves and
+//! what the program loses by it, in each of its settings.
+
+use crate::args::SimArguments;
+use crate::quantity::share;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+use std::io::Write as _;
+use terrace_policy::tiering::{self, Preset, Setting, Tier};
+use terrace_sim::objects::{Filter, layouts::Kind};
+use terrace_sim::tiering::{Outcome, SETTINGS, Settings, regions_of, run as simulate};
+use terrace_sim::tiersets;
+use terrace_sim::workload::{Pages, Workload};
+
+/// Pages of a generator, and its accesses, where nothing is said.
+const PAGES: u32 = 65_536;
+const ACCESSES: u64 = 8_000_000;
+
+/// One line.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    pub workload: String,
+    pub tiers: String,
+    pub model: String,
+    pub setting: String,
+    pub seed: u64,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// A model in the authors' three settings, the artifact's for those that have a percentile.
+pub fn settings(model: &str) -> Vec<(String, Setting)> {
+    let by_percentile = !model.starts_with("tierscape") && model != tiering::cost::NAME;
+    let presets = if by_percentile { &Preset::ALL[..] } else { &Preset::ALL[..3] };
+    presets
+        .iter()
+        .map(|preset| {
+            let of = Setting::from(*preset);
+            let name = if by_percentile {
+                format!("p{:.0}", of.percentile)
+            } else {
+                format!("alpha {}", of.alpha)
+            };
+            (name, of)
+        })
+        .collect()
+}
+
+/// Runs one model over one workload.
+pub fn one(
+    name: &str,
+    setting: Setting,
+    workload: &Workload,
+    set: &str,
+    tiers: &[Tier],
+    seed: u64,
+    settings: Settings,
+) -> Result<Outcome> {
+    let mut source = workload
+        .open(seed, Kind::Size, Filter::All, Pages::Alike(4096))
+        .context("workload")?
+        .source;
+    let regions = regions_of(source.units() as usize);
+    let stored = tiersets::stored_by_region(set, regions, seed).context("no such set")?;
+    let mut model = tiering::model(name, setting, tiers).context("no such model")?;
+    Ok(simulate(&mut *model, &mut *source, tiers, &stored, settings)?)
+}
+
+/// Runs the subcommand; the result is the exit status.
+pub fn run(arguments: &SimArguments) -> Result<u8> {
+    ensure!(
+        arguments.set.is_empty() && arguments.policies.is_empty(),
+        "--placement has models of its own: leave out --policies and --set"
+    );
+    let set = &arguments.tiers;
+    let tiers = tiersets::tiers(set).with_context(|| {
+        format!("there is no set of tiers `{set}`; there are {}", tiersets::NAMES.join(", "))
+    })?;
+    let all = arguments.placement.iter().any(|name| name == "all");
+    let models: Vec<&str> = tiering::NAMES
+        .into_iter()
+        .filter(|name| all || arguments.placement.iter().any(|wanted| wanted == name))
+        .collect();
+    for wanted in arguments.placement.iter().filter(|name| *name != "all") {
+        if !models.contains(&wanted.as_str()) {
+            bail!("there is no model `{wanted}`; there are all, {}", tiering::NAMES.join(", "));
+        }
+    }
+    let mut rows = Vec::new();
+    for text in &arguments.workloads {
+        let accesses = arguments.accesses.unwrap_or(ACCESSES);
+        let workload = Workload::parse(text, arguments.units.unwrap_or(PAGES), accesses)?;
+        for seed in arguments.seeds.iter().flat_map(|seeds| seeds.all()) {
+            for model in &models {
+                for (name, mut setting) in settings(model) {
+                    let mut name = name;
+                    if let Some(alpha) = arguments.alpha.filter(|_| name.starts_with("alpha")) {
+                        (setting.alpha, name) = (alpha, format!("alpha {alpha}"));
+                    }
+                    let outcome = one(model, setting, &workload, set, &tiers, seed, SETTINGS)?;
+                    ensure!(
+                        outcome.windows > 0,
+                        "{text}: has less than {} accesses, too few to judge",
+                        (SETTINGS.warm_up + 1) * SETTINGS.window
+                    );
+                    rows.push(Row {
+                        workload: text.clone(),
+                        tiers: set.clone(),
+                        model: (*model).into(),
+                        setting: name.clone(),
+                        seed,
+                        outcome,
+                    });
+                    if arguments.alpha.is_some() && name.starts_with("alpha") {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+    } else {
+        out.write_all(table(&rows).as_bytes())?;
+    }
+    Ok(0)
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let mut last = ("", 0);
+    for row in rows {
+        if last != (row.workload.as_str(), row.seed) {
+            last = (&row.workload, row.seed);
+            text += &format!("{}, tiers {}, seed {}\n", row.workload, row.tiers, row.seed);
+            text += &format!(
+                "  {:<20} {:<10} {:>7} {:>9} {:>10} {:>10} {:>7}\n",
+                "model", "setting", "saved", "slowdown", "faults", "moved", "work"
+            );
+        }
+        let of = &row.outcome;
+        text += &format!(
+            "  {:<20} {:<10} {:>7} {:>9} {:>10} {:>10} {:>7}\n",
+            row.model,
+            row.setting,
+            share(of.saved),
+            share(of.slowdown),
+            of.faults.iter().sum::<u64>(),
+            of.moved,
+            share(of.work)
+        );
+    }
+    text
+}
