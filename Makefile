@@ -60,6 +60,7 @@ soak:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-objects --test structures -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong -- --nocapture
 
@@ -79,12 +80,14 @@ bench-malloc:
 	$(CARGO) run --release -p terrace-bench -- malloc $(OPTIONS)
 
 install:
-	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] || $(MAKE) build
+	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] && [ -e $(RELEASE)/libterrace_objects.a ] || $(MAKE) build
 	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
 	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+	install -D -m 644 $(RELEASE)/libterrace_objects.a $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_objects.a
+	-strip --strip-debug $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_objects.a
 	-strip --strip-debug $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
 	$(RELEASE)/terrace generate $(DESTDIR)$(PREFIX)/share
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp include/terrace_objects.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
@@ -103,7 +106,7 @@ $(RELEASE)/copyright: Cargo.lock
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
-	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp lib/pkgconfig/terrace.pc \
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp include/terrace_objects.h lib/pkgconfig/terrace.pc \
 		lib/systemd/system/terrace@.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
 		share/man/man3/mnalloc.3 share/man/man1/terrace.1 share/man/man1/terrace-*.1 \
 		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish
@@ -117,7 +120,7 @@ portable:
 	@scripts/setup.sh package
 	driver=$$(scripts/old-libc.sh $(PORTABLE)) && CC=$$driver CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$$driver \
 		RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
-		$(CARGO) build --release -p terrace-cli -p terrace-runtime
+		$(CARGO) build --release -p terrace-cli -p terrace-runtime -p terrace-objects
 
 deb rpm tarball: portable
 	@scripts/setup.sh package

@@ -7,6 +7,7 @@ mod accuracy;
 mod adapt;
 mod buckets;
 mod calls;
+mod consolidate;
 mod contexts;
 mod fault_steps;
 mod faulters;
@@ -148,6 +149,12 @@ enum What {
         #[arg(long)]
         placed: bool,
     },
+    /// A hash table whose entries move, over zram: scattered, consolidated while it runs, and laid
+    /// out by an oracle (as root)
+    Consolidate(consolidate::Options),
+    /// (internal) the measured program of `consolidate`
+    #[command(hide = true)]
+    ConsolidateProgram(consolidate::Task),
     /// How well context numbers tell true calling contexts apart, on real programs
     Contexts,
     /// A chained hash table whose buckets are arenas, against one of malloc's objects: YCSB, skews,
@@ -270,6 +277,8 @@ fn main() -> anyhow::Result<()> {
         }
         Some(What::Kv(options)) => kv::run(&options),
         Some(What::KvCeiling { listen, value_bytes }) => kv::ceiling::serve(&listen, value_bytes),
+        Some(What::Consolidate(options)) => consolidate::run(&options),
+        Some(What::ConsolidateProgram(task)) => consolidate::run_program(&task),
         Some(What::Contexts) => contexts::run(),
         Some(What::Buckets(options)) => buckets::run(&options),
         Some(What::BucketsProgram(task)) => buckets::run_program(&task),

@@ -17,6 +17,11 @@ pub fn recorder_library() -> PathBuf {
     built("libterrace_recorder.a")
 }
 
+/// What C programs whose objects move are linked with.
+pub fn objects_library() -> PathBuf {
+    built("libterrace_objects.a")
+}
+
 /// The target directory that this test was built in.
 pub fn target_directory() -> PathBuf {
     let test = std::env::current_exe().expect("this test has a path");

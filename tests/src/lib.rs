@@ -12,7 +12,9 @@ mod program;
 mod report;
 mod zram;
 
-pub use built::{recorder_library, target_directory, terrace_command, terrace_library};
+pub use built::{
+    objects_library, recorder_library, target_directory, terrace_command, terrace_library,
+};
 pub use cases::Cases;
 pub use compiled::compiled;
 pub use guest::{Guest, Outcome, Steps};

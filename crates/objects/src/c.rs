@@ -1,0 +1,321 @@
+//! What `include/terrace_objects.h` declares.
+
+use crate::epoch::Reader;
+use crate::heap::{Heap, HeapError, Settings};
+use crate::relocate::{Misuse, Object, Outcome, Paper, Relocate};
+use crate::slice::Slice;
+use crate::{Consolidator, Counters, Progress, Rules};
+use std::ffi::{c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A heap and its consolidator.
+pub struct Objects {
+    heap: Arc<Heap>,
+    consolidator: Mutex<Consolidator>,
+}
+
+/// `struct terrace_objects_settings`: zero stands for the default.
+#[repr(C)]
+pub struct CSettings {
+    capacity: usize,
+    segment_bytes: usize,
+    hot_bytes: u64,
+    bytes_per_s: u64,
+    cpu_share: f64,
+    check_callbacks: c_int,
+}
+
+/// `struct terrace_objects_move`.
+#[repr(C)]
+pub struct CMove {
+    object: *mut c_void,
+    bytes: usize,
+    room: *mut c_void,
+    room_bytes: usize,
+    used: usize,
+    slice: *const Slice,
+}
+
+type CRelocate = unsafe extern "C" fn(*mut c_void, *mut CMove) -> c_int;
+type CPaper = unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> bool;
+
+/// A callback of C's, and whether it returned something else than a result.
+struct Callback {
+    relocate: CRelocate,
+    context: *mut c_void,
+    no_result: bool,
+}
+
+impl Relocate for Callback {
+    fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome {
+        let mut asked = CMove {
+            object: object.start.as_ptr().cast(),
+            bytes: object.bytes,
+            room: room.start.as_ptr().cast(),
+            room_bytes: room.bytes,
+            used: object.bytes,
+            slice,
+        };
+        // SAFETY: the program's function, as `terrace_objects_step` was promised; `asked` lives
+        // until it returns.
+        match unsafe { (self.relocate)(self.context, &mut asked) } {
+            0 => Outcome::Moved { used: asked.used },
+            1 => Outcome::NoSpace { need: asked.used },
+            2 => Outcome::Busy,
+            3 => Outcome::Dead,
+            4 => Outcome::Immovable,
+            _ => {
+                self.no_result = true;
+                Outcome::Immovable
+            }
+        }
+    }
+}
+
+fn fail<T>(error: c_int) -> *mut T {
+    // SAFETY: this thread's own variable.
+    unsafe { *libc::__errno_location() = error };
+    null_mut()
+}
+
+fn or_default<T: PartialEq + Default>(value: T, default: T) -> T {
+    if value == T::default() { default } else { value }
+}
+
+/// Makes a heap. NULL with EINVAL where a setting cannot work, ENOMEM without address space.
+///
+/// # Safety
+/// `settings` is NULL or points to settings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_create(settings: *const CSettings) -> *mut Objects {
+    let (mut made, mut rules) = (Settings::default(), Rules::default());
+    // SAFETY: as promised.
+    if let Some(wanted) = unsafe { settings.as_ref() } {
+        made.capacity = or_default(wanted.capacity, made.capacity);
+        made.segment_bytes = or_default(wanted.segment_bytes, made.segment_bytes);
+        made.check_callbacks |= wanted.check_callbacks != 0;
+        rules.hot_bytes = Some(wanted.hot_bytes).filter(|bytes| *bytes > 0);
+        rules.bytes_per_s = or_default(wanted.bytes_per_s, rules.bytes_per_s);
+        rules.cpu_share = or_default(wanted.cpu_share, rules.cpu_share);
+    }
+    if !(0.0..=1.0).contains(&rules.cpu_share) {
+        return fail(libc::EINVAL);
+    }
+    let heap = match Heap::new(made) {
+        Ok(heap) => Arc::new(heap),
+        Err(HeapError::Memory { .. }) => return fail(libc::ENOMEM),
+        Err(_) => return fail(libc::EINVAL),
+    };
+    let consolidator = Mutex::new(Consolidator::new(heap.clone(), rules));
+    Box::into_raw(Box::new(Objects { heap, consolidator }))
+}
+
+/// Ends a heap and all its objects.
+///
+/// # Safety
+/// NULL, or made by `terrace_objects_create` and not used any more, nor its readers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_destroy(objects: *mut Objects) {
+    if !objects.is_null() {
+        // SAFETY: made by `Box`, and the caller has the last pointer.
+        drop(unsafe { Box::from_raw(objects) });
+    }
+}
+
+/// Room for an object, or NULL with ENOMEM.
+///
+/// # Safety
+/// `objects` is a heap; so for all functions below.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_alloc(objects: &Objects, bytes: usize) -> *mut c_void {
+    match objects.heap.allocate(bytes) {
+        Some(object) => object.as_ptr().cast(),
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// An object is written and may be moved.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c_void) {
+    if let Some(object) = NonNull::new(object.cast()) {
+        objects.heap.ready(object);
+    }
+}
+
+/// Ends an object to which no reference is left.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_void) {
+    if let Some(object) = NonNull::new(object.cast()) {
+        objects.heap.free(object);
+    }
+}
+
+/// An object was used.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_touch(objects: &Objects, object: *const c_void) {
+    if let Some(object) = NonNull::new(object.cast_mut().cast()) {
+        objects.heap.touch(object);
+    }
+}
+
+/// How hot an object is, 0 to 3.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_rank(objects: &Objects, object: *const c_void, heat: u8) {
+    if let Some(object) = NonNull::new(object.cast_mut().cast()) {
+        objects.heap.rank(object, heat);
+    }
+}
+
+/// A reader, for one thread.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_reader(objects: &Objects) -> *mut Reader {
+    Box::into_raw(Box::new(objects.heap.reader()))
+}
+
+/// Ends a reader.
+///
+/// # Safety
+/// NULL, or made by `terrace_objects_reader` and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_reader_end(reader: *mut Reader) {
+    if !reader.is_null() {
+        // SAFETY: made by `Box`, and the caller has the last pointer.
+        drop(unsafe { Box::from_raw(reader) });
+    }
+}
+
+/// Begins to read.
+///
+/// # Safety
+/// `reader` is this thread's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_enter(reader: &Reader) {
+    std::mem::forget(reader.enter());
+}
+
+/// Ends what `terrace_objects_enter` began.
+///
+/// # Safety
+/// `reader` is this thread's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_leave(reader: &Reader) {
+    reader.leave();
+}
+
+/// Keeps memory as it is beyond reading.
+///
+/// # Safety
+/// `reader` is this thread's, which is inside.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_pin(
+    objects: &Objects,
+    reader: &Reader,
+    object: *const c_void,
+) {
+    if let Some(object) = NonNull::new(object.cast_mut().cast()) {
+        objects.heap.pin(object, &reader.enter());
+    }
+}
+
+/// Ends a pin.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_unpin(objects: &Objects, object: *const c_void) {
+    if let Some(object) = NonNull::new(object.cast_mut().cast()) {
+        objects.heap.unpin(object);
+    }
+}
+
+fn step(objects: &Objects, relocate: &mut dyn Relocate, budget_ns: u64) -> c_int {
+    // Another thread is at it.
+    let Ok(mut consolidator) = objects.consolidator.try_lock() else { return 1 };
+    match consolidator.step(relocate, Duration::from_nanos(budget_ns)) {
+        Progress::Working => 0,
+        Progress::Waiting => 1,
+        Progress::Resting => 2,
+    }
+}
+
+/// Works for about `budget_ns`.
+///
+/// # Safety
+/// `relocate` keeps the contract of the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_step(
+    objects: &Objects,
+    relocate: CRelocate,
+    context: *mut c_void,
+    budget_ns: u64,
+) -> c_int {
+    let mut callback = Callback { relocate, context, no_result: false };
+    let progress = step(objects, &mut callback, budget_ns);
+    if callback.no_result
+        && let Ok(mut consolidator) = objects.consolidator.try_lock()
+    {
+        consolidator.breach(Misuse::NoResult);
+    }
+    progress
+}
+
+/// As `terrace_objects_step`, with the callback of the paper.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_step_simple(
+    objects: &Objects,
+    relocate: CPaper,
+    budget_ns: u64,
+) -> c_int {
+    let call = |object: NonNull<u8>, room: NonNull<u8>, bytes| {
+        // SAFETY: the program's function, as promised.
+        unsafe { relocate(object.as_ptr().cast(), room.as_ptr(), bytes) }
+    };
+    step(objects, &mut Paper(call), budget_ns)
+}
+
+/// Whether the time of a step is over.
+///
+/// # Safety
+/// `slice` is that of the callback's move.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_should_stop(slice: &Slice) -> bool {
+    slice.should_stop()
+}
+
+/// What happened so far; zeros while another thread is in a step.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_counters(objects: &Objects) -> Counters {
+    objects.consolidator.try_lock().map_or_else(|_| Counters::default(), |one| *one.counters())
+}
+
+/// Hot bytes ÷ bytes of hot pages, where hot is a heat of at least `least`.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_utilisation(objects: &Objects, least: u8) -> f64 {
+    objects.heap.utilisation(least.max(1)).share()
+}

@@ -1,0 +1,423 @@
+//! The work itself, in slices: look at what is known of all objects, choose segments, empty them.
+//!
+//! A round is a scan of the marks, a list of victims, and their evacuation. It reads objects only
+//! where they move, and none whose page is not in memory unless its whole segment is rewritten.
+//! After a round that moved next to nothing it rests, for longer each time; a scan that finds heat
+//! elsewhere begins the next.
+
+use crate::counters::Counters;
+use crate::epoch::Stamp;
+use crate::evacuation::Evacuation;
+use crate::heap::Heap;
+use crate::marks::{GRANULE, HEATS};
+use crate::policy::{self, Candidate, Choice, Contents, Scale, Situation};
+use crate::relocate::Relocate;
+use crate::segment::{Kind, State};
+use crate::slice::Slice;
+use crate::throttle::Throttle;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where all of memory is fast, this share of the bytes counts as hot.
+const HOT_SHARE: f64 = 0.2;
+/// More of the memory than this is resident: nothing moves it out.
+const ALL_RESIDENT: f64 = 0.95;
+/// Of so many segments one is asked for its resident pages.
+const RESIDENCY_SAMPLED: u32 = 8;
+/// Heats are to last so long until they decay, ms, or fewer touches are counted.
+const SOONEST_DECAY_MS: u32 = 2000;
+/// Heats that did not decay for so long, ms, are too few: more touches are counted.
+const LATEST_DECAY_MS: u32 = 30_000;
+const LEAST_SAMPLED: u32 = 10;
+/// A round moved next to nothing if it moved less than this share of all bytes.
+const NEXT_TO_NOTHING: f64 = 0.001;
+
+/// How much is done, and for what.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// How victims are chosen.
+    pub choice: Choice,
+    /// Bytes of objects that are to be hot: what the fast memory has room for. `None`: as much as
+    /// is in memory, or a fifth where all is.
+    pub hot_bytes: Option<u64>,
+    /// Most bytes that are moved in a second.
+    pub bytes_per_s: u64,
+    /// Most of one CPU's time, 0 to 1, waits for pages included.
+    pub cpu_share: f64,
+    /// What a touch costs whose page is not in fast memory, ns (zram lz4: 16,000).
+    pub fault_ns: f64,
+    /// For how long a move is thought to pay.
+    pub horizon: Duration,
+    /// Time from one round to the next while objects move.
+    pub pause: Duration,
+    /// That time at most, when nothing pays.
+    pub longest_pause: Duration,
+    /// Most bytes of segments that are empty, but may still be read by somebody.
+    pub limbo_bytes: usize,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            choice: Choice::CostBenefit,
+            hot_bytes: None,
+            bytes_per_s: 64 << 20,
+            cpu_share: 0.02,
+            fault_ns: 16_000.0,
+            horizon: Duration::from_secs(60),
+            pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(16),
+            limbo_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What a step found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more to do now.
+    Working,
+    /// Its share of time or bytes is used up, or readers hold too much of what was emptied.
+    Waiting,
+    /// Nothing pays now.
+    Resting,
+}
+
+enum Phase {
+    Resting { until_ms: u32 },
+    Scanning(Box<Scan>),
+    Emptying { victims: Vec<(Candidate, Contents)>, at: Option<Evacuation> },
+}
+
+/// What a scan has found so far.
+#[derive(Default)]
+struct Scan {
+    next: u32,
+    bytes: [u64; HEATS],
+    objects: u64,
+    used: u64,
+    sampled_pages: (u64, u64),
+    found: Vec<(u32, Contents)>,
+}
+
+/// Moves objects of one heap. One thread has it, and calls [`Consolidator::step`]; where it is
+/// within a round is its own affair.
+pub struct Consolidator {
+    pub(crate) heap: Arc<Heap>,
+    pub(crate) rules: Rules,
+    pub(crate) counters: Counters,
+    /// The open segments for hot and for cold objects, and bytes used in them.
+    pub(crate) open: [Option<(u32, usize)>; 2],
+    pub(crate) limbo: VecDeque<(u32, Stamp)>,
+    pub(crate) scale: Scale,
+    /// How often an object was busy, while callbacks are checked.
+    pub(crate) busy: HashMap<usize, u32>,
+    phase: Phase,
+    throttle: Throttle,
+    decays: bool,
+    decayed_ms: u32,
+    sampled_ms: u32,
+    window_ms: u32,
+    pause_ms: u32,
+    moved_before: u64,
+    random: u64,
+    pages: Vec<u8>,
+}
+
+impl Consolidator {
+    /// For a heap, of which it is to be the only one.
+    pub fn new(heap: Arc<Heap>, rules: Rules) -> Consolidator {
+        let scale = Scale {
+            hot_from: 1,
+            window_s: 1.0,
+            object_bytes: 1.0,
+            fault_ns: rules.fault_ns,
+            horizon_s: rules.horizon.as_secs_f64(),
+        };
+        Consolidator {
+            throttle: Throttle::new(rules.cpu_share, rules.bytes_per_s),
+            pause_ms: rules.pause.as_millis() as u32,
+            heap,
+            rules,
+            counters: Counters::default(),
+            open: [None; 2],
+            limbo: VecDeque::new(),
+            scale,
+            busy: HashMap::new(),
+            phase: Phase::Scanning(Box::default()),
+            decays: false,
+            decayed_ms: 0,
+            sampled_ms: 0,
+            window_ms: 1000,
+            moved_before: 0,
+            random: 0x9E37_79B9_7F4A_7C15,
+            pages: Vec::new(),
+        }
+    }
+
+    /// The heap.
+    pub fn heap(&self) -> &Arc<Heap> {
+        &self.heap
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// From which heat on, 1 to 3, objects are hot now.
+    pub fn hot_from(&self) -> u8 {
+        self.scale.hot_from
+    }
+
+    /// Works for about `budget`, 200 to 500 µs where requests wait meanwhile. To be called often,
+    /// under no lock that the callback takes; it returns at once where nothing is to be done.
+    pub fn step(&mut self, relocate: &mut dyn Relocate, budget: Duration) -> Progress {
+        self.give_back();
+        let limbo = self.limbo.len() * self.heap.settings().segment_bytes;
+        if !self.throttle.has_room() || limbo > self.rules.limbo_bytes {
+            return Progress::Waiting;
+        }
+        let slice = Slice::begin(budget);
+        let (steps, bytes) = (self.counters.steps, self.counters.moved_bytes);
+        self.counters.steps = steps + 1;
+        self.move_seen(relocate, &slice);
+        let mut progress = Progress::Working;
+        while progress == Progress::Working && !slice.should_stop() {
+            progress = self.advance(relocate, &slice);
+        }
+        self.throttle.charge(slice.spent(), self.counters.moved_bytes - bytes);
+        progress
+    }
+
+    /// Begins a round now, wherever it was; an evacuation under way is ended first.
+    pub fn wake(&mut self) {
+        if let Phase::Resting { .. } = self.phase {
+            self.phase = Phase::Scanning(Box::default());
+        }
+    }
+
+    /// Works on a thread of its own until `stop` says so: for programs whose callback takes locks
+    /// that other threads hold briefly.
+    pub fn run(&mut self, relocate: &mut dyn Relocate, budget: Duration, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            if self.step(relocate, budget) != Progress::Working {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn advance(&mut self, relocate: &mut dyn Relocate, slice: &Slice) -> Progress {
+        match std::mem::replace(&mut self.phase, Phase::Resting { until_ms: 0 }) {
+            Phase::Resting { until_ms } if self.heap.now_ms() < until_ms => {
+                self.phase = Phase::Resting { until_ms };
+                return Progress::Resting;
+            }
+            Phase::Resting { .. } => self.phase = Phase::Scanning(Box::default()),
+            Phase::Scanning(mut scan) if scan.next < self.heap.count() => {
+                self.look(&mut scan);
+                self.phase = Phase::Scanning(scan);
+            }
+            Phase::Scanning(scan) => self.choose(*scan),
+            Phase::Emptying { victims, at: Some(at) } => {
+                let at = self.evacuate(at, relocate, slice);
+                self.phase = Phase::Emptying { victims, at };
+            }
+            Phase::Emptying { mut victims, at: None } => match victims.pop() {
+                Some((candidate, contents)) => {
+                    let at = self.begin(candidate, &contents);
+                    self.phase = Phase::Emptying { victims, at };
+                }
+                None => self.rest(),
+            },
+        }
+        Progress::Working
+    }
+
+    /// One segment of a scan.
+    fn look(&mut self, scan: &mut Scan) {
+        let index = scan.next;
+        scan.next += 1;
+        let segment = self.heap.segment(index);
+        if matches!(segment.state(), State::Free | State::Retired) {
+            return;
+        }
+        if self.decays {
+            self.heap.clock().decay(self.heap.granules(index));
+        }
+        let mut contents = Contents::default();
+        self.heap.each_live(index, 0, |granule, bytes| {
+            let heat = usize::from(self.heap.clock().heat(granule));
+            contents.bytes[heat] += bytes as u32;
+            contents.objects[heat] += 1;
+            true
+        });
+        for (sum, bytes) in scan.bytes.iter_mut().zip(contents.bytes) {
+            *sum += u64::from(bytes);
+        }
+        scan.objects += contents.objects.iter().map(|n| u64::from(*n)).sum::<u64>();
+        scan.used += self.heap.settings().segment_bytes as u64;
+        if index.is_multiple_of(RESIDENCY_SAMPLED) {
+            let missing = self.missing_pages(index);
+            scan.sampled_pages.0 += self.pages.len() as u64 - u64::from(missing);
+            scan.sampled_pages.1 += self.pages.len() as u64;
+        }
+        if self.heap.segment(index).state() == State::Sealed {
+            scan.found.push((index, contents));
+        }
+    }
+
+    pub(crate) fn missing_pages(&mut self, index: u32) -> u32 {
+        let mut pages = std::mem::take(&mut self.pages);
+        self.heap.residency(index, &mut pages);
+        let missing = pages.iter().filter(|page| **page & 1 == 0).count() as u32;
+        self.pages = pages;
+        missing
+    }
+
+    /// Whether all pages of a part of a segment were in memory when last asked.
+    pub(crate) fn is_resident(&self, granule: usize, bytes: usize) -> bool {
+        let within = granule * GRANULE % self.heap.settings().segment_bytes;
+        let pages = within / crate::area::PAGE..=(within + bytes - 1) / crate::area::PAGE;
+        pages.into_iter().all(|page| self.pages.get(page).is_none_or(|page| page & 1 == 1))
+    }
+
+    /// The end of a scan: what is hot, and the victims, best last.
+    fn choose(&mut self, scan: Scan) {
+        self.counters.scans += 1;
+        let now = self.heap.now_ms();
+        self.measure_window(now);
+        let live: u64 = scan.bytes.iter().sum();
+        let resident = match scan.sampled_pages {
+            (_, 0) => 1.0,
+            (resident, all) => resident as f64 / all as f64,
+        };
+        let hot_bytes = self.rules.hot_bytes.unwrap_or(match resident > ALL_RESIDENT {
+            true => (live as f64 * HOT_SHARE) as u64,
+            false => (scan.used as f64 * resident) as u64,
+        });
+        (self.scale.hot_from, self.decays) = policy::boundary(&scan.bytes, hot_bytes);
+        if self.decays {
+            // Heats tell too little until they have decayed.
+            self.phase = Phase::Scanning(Box::default());
+            return;
+        }
+        self.heap.note_from(self.noted_from());
+        self.scale.object_bytes = live as f64 / (scan.objects as f64).max(1.0);
+        let mut victims = Vec::new();
+        for (index, contents) in scan.found {
+            if let Some(candidate) = self.judge(index, &contents, 0, now) {
+                victims.push((candidate, contents));
+            }
+        }
+        victims.sort_by(|(a, _), (b, _)| a.order.total_cmp(&b.order));
+        self.counters.live_bytes = live;
+        self.moved_before = self.counters.moved_bytes;
+        self.phase = Phase::Emptying { victims, at: None };
+    }
+
+    /// How long heats were counted, and whether to count fewer touches or more.
+    fn measure_window(&mut self, now: u32) {
+        let passed = now - self.decayed_ms;
+        let sampling = self.heap.sampling();
+        if std::mem::take(&mut self.decays) {
+            if passed < SOONEST_DECAY_MS && sampling < LEAST_SAMPLED {
+                self.heap.sample(sampling + 1);
+            }
+            self.window_ms = passed.max(1);
+            (self.decayed_ms, self.sampled_ms) = (now, now);
+        } else if now - self.sampled_ms > LATEST_DECAY_MS && sampling > 0 {
+            self.heap.sample(sampling - 1);
+            self.sampled_ms = now;
+        }
+        self.window_ms = self.window_ms.max(now - self.decayed_ms);
+        self.scale.window_s = f64::from(self.window_ms) / 1000.0 / f64::from(1 << sampling);
+    }
+
+    /// From which heat on an object is worth moving by itself, as it is touched.
+    fn noted_from(&self) -> Option<u8> {
+        let heat = self.scale.hot_from.max(2);
+        let pays = self.rules.choice == Choice::CostBenefit && policy::pays(heat, &self.scale);
+        pays.then_some(heat)
+    }
+
+    fn judge(
+        &mut self,
+        index: u32,
+        contents: &Contents,
+        missing_pages: u32,
+        now_ms: u32,
+    ) -> Option<Candidate> {
+        let segment = self.heap.segment(index);
+        if segment.rests(now_ms) || segment.is_pinned() || segment.state() != State::Sealed {
+            return None;
+        }
+        let situation = Situation {
+            segment: index,
+            kind: segment.kind(),
+            used: segment.used(),
+            age_s: f64::from(segment.age_ms(now_ms)) / 1000.0,
+            missing_pages,
+        };
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let chance = (self.random >> 11) as f64 / (1u64 << 53) as f64;
+        policy::judge(self.rules.choice, &situation, contents, &self.scale, chance)
+    }
+
+    /// Begins with a victim, if it still is one now that it is known what of it is in memory.
+    fn begin(&mut self, candidate: Candidate, contents: &Contents) -> Option<Evacuation> {
+        let index = candidate.segment;
+        let missing = self.missing_pages(index);
+        let candidate = self.judge(index, contents, missing, self.heap.now_ms())?;
+        self.heap.segment(index).change(State::Sealed, State::Evacuating);
+        let kind = self.heap.segment(index).kind();
+        let hot_from = policy::hot_from(kind, &self.scale);
+        Some(Evacuation::begin(index, candidate.plan, hot_from))
+    }
+
+    /// The end of a round.
+    fn rest(&mut self) {
+        let moved = self.counters.moved_bytes - self.moved_before;
+        let little = (moved as f64) < self.counters.live_bytes as f64 * NEXT_TO_NOTHING;
+        let (first, longest) = (self.rules.pause, self.rules.longest_pause);
+        self.pause_ms = match little {
+            true => (self.pause_ms.max(1) * 2).min(longest.as_millis() as u32),
+            false => first.as_millis() as u32,
+        };
+        self.phase = Phase::Resting { until_ms: self.heap.now_ms() + self.pause_ms };
+    }
+
+    /// An emptied segment waits for readers from before.
+    pub(crate) fn retire(&mut self, index: u32) {
+        self.heap.segment(index).change(State::Evacuating, State::Retired);
+        self.limbo.push_back((index, self.heap.epochs().retire()));
+        self.counters.emptied_segments += 1;
+    }
+
+    fn give_back(&mut self) {
+        for _ in 0..self.limbo.len() {
+            let Some((index, stamp)) = self.limbo.pop_front() else { return };
+            if !self.heap.epochs().is_over(stamp) {
+                // Those behind it were retired later.
+                self.limbo.push_front((index, stamp));
+                return;
+            }
+            if self.heap.segment(index).is_pinned() {
+                self.limbo.push_back((index, stamp));
+                continue;
+            }
+            // SAFETY: all readers from before are gone, no pin is left, and none can come since no
+            // object of it is live: every reference names a copy.
+            unsafe { self.heap.give_back(index) };
+        }
+    }
+
+    /// Kind of the open segment by its number.
+    pub(crate) fn kind_of(open: usize) -> Kind {
+        if open == 0 { Kind::Hot } else { Kind::Cold }
+    }
+}

@@ -1,0 +1,551 @@
+//! The heap: segments that are filled one after the other, and what is known of their objects.
+
+use crate::area::{Area, PAGE};
+use crate::epoch::{Epochs, Guard, Reader};
+use crate::marks::{Bits, Clock, GRANULE, HEATS};
+use crate::relocate::Object;
+use crate::seen::{Seen, is_sampled};
+use crate::segment::{Kind, Segment, State};
+use crate::sync::Arc;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::time::Instant;
+
+/// Segments that only the relocator may take: one for each kind that it fills, and one more, so
+/// that it can always begin.
+const RESERVE: usize = 3;
+
+/// What a heap is made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Most bytes of objects, with what is wasted between them. Reserved, not taken.
+    pub capacity: usize,
+    /// Bytes of a segment, a power of two: 64 KiB over compressed memory or swap, 2 MiB over NUMA
+    /// nodes with huge pages.
+    pub segment_bytes: usize,
+    /// Whether callbacks are held to their contract: a breach is told by name and ends the
+    /// program. On in debug builds. Where it is off, what can be seen is counted.
+    pub check_callbacks: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            capacity: 1 << 30,
+            segment_bytes: 64 << 10,
+            check_callbacks: cfg!(debug_assertions),
+        }
+    }
+}
+
+/// Why a heap cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum HeapError {
+    /// The segment's size is not one that works.
+    #[error("segment_bytes is {0}: it must be a power of two from 4 KiB to 64 MiB")]
+    SegmentBytes(usize),
+    /// The heap would have too few segments.
+    #[error("capacity is {capacity} bytes: it must be at least {least}, eight segments")]
+    Capacity {
+        /// What was asked for.
+        capacity: usize,
+        /// The least that works.
+        least: usize,
+    },
+    /// The kernel refused.
+    #[error(
+        "cannot reserve {bytes} bytes of address space ({error}): ask for less capacity, or raise ulimit -v or vm.overcommit_memory"
+    )]
+    Memory {
+        /// What was asked for.
+        bytes: usize,
+        /// Why not.
+        error: std::io::Error,
+    },
+}
+
+/// Segments without objects, and the open one for new objects.
+struct Allocation {
+    free: Vec<u32>,
+    untouched: Range<u32>,
+    open: Option<u32>,
+    used: usize,
+}
+
+/// Memory in which objects can be moved.
+///
+/// Objects are aligned to 16 bytes. All methods may be called by any thread.
+pub struct Heap {
+    area: Area,
+    live: Bits,
+    ends: Bits,
+    clock: Clock,
+    segments: Box<[Segment]>,
+    allocation: Mutex<Allocation>,
+    epochs: Arc<Epochs>,
+    begun: Instant,
+    double_frees: AtomicU64,
+    /// One touch in 2^this is counted.
+    sampling: AtomicU32,
+    /// From this heat on, objects among cold ones are noted in `seen`.
+    noted_from: AtomicU8,
+    seen: Seen,
+    settings: Settings,
+}
+
+/// No object is so hot.
+const NEVER: u8 = u8::MAX;
+
+/// How well pages are used: bytes of hot objects, and bytes of the pages that have some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Utilisation {
+    /// Bytes of objects that are hot.
+    pub hot_bytes: u64,
+    /// Bytes of pages that hold at least a part of one.
+    pub page_bytes: u64,
+}
+
+impl Utilisation {
+    /// Hot bytes ÷ bytes of hot pages, 0 to 1; 0 where nothing is hot.
+    pub fn share(&self) -> f64 {
+        if self.page_bytes == 0 { 0.0 } else { self.hot_bytes as f64 / self.page_bytes as f64 }
+    }
+}
+
+/// Memory that a heap takes now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of live objects, each rounded up to 16.
+    pub live_bytes: u64,
+    /// Bytes of all segments that are not free.
+    pub segment_bytes: u64,
+}
+
+impl Heap {
+    /// Reserves address space for one; takes no memory yet.
+    pub fn new(settings: Settings) -> Result<Heap, HeapError> {
+        let Settings { capacity, segment_bytes, .. } = settings;
+        if !segment_bytes.is_power_of_two() || !(PAGE..=64 << 20).contains(&segment_bytes) {
+            return Err(HeapError::SegmentBytes(segment_bytes));
+        }
+        let count = capacity / segment_bytes;
+        let (least, most) = (8, u32::MAX as usize);
+        if !(least..most).contains(&count) {
+            return Err(HeapError::Capacity { capacity, least: least * segment_bytes });
+        }
+        let bytes = count * segment_bytes;
+        let refused = |error| HeapError::Memory { bytes, error };
+        let area = Area::reserve(bytes, segment_bytes.max(PAGE)).map_err(refused)?;
+        area.huge(segment_bytes >= 2 << 20);
+        let granules = bytes / GRANULE;
+        Ok(Heap {
+            area,
+            live: Bits::new(granules).map_err(refused)?,
+            ends: Bits::new(granules).map_err(refused)?,
+            clock: Clock::new(granules).map_err(refused)?,
+            segments: (0..count).map(|_| Segment::default()).collect(),
+            allocation: Mutex::new(Allocation {
+                free: Vec::new(),
+                untouched: 0..count as u32,
+                open: None,
+                used: 0,
+            }),
+            epochs: Arc::new(Epochs::default()),
+            begun: Instant::now(),
+            double_frees: AtomicU64::new(0),
+            sampling: AtomicU32::new(0),
+            noted_from: AtomicU8::new(NEVER),
+            seen: Seen::default(),
+            settings,
+        })
+    }
+
+    /// What it was made of.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A reader for one thread, which protects what it reads from being given back.
+    pub fn reader(&self) -> Reader {
+        Epochs::reader(&self.epochs)
+    }
+
+    /// Most bytes of an object: a quarter of a segment.
+    pub fn largest(&self) -> usize {
+        self.settings.segment_bytes / 4
+    }
+
+    /// Room for an object of so many bytes, at least 1; `None` if it is larger than
+    /// [`Heap::largest`], or no segment is left. What is in it is not said. It stays where it is
+    /// until it is [`Heap::ready`].
+    pub fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes == 0 || bytes > self.largest() {
+            return None;
+        }
+        let bytes = bytes.next_multiple_of(GRANULE);
+        let mut allocation = self.allocation();
+        let segment = match allocation.open {
+            Some(open) if allocation.used + bytes <= self.settings.segment_bytes => open,
+            open => {
+                let next = take(&mut allocation, RESERVE)?;
+                if let Some(full) = open {
+                    self.segments[full as usize].seal(allocation.used, self.now_ms());
+                }
+                self.segments[next as usize].open(Kind::Fresh);
+                (allocation.open, allocation.used) = (Some(next), 0);
+                next
+            }
+        };
+        let object = self.object_at(segment, allocation.used, bytes);
+        allocation.used += bytes;
+        self.measure(object);
+        Some(object.start)
+    }
+
+    /// An object is written: from now on it may be moved. To be called before a reference to it
+    /// can be found, and once.
+    ///
+    /// Panics if the pointer is none of this heap's.
+    pub fn ready(&self, pointer: NonNull<u8>) {
+        self.live.set(self.granule(pointer));
+    }
+
+    /// Ends an object that is [`Heap::ready`]. No reference to it may be left. Its bytes stay
+    /// readable for those who are inside. An object that is not live is left alone and counted.
+    ///
+    /// Panics if the pointer is none of this heap's.
+    pub fn free(&self, pointer: NonNull<u8>) {
+        let granule = self.granule(pointer);
+        let bytes = self.extent(granule);
+        if self.live.clear(granule) {
+            self.segment_of(granule).sub_live(bytes);
+        } else {
+            self.double_frees.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Objects that were freed when they were not live.
+    pub fn double_frees(&self) -> u64 {
+        self.double_frees.load(Relaxed)
+    }
+
+    /// Counts that an object was used, or one use in some where uses are many. It is one look and
+    /// seldom a change beside the object.
+    ///
+    /// Panics if the pointer is none of this heap's.
+    pub fn touch(&self, pointer: NonNull<u8>) {
+        if !is_sampled(self.sampling.load(Relaxed)) {
+            return;
+        }
+        let granule = self.granule(pointer);
+        let heat = self.clock.touch(granule);
+        if heat >= self.noted_from.load(Relaxed) {
+            let segment = self.segment_of(granule);
+            if segment.kind() != Kind::Hot && segment.state() == State::Sealed {
+                self.seen.push(granule);
+            }
+        }
+    }
+
+    /// Says how hot an object is, 0 to 3, for programs that rank objects themselves.
+    ///
+    /// Panics if the pointer is none of this heap's.
+    pub fn rank(&self, pointer: NonNull<u8>, heat: u8) {
+        self.clock.set(self.granule(pointer), heat.min(HEATS as u8 - 1));
+    }
+
+    /// Keeps the memory around an object as it is after the guard has gone, for sending without a
+    /// copy; its segment is not emptied meanwhile, or is not given back. Ends by [`Heap::unpin`].
+    pub fn pin(&self, pointer: NonNull<u8>, _inside: &Guard<'_>) {
+        self.segment_of(self.granule(pointer)).pin();
+    }
+
+    /// Ends a pin. Panics if there is none.
+    pub fn unpin(&self, pointer: NonNull<u8>) {
+        assert!(self.segment_of(self.granule(pointer)).unpin(), "unpinned more often than pinned");
+    }
+
+    /// Whether the pointer leads into this heap.
+    pub fn contains(&self, pointer: *const u8) -> bool {
+        (pointer as usize).wrapping_sub(self.base()) < self.area.len()
+    }
+
+    /// Memory that it takes now.
+    pub fn usage(&self) -> Usage {
+        let taken = self.segments.iter().filter(|segment| segment.state() != State::Free);
+        taken.fold(Usage::default(), |sum, segment| Usage {
+            live_bytes: sum.live_bytes + segment.live() as u64,
+            segment_bytes: sum.segment_bytes + self.settings.segment_bytes as u64,
+        })
+    }
+
+    /// How well pages are used, where hot is a heat of at least `least`, 1 to 3.
+    pub fn utilisation(&self, least: u8) -> Utilisation {
+        let mut found = Utilisation::default();
+        for index in 0..self.segments.len() as u32 {
+            if matches!(self.segment(index).state(), State::Free | State::Retired) {
+                continue;
+            }
+            let mut counted = usize::MAX;
+            self.each_live(index, 0, |granule, bytes| {
+                if self.clock.heat(granule) >= least {
+                    let (first, last) =
+                        (granule * GRANULE / PAGE, (granule * GRANULE + bytes - 1) / PAGE);
+                    let new =
+                        (first..=last).filter(|page| counted == usize::MAX || *page > counted);
+                    found.page_bytes += new.count() as u64 * PAGE as u64;
+                    found.hot_bytes += bytes as u64;
+                    counted = last;
+                }
+                true
+            });
+        }
+        found
+    }
+
+    // ---- for the consolidator ----
+
+    pub(crate) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Of how many touches one is counted, as a power of two.
+    pub(crate) fn sampling(&self) -> u32 {
+        self.sampling.load(Relaxed)
+    }
+
+    /// Counts one touch in 2^`shift`.
+    pub(crate) fn sample(&self, shift: u32) {
+        self.sampling.store(shift, Relaxed);
+    }
+
+    /// Has objects of at least this heat noted, where they lie among cold ones.
+    pub(crate) fn note_from(&self, heat: Option<u8>) {
+        self.noted_from.store(heat.unwrap_or(NEVER), Relaxed);
+    }
+
+    /// An object that was noted, if it is still there, in a segment that is sealed and not hot.
+    pub(crate) fn next_seen(&self) -> Option<Object> {
+        while let Some(granule) = self.seen.pop() {
+            let segment = self.segment_of(granule);
+            if segment.kind() != Kind::Hot
+                && segment.state() == State::Sealed
+                && self.live.get(granule)
+            {
+                return Some(self.object(granule, self.extent(granule)));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn now_ms(&self) -> u32 {
+        self.begun.elapsed().as_millis() as u32
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    pub(crate) fn segment(&self, index: u32) -> &Segment {
+        &self.segments[index as usize]
+    }
+
+    pub(crate) fn granules(&self, index: u32) -> Range<usize> {
+        let each = self.settings.segment_bytes / GRANULE;
+        index as usize * each..(index as usize + 1) * each
+    }
+
+    /// Opens a segment for objects that move, also one of the reserve.
+    pub(crate) fn open(&self, kind: Kind) -> Option<u32> {
+        let index = take(&mut self.allocation(), 0)?;
+        self.segment(index).open(kind);
+        Some(index)
+    }
+
+    /// The object at an offset of a segment.
+    pub(crate) fn object_at(&self, index: u32, offset: usize, bytes: usize) -> Object {
+        let offset = index as usize * self.settings.segment_bytes + offset;
+        assert!(offset + bytes <= self.area.len(), "beyond the heap");
+        // SAFETY: within the area, as checked.
+        Object { start: unsafe { self.area.start().add(offset) }, bytes }
+    }
+
+    /// The object that begins at a granule.
+    pub(crate) fn object(&self, granule: usize, bytes: usize) -> Object {
+        self.object_at(0, granule * GRANULE, bytes)
+    }
+
+    /// From now on it is live. Its end is marked first, so that whoever finds it knows its size.
+    pub(crate) fn begin(&self, object: Object) {
+        self.measure(object);
+        self.ready(object.start);
+    }
+
+    /// Marks where an object ends, and counts its bytes.
+    fn measure(&self, object: Object) {
+        let granule = self.granule(object.start);
+        self.segment_of(granule).add_live(object.bytes);
+        self.ends.set(granule + object.bytes / GRANULE - 1);
+    }
+
+    /// A live object is live no more; false if it was not.
+    pub(crate) fn end(&self, object: Object) -> bool {
+        let granule = self.granule(object.start);
+        let ended = self.live.clear(granule);
+        if ended {
+            self.segment_of(granule).sub_live(object.bytes);
+        }
+        ended
+    }
+
+    /// An object was never there: nobody has seen it.
+    pub(crate) fn forget(&self, object: Object) {
+        let granule = self.granule(object.start);
+        self.end(object);
+        self.ends.clear(granule + object.bytes / GRANULE - 1);
+        self.clock.set(granule, 0);
+    }
+
+    /// Live objects of a segment from a granule of it on, by granule and bytes, until the callback
+    /// says false; then the granule of that object.
+    pub(crate) fn each_live(
+        &self,
+        index: u32,
+        from: usize,
+        mut visit: impl FnMut(usize, usize) -> bool,
+    ) -> Option<usize> {
+        let granules = self.granules(index);
+        let mut at = granules.start + from;
+        while let Some(granule) = self.live.next(at..granules.end) {
+            let bytes = self.extent(granule);
+            if !visit(granule, bytes) {
+                return Some(granule - granules.start);
+            }
+            at = granule + bytes / GRANULE;
+        }
+        None
+    }
+
+    /// Which pages of a segment are in memory.
+    pub(crate) fn residency(&self, index: u32, pages: &mut Vec<u8>) {
+        pages.resize(self.settings.segment_bytes / PAGE, 0);
+        self.area.residency(index as usize * self.settings.segment_bytes, pages);
+    }
+
+    /// Gives a retired segment's memory back.
+    ///
+    /// # Safety
+    /// No reader from before it was retired is inside, nobody has it pinned, and no reference
+    /// leads into it.
+    pub(crate) unsafe fn give_back(&self, index: u32) {
+        let granules = self.granules(index);
+        self.live.clear_all(granules.clone());
+        self.ends.clear_all(granules.clone());
+        self.clock.clear_all(granules);
+        let bytes = self.settings.segment_bytes;
+        // SAFETY: nobody can reach it, the caller says; it is not in the list of free ones yet.
+        unsafe { self.area.discard(index as usize * bytes, bytes) };
+        self.segment(index).change(State::Retired, State::Free);
+        self.allocation().free.push(index);
+    }
+
+    fn allocation(&self) -> std::sync::MutexGuard<'_, Allocation> {
+        self.allocation.lock().expect("no panic under this lock")
+    }
+
+    fn base(&self) -> usize {
+        self.area.start().as_ptr() as usize
+    }
+
+    pub(crate) fn granule(&self, pointer: NonNull<u8>) -> usize {
+        let offset = (pointer.as_ptr() as usize).wrapping_sub(self.base());
+        assert!(offset < self.area.len(), "a pointer that is none of this heap's");
+        offset / GRANULE
+    }
+
+    fn segment_of(&self, granule: usize) -> &Segment {
+        &self.segments[granule * GRANULE / self.settings.segment_bytes]
+    }
+
+    /// Bytes of the object that begins there.
+    fn extent(&self, granule: usize) -> usize {
+        let each = self.settings.segment_bytes / GRANULE;
+        let until = (granule / each + 1) * each;
+        self.ends.next(granule..until).map_or(0, |end| (end - granule + 1) * GRANULE)
+    }
+}
+
+/// A free segment, if more than `kept` are left.
+fn take(allocation: &mut Allocation, kept: usize) -> Option<u32> {
+    if allocation.free.len() + allocation.untouched.len() <= kept {
+        return None;
+    }
+    allocation.free.pop().or_else(|| allocation.untouched.next())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn heap() -> Heap {
+        Heap::new(Settings { capacity: 1 << 20, ..Settings::default() }).unwrap()
+    }
+
+    fn new(heap: &Heap, bytes: usize) -> NonNull<u8> {
+        let object = heap.allocate(bytes).unwrap();
+        heap.ready(object);
+        object
+    }
+
+    #[test]
+    fn objects_lie_side_by_side_and_know_their_sizes() {
+        let heap = heap();
+        let objects: Vec<_> = [1, 16, 17, 100].map(|bytes| new(&heap, bytes)).into();
+        let sizes: Vec<_> =
+            objects.iter().map(|object| heap.extent(heap.granule(*object))).collect();
+        assert_eq!(sizes, [16, 16, 32, 112]);
+        assert_eq!(heap.usage().live_bytes, 176);
+        heap.free(objects[2]);
+        heap.free(objects[2]);
+        assert_eq!((heap.usage().live_bytes, heap.double_frees()), (144, 1));
+    }
+
+    #[test]
+    fn allocation_leaves_the_relocator_its_reserve() {
+        let heap = heap();
+        while heap.allocate(heap.largest()).is_some() {}
+        assert_eq!(heap.usage().segment_bytes, (1 << 20) - (RESERVE as u64) * (64 << 10));
+        assert!(heap.open(Kind::Hot).is_some());
+        assert!(heap.allocate(heap.largest() + 1).is_none() && heap.allocate(0).is_none());
+    }
+
+    #[test]
+    fn utilisation_counts_each_hot_page_once() {
+        let heap = heap();
+        let objects: Vec<_> = (0..256).map(|_| new(&heap, 64)).collect();
+        assert_eq!(heap.utilisation(1).share(), 0.0);
+        [0, 1, 70].into_iter().for_each(|hot: usize| heap.touch(objects[hot]));
+        let found = heap.utilisation(1);
+        assert_eq!((found.hot_bytes, found.page_bytes), (3 * 64, 2 * 4096));
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_with_what_would() {
+        let told = |settings| Heap::new(settings).err().unwrap().to_string();
+        assert!(
+            told(Settings { segment_bytes: 5000, ..Settings::default() }).contains("power of two")
+        );
+        assert!(
+            told(Settings { capacity: 4096, ..Settings::default() }).contains("at least 524288")
+        );
+        let huge = Settings { capacity: 1 << 47, ..Settings::default() };
+        assert!(told(Settings { segment_bytes: 64 << 20, ..huge }).contains("less capacity"));
+    }
+}

@@ -1,0 +1,156 @@
+//! What is known of objects, beside them: never in them, since to look there could bring their
+//! pages back.
+//!
+//! Memory is divided into granules of 16 bytes. One bit marks a granule with which a live object
+//! begins, one that with which an object ends; two bits count how often the object that begins
+//! there was touched, up to three (a clock, or second-chance counter; Smith, "Sequentiality and
+//! prefetching in database systems", 1978). Together 3.1 % of the memory.
+
+use crate::area::Area;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// Bytes of a granule.
+pub const GRANULE: usize = 16;
+/// Number of values that a heat has, from 0, not touched, to 3, touched three times or more.
+pub const HEATS: usize = 4;
+
+/// One bit a granule.
+pub struct Bits(Area);
+
+impl Bits {
+    /// All clear.
+    pub fn new(granules: usize) -> io::Result<Bits> {
+        Area::words(granules.div_ceil(64)).map(Bits)
+    }
+
+    /// Sets one, and orders what was written before in front of it.
+    pub fn set(&self, granule: usize) {
+        self.0.as_words()[granule / 64].fetch_or(1 << (granule % 64), Release);
+    }
+
+    /// Clears one; false if it was clear.
+    pub fn clear(&self, granule: usize) -> bool {
+        let bit = 1 << (granule % 64);
+        self.0.as_words()[granule / 64].fetch_and(!bit, AcqRel) & bit != 0
+    }
+
+    /// Whether it is set.
+    pub fn get(&self, granule: usize) -> bool {
+        self.0.as_words()[granule / 64].load(Acquire) >> (granule % 64) & 1 != 0
+    }
+
+    /// The first in the range that is set.
+    pub fn next(&self, granules: Range<usize>) -> Option<usize> {
+        let words = self.0.as_words();
+        let mut at = granules.start;
+        while at < granules.end {
+            let rest = words[at / 64].load(Acquire) >> (at % 64);
+            if rest != 0 {
+                let found = at + rest.trailing_zeros() as usize;
+                return (found < granules.end).then_some(found);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// Clears a range of whole words.
+    pub fn clear_all(&self, granules: Range<usize>) {
+        for word in &self.0.as_words()[granules.start / 64..granules.end / 64] {
+            word.store(0, Release);
+        }
+    }
+}
+
+/// Two bits a granule.
+pub struct Clock(Area);
+
+const LOW: u64 = 0x5555_5555_5555_5555;
+
+impl Clock {
+    /// All zero.
+    pub fn new(granules: usize) -> io::Result<Clock> {
+        Area::words(granules.div_ceil(32)).map(Clock)
+    }
+
+    /// Counts a touch; the count with it. Of two at the same time one may be lost.
+    pub fn touch(&self, granule: usize) -> u8 {
+        let (word, shift) = (&self.0.as_words()[granule / 32], granule % 32 * 2);
+        let before = word.load(Relaxed);
+        let heat = (before >> shift & 3) as u8;
+        if heat == 3 {
+            return heat;
+        }
+        let _ = word.compare_exchange(before, before + (1 << shift), Relaxed, Relaxed);
+        heat + 1
+    }
+
+    /// The count, 0 to 3.
+    pub fn heat(&self, granule: usize) -> u8 {
+        (self.0.as_words()[granule / 32].load(Relaxed) >> (granule % 32 * 2) & 3) as u8
+    }
+
+    /// Sets the count, 0 to 3, of a granule.
+    pub fn set(&self, granule: usize, heat: u8) {
+        let (word, shift) = (&self.0.as_words()[granule / 32], granule % 32 * 2);
+        let _ = word.fetch_update(Relaxed, Relaxed, |before| {
+            Some(before & !(3 << shift) | u64::from(heat & 3) << shift)
+        });
+    }
+
+    /// One less for each of a range of whole words, down to zero.
+    pub fn decay(&self, granules: Range<usize>) {
+        for word in &self.0.as_words()[granules.start / 32..granules.end / 32] {
+            let before = word.load(Relaxed);
+            if before != 0 {
+                let (high, low) = (before >> 1 & LOW, before & LOW);
+                // A touch meanwhile may be lost.
+                word.store((high & low) << 1 | high & !low, Relaxed);
+            }
+        }
+    }
+
+    /// Zero for a range of whole words.
+    pub fn clear_all(&self, granules: Range<usize>) {
+        for word in &self.0.as_words()[granules.start / 32..granules.end / 32] {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_found_in_order_and_within_the_range() {
+        let bits = Bits::new(1024).unwrap();
+        for granule in [3, 64, 700] {
+            bits.set(granule);
+        }
+        assert_eq!(bits.next(0..1024), Some(3));
+        assert_eq!(bits.next(4..1024), Some(64));
+        assert_eq!(bits.next(65..700), None);
+        assert!(bits.clear(64) && !bits.clear(64));
+        assert_eq!(bits.next(4..1024), Some(700));
+    }
+
+    #[test]
+    fn heats_stop_at_three_and_decay_by_one_without_touching_neighbours() {
+        let clock = Clock::new(64).unwrap();
+        for (granule, touches) in [(4, 1), (5, 9), (6, 2)] {
+            for _ in 0..touches {
+                clock.touch(granule);
+            }
+        }
+        let heats = |clock: &Clock| [3, 4, 5, 6, 7].map(|granule| clock.heat(granule));
+        assert_eq!(heats(&clock), [0, 1, 3, 2, 0]);
+        clock.decay(0..64);
+        assert_eq!(heats(&clock), [0, 0, 2, 1, 0]);
+        clock.set(6, 3);
+        clock.decay(0..64);
+        assert_eq!(heats(&clock), [0, 0, 1, 2, 0]);
+    }
+}

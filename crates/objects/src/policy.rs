@@ -1,0 +1,292 @@
+//! Which segments are emptied: by cost and benefit, or as ObjecTier (§4.2) chooses.
+//!
+//! Pure: what is known of a segment comes in, a decision goes out.
+
+use crate::marks::HEATS;
+use crate::segment::Kind;
+
+/// How victims are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// By what is gained for what it costs.
+    CostBenefit,
+    /// Any in which hot and cold are mixed, by chance (the paper's: counts are sampled at random
+    /// until the hot share is near neither 0 nor 1).
+    RandomMixed,
+    /// The most mixed ones first.
+    Greedy,
+}
+
+/// A segment is mixed if the smaller of its hot and its cold share is at least this.
+const MIXED_FROM: f64 = 0.02;
+/// A gain must be so many times the cost.
+const MUST_GAIN: f64 = 2.0;
+/// Age at which half of the gain is believed, seconds: what was just placed may yet change.
+const HALF_BELIEVED_S: f64 = 30.0;
+/// Time to copy and to change one reference, ns, where all is in memory.
+const MOVE_NS: f64 = 300.0;
+/// Time to copy a byte, ns.
+const COPY_NS: f64 = 0.1;
+/// Share of a segment's used bytes that is dead from which it is written anew, so that memory is
+/// given back: hot memory is the dearer.
+const DEAD_HOT: f64 = 0.25;
+const DEAD_OTHER: f64 = 0.35;
+/// Where the smaller part of a segment is less than this, only that part leaves.
+const FEW: f64 = 0.25;
+
+/// Live objects of a segment, by heat.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// Bytes, by heat.
+    pub bytes: [u32; HEATS],
+    /// Objects, by heat.
+    pub objects: [u32; HEATS],
+}
+
+/// What a heat means now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// From which heat on an object is hot.
+    pub hot_from: u8,
+    /// Seconds in which heats were counted.
+    pub window_s: f64,
+    /// Bytes of an object, on the average.
+    pub object_bytes: f64,
+    /// What a touch costs where the page is not in fast memory, ns.
+    pub fault_ns: f64,
+    /// Seconds for which a gain is counted.
+    pub horizon_s: f64,
+}
+
+/// What is to be done with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// All objects leave, also those that are not resident, and the memory is given back.
+    Rewrite,
+    /// Those leave that are hot and resident; the rest is cold.
+    TakeHot,
+    /// Those leave that are cold and resident; the rest is hot.
+    TakeCold,
+}
+
+/// A segment that may be emptied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Which.
+    pub segment: u32,
+    /// How.
+    pub plan: Plan,
+    /// What comes first is larger.
+    pub order: f64,
+}
+
+impl Contents {
+    /// Bytes of objects from a heat on.
+    pub fn from(&self, heat: u8) -> u64 {
+        self.bytes[usize::from(heat)..].iter().map(|bytes| u64::from(*bytes)).sum()
+    }
+
+    /// Touches a second of objects of the given heats, where three stands for four.
+    fn rate(&self, heats: std::ops::Range<usize>, scale: &Scale) -> f64 {
+        const TOUCHES: [f64; HEATS] = [0.0, 1.0, 2.0, 4.0];
+        let touches: f64 = heats.map(|heat| TOUCHES[heat] * f64::from(self.objects[heat])).sum();
+        touches / scale.window_s
+    }
+}
+
+/// What is known of a segment beside its contents.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Situation {
+    /// Which it is.
+    pub segment: u32,
+    /// Which objects it holds.
+    pub kind: Kind,
+    /// Bytes that were taken of it.
+    pub used: usize,
+    /// Seconds since it was sealed.
+    pub age_s: f64,
+    /// Pages of it that are not in memory.
+    pub missing_pages: u32,
+}
+
+/// Whether and how a segment is to be emptied. `chance` is a random number, 0 to 1.
+pub fn judge(
+    choice: Choice,
+    situation: &Situation,
+    contents: &Contents,
+    scale: &Scale,
+    chance: f64,
+) -> Option<Candidate> {
+    let live = contents.from(0) as f64;
+    let used = situation.used as f64;
+    let hot = contents.from(hot_from(situation.kind, scale)) as f64;
+    let mix = if live > 0.0 { (hot / live).min(1.0 - hot / live) } else { 0.0 };
+    let segment = situation.segment;
+    let dead = 1.0 - live / used.max(1.0);
+    let most_dead = if situation.kind == Kind::Hot { DEAD_HOT } else { DEAD_OTHER };
+    if dead >= most_dead {
+        // For memory, whatever the heat: the more is dead, the sooner.
+        return Some(Candidate { segment, plan: Plan::Rewrite, order: dead });
+    }
+    if mix < MIXED_FROM {
+        return None;
+    }
+    let plan = plan(situation, hot / live);
+    let order = match choice {
+        Choice::RandomMixed => chance,
+        Choice::Greedy => mix,
+        Choice::CostBenefit => {
+            let worth = gain(situation, contents, scale) / cost(plan, situation, contents, scale);
+            if worth < MUST_GAIN {
+                return None;
+            }
+            worth
+        }
+    };
+    Some(Candidate { segment, plan, order })
+}
+
+/// What is hot already stays so down to half of the heat from which others become so.
+pub fn hot_from(kind: Kind, scale: &Scale) -> u8 {
+    if kind == Kind::Hot { scale.hot_from.div_ceil(2) } else { scale.hot_from }
+}
+
+fn plan(situation: &Situation, hot: f64) -> Plan {
+    match () {
+        () if hot < FEW || (situation.missing_pages > 0 && hot < 0.5) => Plan::TakeHot,
+        () if hot > 1.0 - FEW || situation.missing_pages > 0 => Plan::TakeCold,
+        () => Plan::Rewrite,
+    }
+}
+
+/// Nanoseconds that are saved within the horizon. A byte of fast memory is worth the heat that
+/// others at the boundary would have on it.
+fn gain(situation: &Situation, contents: &Contents, scale: &Scale) -> f64 {
+    let from = usize::from(hot_from(situation.kind, scale));
+    let boundary = (f64::from(scale.hot_from) - 0.5) / scale.window_s / scale.object_bytes;
+    let hot_bytes = contents.from(from as u8) as f64;
+    let cold_bytes = contents.from(0) as f64 - hot_bytes;
+    let is_fast = situation.kind == Kind::Hot || hot_bytes > cold_bytes;
+    let each_s = if is_fast {
+        boundary * cold_bytes - contents.rate(0..from, scale)
+    } else {
+        contents.rate(from..HEATS, scale) - boundary * hot_bytes
+    };
+    let believed = situation.age_s / (situation.age_s + HALF_BELIEVED_S);
+    each_s * scale.fault_ns * scale.horizon_s * believed
+}
+
+/// Whether it pays to move one object of that heat from among cold ones.
+pub fn pays(heat: u8, scale: &Scale) -> bool {
+    let above = f64::from(heat) - (f64::from(scale.hot_from) - 0.5);
+    let gain = above / scale.window_s * scale.fault_ns * scale.horizon_s;
+    gain > MUST_GAIN * (MOVE_NS + scale.object_bytes * COPY_NS)
+}
+
+/// Nanoseconds that it takes.
+fn cost(plan: Plan, situation: &Situation, contents: &Contents, scale: &Scale) -> f64 {
+    let from = usize::from(hot_from(situation.kind, scale));
+    let moved = match plan {
+        Plan::Rewrite => 0..HEATS,
+        Plan::TakeHot => from..HEATS,
+        Plan::TakeCold => 0..from,
+    };
+    let sum = |of: &[u32; HEATS]| of[moved.clone()].iter().map(|n| f64::from(*n)).sum::<f64>();
+    let faults = if plan == Plan::Rewrite { f64::from(situation.missing_pages) } else { 0.0 };
+    (sum(&contents.objects) * MOVE_NS + sum(&contents.bytes) * COPY_NS + faults * scale.fault_ns)
+        .max(1.0)
+}
+
+/// What was touched once may have been so by chance.
+const LEAST_HOT: usize = 2;
+
+/// From which heat on objects are hot so that they fit into `hot_bytes`, and whether heats are to
+/// decay by one first. `bytes` are those of all objects, by heat.
+///
+/// They decay once what was touched twice fills the fast memory: so a heat of one is old or
+/// chance, and counts last for as long as they can.
+pub fn boundary(bytes: &[u64; HEATS], hot_bytes: u64) -> (u8, bool) {
+    let from = |heat: usize| bytes[heat..].iter().sum::<u64>();
+    let decays = from(2) > hot_bytes;
+    let hot_from =
+        (LEAST_HOT..HEATS).find(|heat| from(*heat) <= hot_bytes + hot_bytes / 4).unwrap_or(3);
+    (hot_from as u8, decays)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SCALE: Scale = Scale {
+        hot_from: 1,
+        window_s: 10.0,
+        object_bytes: 128.0,
+        fault_ns: 16_000.0,
+        horizon_s: 60.0,
+    };
+
+    fn situation(kind: Kind) -> Situation {
+        Situation { segment: 7, kind, used: 65_536, age_s: 30.0, missing_pages: 0 }
+    }
+
+    /// Of 512 objects of 128 bytes, by heat.
+    fn of(objects: [u32; HEATS]) -> Contents {
+        Contents { bytes: objects.map(|n| n * 128), objects }
+    }
+
+    fn plan_of(kind: Kind, objects: [u32; HEATS]) -> Option<Plan> {
+        judge(Choice::CostBenefit, &situation(kind), &of(objects), &SCALE, 0.5).map(|c| c.plan)
+    }
+
+    #[test]
+    fn the_smaller_part_leaves_where_it_is_small() {
+        assert_eq!(plan_of(Kind::Fresh, [460, 20, 20, 12]), Some(Plan::TakeHot));
+        assert_eq!(plan_of(Kind::Hot, [60, 20, 20, 412]), Some(Plan::TakeCold));
+        assert_eq!(plan_of(Kind::Fresh, [256, 100, 100, 56]), Some(Plan::Rewrite));
+    }
+
+    #[test]
+    fn what_is_not_mixed_or_does_not_pay_stays() {
+        assert_eq!(plan_of(Kind::Cold, [510, 2, 0, 0]), None);
+        assert_eq!(plan_of(Kind::Hot, [2, 10, 100, 400]), None);
+        let poor = Scale { fault_ns: 1.0, ..SCALE };
+        let found = judge(
+            Choice::CostBenefit,
+            &situation(Kind::Fresh),
+            &of([256, 100, 100, 56]),
+            &poor,
+            0.5,
+        );
+        assert_eq!(found, None);
+        // The paper's ways do not ask what it costs.
+        for choice in [Choice::RandomMixed, Choice::Greedy] {
+            let contents = of([256, 100, 100, 56]);
+            assert!(judge(choice, &situation(Kind::Fresh), &contents, &poor, 0.5).is_some());
+        }
+    }
+
+    #[test]
+    fn pages_that_are_out_stay_out_unless_most_of_the_segment_is_dead() {
+        let out = Situation { missing_pages: 8, ..situation(Kind::Cold) };
+        let mixed = judge(Choice::CostBenefit, &out, &of([380, 60, 60, 12]), &SCALE, 0.5);
+        assert_eq!(mixed.unwrap().plan, Plan::TakeHot);
+        let dead = judge(Choice::CostBenefit, &out, &of([250, 0, 0, 0]), &SCALE, 0.5);
+        assert_eq!(dead.unwrap().plan, Plan::Rewrite);
+    }
+
+    #[test]
+    fn what_is_young_must_gain_more() {
+        let young = Situation { age_s: 0.05, ..situation(Kind::Fresh) };
+        let found = judge(Choice::CostBenefit, &young, &of([200, 312, 0, 0]), &SCALE, 0.5);
+        assert_eq!(found, None);
+        assert!(plan_of(Kind::Fresh, [200, 312, 0, 0]).is_some());
+    }
+
+    #[test]
+    fn the_boundary_lets_in_what_fits() {
+        assert_eq!(boundary(&[1000, 100, 50, 50], 200), (2, false));
+        assert_eq!(boundary(&[1000, 300, 50, 50], 200), (2, false));
+        assert_eq!(boundary(&[1000, 300, 150, 100], 200), (2, true));
+        assert_eq!(boundary(&[1000, 300, 150, 900], 200), (3, true));
+    }
+}

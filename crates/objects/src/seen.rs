@@ -1,0 +1,80 @@
+//! Objects that were hot when they were touched, but lie among cold ones. At that moment their page
+//! is in memory; a scan that comes later may find it gone again.
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Objects that are kept; of more, the latest.
+const KEPT: usize = 256;
+
+/// A ring of granules, written by any thread and emptied by one. Some may be lost.
+pub struct Seen {
+    slots: [AtomicU64; KEPT],
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            slots: [(); KEPT].map(|()| AtomicU64::new(0)),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Seen {
+    /// Notes one.
+    pub fn push(&self, granule: usize) {
+        let at = self.written.fetch_add(1, Relaxed) as usize;
+        self.slots[at % KEPT].store(granule as u64 + 1, Relaxed);
+    }
+
+    /// Takes one out.
+    pub fn pop(&self) -> Option<usize> {
+        let written = self.written.load(Relaxed);
+        let mut at = self.read.load(Relaxed).max(written.saturating_sub(KEPT as u64));
+        let mut found = None;
+        while at < written && found.is_none() {
+            found = self.slots[at as usize % KEPT].swap(0, Relaxed).checked_sub(1);
+            at += 1;
+        }
+        self.read.store(at, Relaxed);
+        found.map(|granule| granule as usize)
+    }
+}
+
+/// Whether to count this touch, one in 2^`shift` by chance.
+pub fn is_sampled(shift: u32) -> bool {
+    thread_local!(static RANDOM: Cell<u32> = const { Cell::new(1) });
+    shift == 0
+        || RANDOM.with(|random| {
+            let next = random.get().wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+            random.set(next);
+            next >> (32 - shift) == 0
+        })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_are_kept() {
+        let seen = Seen::default();
+        (0..KEPT * 3).for_each(|granule| seen.push(granule));
+        let found: Vec<_> = std::iter::from_fn(|| seen.pop()).collect();
+        assert_eq!(found, (KEPT * 2..KEPT * 3).collect::<Vec<_>>());
+        seen.push(7);
+        assert_eq!((seen.pop(), seen.pop()), (Some(7), None));
+    }
+
+    #[test]
+    fn one_in_so_many_is_sampled() {
+        let counted = (0..80_000).filter(|_| is_sampled(3)).count();
+        assert!((9_000..11_000).contains(&counted), "{counted}");
+        assert!((0..100).all(|_| is_sampled(0)));
+    }
+}

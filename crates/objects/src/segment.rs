@@ -1,0 +1,169 @@
+//! What is known of a segment, the unit in which memory is filled, emptied and given back.
+//!
+//! ```text
+//!          allocate                full                victim            empty
+//!   Free ───────────▶ Open ───────────▶ Sealed ─────────────▶ Evacuating ─────────▶ Retired
+//!     ▲                                   ▲                       │                    │
+//!     │                                   └─── something stays ───┘                    │
+//!     └──────────────────── no reader from before, no pin ─────────────────────────────┘
+//! ```
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32};
+
+/// State of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Holds nothing.
+    Free,
+    /// Objects are being allocated in it.
+    Open,
+    /// Full: it may become a victim.
+    Sealed,
+    /// Its objects are being moved. Nothing is allocated in it.
+    Evacuating,
+    /// All have left; readers from before may still look at the old copies.
+    Retired,
+}
+
+/// Which objects a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// New ones: nothing is known of them.
+    Fresh,
+    /// Ones that were hot when they moved.
+    Hot,
+    /// Ones that were cold when they moved, or from among which the hot ones have left.
+    Cold,
+}
+
+/// One segment.
+pub struct Segment {
+    state: AtomicU8,
+    kind: AtomicU8,
+    used: AtomicU32,
+    live: AtomicU32,
+    pins: AtomicU32,
+    sealed_ms: AtomicU32,
+    rests_until_ms: AtomicU32,
+    failures: AtomicU32,
+}
+
+impl Default for Segment {
+    fn default() -> Segment {
+        Segment {
+            state: AtomicU8::new(State::Free as u8),
+            kind: AtomicU8::new(Kind::Fresh as u8),
+            used: AtomicU32::new(0),
+            live: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            sealed_ms: AtomicU32::new(0),
+            rests_until_ms: AtomicU32::new(0),
+            failures: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Segment {
+    /// Its state.
+    pub fn state(&self) -> State {
+        match self.state.load(Acquire) {
+            0 => State::Free,
+            1 => State::Open,
+            2 => State::Sealed,
+            3 => State::Evacuating,
+            _ => State::Retired,
+        }
+    }
+
+    /// From one state to another; panics if it is in a third, which only a fault of this crate can
+    /// cause.
+    pub fn change(&self, from: State, to: State) {
+        let found = self.state.compare_exchange(from as u8, to as u8, AcqRel, Acquire);
+        assert!(found.is_ok(), "a segment {from:?} is {:?}", self.state());
+    }
+
+    /// Opens a free one for objects of a kind.
+    pub fn open(&self, kind: Kind) {
+        self.used.store(0, Relaxed);
+        self.failures.store(0, Relaxed);
+        self.rests_until_ms.store(0, Relaxed);
+        self.set_kind(kind);
+        self.change(State::Free, State::Open);
+    }
+
+    /// Seals an open one of which `used` bytes are taken.
+    pub fn seal(&self, used: usize, now_ms: u32) {
+        self.used.store(used as u32, Relaxed);
+        self.sealed_ms.store(now_ms, Relaxed);
+        self.change(State::Open, State::Sealed);
+    }
+
+    /// Which objects it holds.
+    pub fn kind(&self) -> Kind {
+        match self.kind.load(Relaxed) {
+            0 => Kind::Fresh,
+            1 => Kind::Hot,
+            _ => Kind::Cold,
+        }
+    }
+
+    /// Says which objects it holds.
+    pub fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Relaxed);
+    }
+
+    /// Bytes that were taken when it was sealed.
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed) as usize
+    }
+
+    /// Bytes of live objects.
+    pub fn live(&self) -> usize {
+        self.live.load(Acquire) as usize
+    }
+
+    /// An object of so many bytes is live.
+    pub fn add_live(&self, bytes: usize) {
+        self.live.fetch_add(bytes as u32, AcqRel);
+    }
+
+    /// An object of so many bytes is live no more.
+    pub fn sub_live(&self, bytes: usize) {
+        self.live.fetch_sub(bytes as u32, AcqRel);
+    }
+
+    /// How long ago it was sealed, ms.
+    pub fn age_ms(&self, now_ms: u32) -> u32 {
+        now_ms.saturating_sub(self.sealed_ms.load(Relaxed))
+    }
+
+    /// Whether it rests after objects of it could not be moved.
+    pub fn rests(&self, now_ms: u32) -> bool {
+        now_ms < self.rests_until_ms.load(Relaxed)
+    }
+
+    /// Objects of it could not be moved: it rests, for twice as long each time, up to a minute.
+    pub fn rest(&self, now_ms: u32, first_ms: u32) {
+        let failures = self.failures.fetch_add(1, Relaxed).min(16);
+        let long = first_ms.checked_shl(failures).unwrap_or(u32::MAX).min(60_000);
+        self.rests_until_ms.store(now_ms.saturating_add(long), Relaxed);
+    }
+
+    /// Somebody reads in it beyond epochs.
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Acquire);
+    }
+
+    /// The end of a pin; false if there was none.
+    pub fn unpin(&self) -> bool {
+        self.pins.fetch_update(Release, Relaxed, |pins| pins.checked_sub(1)).is_ok()
+    }
+
+    /// Whether it is pinned.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Acquire) != 0
+    }
+}

@@ -1,0 +1,142 @@
+//! A chained hash: buckets of a cache line, with seven references and a lock; full ones chain to
+//! another. References carry a part of their key's hash, so a lookup touches no other entry: to
+//! touch one that is cold would bring its page back.
+
+use super::{Change, Entry, EntryAt, Full, Index, Latch, hash, key_of, tagged, untagged};
+use crate::sync::{AtomicU64, Ordering};
+use std::ptr::NonNull;
+
+const SLOTS: usize = 7;
+/// References of a bucket to begin with, on the average.
+const FILL: usize = 5;
+/// The lock, in the last word of a bucket beside the address of the next one.
+const LOCKED: u64 = super::latch::LOCKED;
+
+#[repr(C, align(64))]
+struct Bucket {
+    slots: [AtomicU64; SLOTS],
+    next: AtomicU64,
+}
+
+impl Bucket {
+    fn empty() -> Bucket {
+        Bucket { slots: [(); SLOTS].map(|()| AtomicU64::new(0)), next: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> Option<&Bucket> {
+        let address = (self.next.load(Ordering::Acquire) & !LOCKED) as usize;
+        // SAFETY: a bucket that `append` made, which lives as long as the table.
+        unsafe { std::ptr::with_exposed_provenance::<Bucket>(address).as_ref() }
+    }
+
+    /// Chains an empty bucket to this one, under the lock of the chain.
+    fn append(&self) -> &Bucket {
+        let bucket = Box::into_raw(Box::new(Bucket::empty()));
+        self.next.fetch_or(bucket.expose_provenance() as u64, Ordering::Release);
+        // SAFETY: just made, and freed with the table only.
+        unsafe { &*bucket }
+    }
+}
+
+/// The table. It does not grow: chains do.
+pub struct Chained {
+    buckets: Box<[Bucket]>,
+}
+
+impl Chained {
+    /// For about so many keys.
+    pub fn for_keys(keys: usize) -> Chained {
+        let count = (keys / FILL).max(1);
+        Chained { buckets: (0..count).map(|_| Bucket::empty()).collect() }
+    }
+
+    fn bucket(&self, hash: u64) -> &Bucket {
+        let number = u128::from(hash << 16) * self.buckets.len() as u128;
+        &self.buckets[(number >> 64) as usize]
+    }
+
+    /// The slot of a key, and its entry.
+    fn slot(head: &Bucket, key: u64, hash: u64) -> Option<(&AtomicU64, EntryAt)> {
+        let mut bucket = Some(head);
+        while let Some(at) = bucket {
+            for slot in &at.slots {
+                if let Some(entry) = untagged(slot.load(Ordering::Acquire), hash) {
+                    // SAFETY: referred to, so not given back while the caller is inside.
+                    if unsafe { key_of(entry) } == key {
+                        return Some((slot, entry));
+                    }
+                }
+            }
+            bucket = at.next();
+        }
+        None
+    }
+
+    fn insert(head: &Bucket, word: u64) {
+        let mut bucket = head;
+        loop {
+            let free = bucket.slots.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
+            if let Some(slot) = free {
+                return slot.store(word, Ordering::Release);
+            }
+            bucket = bucket.next().unwrap_or_else(|| bucket.append());
+        }
+    }
+}
+
+impl Index for Chained {
+    fn find(&self, key: u64) -> Option<EntryAt> {
+        let hash = hash(key);
+        Chained::slot(self.bucket(hash), key, hash).map(|(_, entry)| entry)
+    }
+
+    fn replace(&self, key: u64, entry: Option<NonNull<Entry>>) -> Result<Option<EntryAt>, Full> {
+        let hash = hash(key);
+        let head = self.bucket(hash);
+        let _locked = Latch::lock(&head.next);
+        let word = entry.map_or(0, |entry| tagged(entry, hash));
+        match Chained::slot(head, key, hash) {
+            Some((slot, old)) => {
+                slot.store(word, Ordering::Release);
+                Ok(Some(old))
+            }
+            None => {
+                if word != 0 {
+                    Chained::insert(head, word);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn change<R>(
+        &self,
+        key: u64,
+        wait: bool,
+        change: impl FnOnce(EntryAt) -> (R, Option<EntryAt>),
+    ) -> Change<R> {
+        let hash = hash(key);
+        let head = self.bucket(hash);
+        let locked = if wait { Some(Latch::lock(&head.next)) } else { Latch::try_lock(&head.next) };
+        let Some(_locked) = locked else { return Change::Busy };
+        let Some((slot, entry)) = Chained::slot(head, key, hash) else { return Change::Missing };
+        let (result, new) = change(entry);
+        if let Some(new) = new {
+            slot.store(tagged(new, hash), Ordering::Release);
+        }
+        Change::Done(result)
+    }
+}
+
+impl Drop for Chained {
+    fn drop(&mut self) {
+        for bucket in &self.buckets {
+            let mut next = bucket.next().map(NonNull::from);
+            while let Some(chained) = next {
+                // SAFETY: `append` made it by `Box`; nobody else has the table.
+                let chained = unsafe { Box::from_raw(chained.as_ptr()) };
+                next = chained.next().map(NonNull::from);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What consolidation does to pages, on objects of known heat. No clock decides anything here.
+#![cfg(not(loom))]
+
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_objects::{
+    Choice, Consolidator, Heap, Object, Outcome, Paper, Progress, Relocate, Rules, Settings, Slice,
+};
+
+const OBJECTS: usize = 40_000;
+const BYTES: usize = 128;
+
+/// A table of references; each object holds its number in it.
+struct Table {
+    references: Vec<NonNull<u8>>,
+    asked: usize,
+}
+
+impl Relocate for Table {
+    fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
+        self.asked += 1;
+        // SAFETY: objects of this test begin with a number; the room is as large.
+        let number = unsafe {
+            room.start.copy_from_nonoverlapping(object.start, object.bytes);
+            object.start.cast::<u64>().read() as usize
+        };
+        if self.references[number] != object.start {
+            return Outcome::Dead;
+        }
+        self.references[number] = room.start;
+        Outcome::Moved { used: object.bytes }
+    }
+}
+
+fn rules(choice: Choice) -> Rules {
+    Rules {
+        choice,
+        bytes_per_s: u64::MAX,
+        cpu_share: 1.0,
+        // Objects are young here: what is saved counts for long instead.
+        horizon: Duration::from_secs(1 << 30),
+        hot_bytes: Some((OBJECTS * BYTES / 5) as u64),
+        pause: Duration::ZERO,
+        longest_pause: Duration::from_secs(3600),
+        ..Rules::default()
+    }
+}
+
+struct Case {
+    heap: Arc<Heap>,
+    table: Table,
+    consolidator: Consolidator,
+    order: Vec<usize>,
+}
+
+fn case(choice: Choice, written: bool) -> Case {
+    let settings = Settings { capacity: 64 << 20, check_callbacks: true, ..Settings::default() };
+    let heap = Arc::new(Heap::new(settings).unwrap());
+    let new = |number: usize| {
+        let object = heap.allocate(BYTES).unwrap();
+        if written {
+            // SAFETY: ours alone, and large enough.
+            unsafe { object.cast::<u64>().write(number as u64) };
+        }
+        heap.ready(object);
+        object
+    };
+    let table = Table { references: (0..OBJECTS).map(new).collect(), asked: 0 };
+    let mut order: Vec<usize> = (0..OBJECTS).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(1));
+    let consolidator = Consolidator::new(heap.clone(), rules(choice));
+    Case { heap, table, consolidator, order }
+}
+
+impl Case {
+    /// The objects from `first` on, a share of all, are hot, and no others.
+    fn heat(&self, first: usize, share: f64) {
+        for (number, object) in self.order.iter().enumerate() {
+            let hot = (first..first + (OBJECTS as f64 * share) as usize).contains(&number);
+            self.heap.rank(self.table.references[*object], if hot { 3 } else { 0 });
+        }
+    }
+
+    fn settle(&mut self) {
+        self.consolidator.wake();
+        let slice = Duration::from_millis(5);
+        while self.consolidator.step(&mut self.table, slice) != Progress::Resting {}
+    }
+
+    fn use_of_pages(&self) -> f64 {
+        self.heap.utilisation(3).share()
+    }
+
+    /// Every object is where its reference says.
+    fn check(&self) {
+        for (number, object) in self.table.references.iter().enumerate() {
+            // SAFETY: live objects of this test, each with its number.
+            assert_eq!(unsafe { object.cast::<u64>().read() }, number as u64);
+        }
+        assert_eq!(self.heap.usage().live_bytes, (OBJECTS * BYTES) as u64);
+        assert_eq!(self.heap.double_frees(), 0);
+    }
+}
+
+#[test]
+fn pages_are_used_three_times_as_well_and_it_ends() {
+    for choice in [Choice::CostBenefit, Choice::RandomMixed, Choice::Greedy] {
+        for share in [0.1, 0.2] {
+            let mut case = case(choice, true);
+            case.heat(0, share);
+            let before = case.use_of_pages();
+            case.settle();
+            let after = case.use_of_pages();
+            assert!(after >= 3.0 * before, "{choice:?}, {share}: {before} to {after}");
+            case.check();
+            let moved = case.consolidator.counters().moved;
+            case.settle();
+            assert_eq!(case.consolidator.counters().moved, moved, "it goes on for ever");
+        }
+    }
+}
+
+#[test]
+fn it_begins_again_where_heat_moves() {
+    let mut case = case(Choice::CostBenefit, true);
+    case.heat(0, 0.15);
+    case.settle();
+    case.heat(OBJECTS / 2, 0.15);
+    let before = case.use_of_pages();
+    case.settle();
+    case.settle();
+    let after = case.use_of_pages();
+    assert!(after >= 3.0 * before, "{before} to {after}");
+    case.check();
+    // Memory is given back: what is wasted stays below what lives.
+    assert!(case.heap.usage().segment_bytes < 2 * case.heap.usage().live_bytes);
+}
+
+/// Nothing was ever written, so no page is in memory: whoever looked would bring it in.
+#[test]
+fn objects_whose_pages_are_out_are_not_looked_at() {
+    let mut case = case(Choice::CostBenefit, false);
+    case.heat(0, 0.15);
+    case.settle();
+    assert_eq!((case.table.asked, case.consolidator.counters().moved), (0, 0));
+    assert!(case.consolidator.counters().not_resident > 0);
+}
+
+#[test]
+fn uniform_heat_is_left_alone() {
+    let mut case = case(Choice::CostBenefit, true);
+    case.heat(0, 1.0);
+    case.settle();
+    assert_eq!(case.consolidator.counters().moved, 0);
+}
+
+#[test]
+fn the_papers_callback_works_as_it_is() {
+    let Case { heap, mut table, mut consolidator, order } = case(Choice::Greedy, true);
+    order.iter().take(OBJECTS / 8).for_each(|object| heap.rank(table.references[*object], 3));
+    let references = &mut table.references;
+    let mut relocate = Paper(|object: NonNull<u8>, room: NonNull<u8>, bytes: usize| {
+        // SAFETY: as in `Table`.
+        let number = unsafe {
+            room.copy_from_nonoverlapping(object, bytes);
+            object.cast::<u64>().read() as usize
+        };
+        // Some are always in use.
+        if number.is_multiple_of(97) {
+            return false;
+        }
+        references[number] = room;
+        true
+    });
+    while consolidator.step(&mut relocate, Duration::from_millis(5)) != Progress::Resting {}
+    assert!(consolidator.counters().moved > 1000 && consolidator.counters().busy > 0);
+    assert_eq!(heap.usage().live_bytes, (OBJECTS * BYTES) as u64);
+}
+
+#[test]
+fn memory_waits_for_readers_and_pins() {
+    let mut case = case(Choice::CostBenefit, true);
+    let reader = case.heap.reader();
+    let old = case.table.references[case.order[0]];
+    // Most of each segment dies, so that what is left is rewritten.
+    for number in (0..OBJECTS).filter(|number| number % 4 != 0 && *number != case.order[0]) {
+        case.heap.free(case.table.references[number]);
+    }
+    let guard = reader.enter();
+    case.heap.pin(old, &guard);
+    case.settle();
+    let held = case.heap.usage().segment_bytes;
+    drop(guard);
+    case.settle();
+    assert!(case.heap.usage().segment_bytes < held / 2, "readers are gone");
+    // SAFETY: pinned, so still as it was.
+    assert_eq!(unsafe { old.cast::<u64>().read() }, case.order[0] as u64);
+    case.heap.unpin(old);
+    case.settle();
+}

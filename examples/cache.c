@@ -1,0 +1,190 @@
+/*
+ * A cache: keys to values, of which those that were not used for a while are dropped when it is full. Its entries lie where malloc puts them.
+ * movable_cache.c is the same with entries that move; `diff cache.c movable_cache.c` shows what that takes.
+ *
+ *     cc -O2 cache.c -o cache && ./cache
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry {
+    struct entry *next; /* of the same bucket */
+    uint32_t hash;
+    uint16_t key_len, value_len;
+    bool used; /* since the hand came by */
+    char bytes[]; /* the key, then the value */
+};
+
+struct cache {
+    struct entry **buckets;
+    uint32_t mask;
+    uint32_t hand; /* the bucket from which the next entry is dropped */
+    size_t entries, bytes, most_bytes;
+    uint64_t hits, misses, dropped;
+};
+
+static uint32_t hash_of(const char *key, size_t len) {
+    uint32_t hash = 2166136261u;
+    for (size_t at = 0; at < len; at++)
+        hash = (hash ^ (unsigned char)key[at]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static size_t size_of(const struct entry *entry) {
+    return sizeof *entry + entry->key_len + entry->value_len;
+}
+
+static bool cache_create(struct cache *cache, uint32_t buckets, size_t most_bytes) {
+    memset(cache, 0, sizeof *cache);
+    cache->mask = buckets - 1;
+    cache->most_bytes = most_bytes;
+    cache->buckets = calloc(buckets, sizeof *cache->buckets);
+    return cache->buckets != NULL;
+}
+
+/* The reference to an entry: in its bucket, or in the entry before it. */
+static struct entry **find(struct cache *cache, uint32_t hash, const char *key, size_t len) {
+    struct entry **link = &cache->buckets[hash & cache->mask];
+    while (*link) {
+        struct entry *entry = *link;
+        if (entry->hash == hash && entry->key_len == len && memcmp(entry->bytes, key, len) == 0)
+            break;
+        link = &entry->next;
+    }
+    return link;
+}
+
+static void drop(struct cache *cache, struct entry **link) {
+    struct entry *entry = *link;
+    *link = entry->next;
+    cache->entries--;
+    cache->bytes -= size_of(entry);
+    free(entry);
+}
+
+/* Drops entries that were not used since the hand came by last, until there is room. */
+static void make_room(struct cache *cache, size_t bytes) {
+    while (cache->entries > 0 && cache->bytes + bytes > cache->most_bytes) {
+        struct entry **link = &cache->buckets[cache->hand++ & cache->mask];
+        while (*link) {
+            if ((*link)->used) {
+                (*link)->used = false;
+                link = &(*link)->next;
+            } else {
+                drop(cache, link);
+                cache->dropped++;
+            }
+        }
+    }
+}
+
+static const char *cache_get(struct cache *cache, const char *key, size_t *value_len) {
+    size_t len = strlen(key);
+    struct entry *entry = *find(cache, hash_of(key, len), key, len);
+    if (!entry) {
+        cache->misses++;
+        return NULL;
+    }
+    cache->hits++;
+    entry->used = true;
+    *value_len = entry->value_len;
+    return entry->bytes + entry->key_len;
+}
+
+static bool cache_delete(struct cache *cache, const char *key) {
+    size_t len = strlen(key);
+    struct entry **link = find(cache, hash_of(key, len), key, len);
+    if (!*link)
+        return false;
+    drop(cache, link);
+    return true;
+}
+
+static bool cache_set(struct cache *cache, const char *key, const char *value, size_t value_len) {
+    size_t len = strlen(key);
+    if (len > UINT16_MAX || value_len > UINT16_MAX)
+        return false;
+    cache_delete(cache, key);
+    size_t bytes = sizeof(struct entry) + len + value_len;
+    make_room(cache, bytes);
+    struct entry *entry = malloc(bytes);
+    if (!entry)
+        return false;
+    entry->hash = hash_of(key, len);
+    entry->key_len = (uint16_t)len;
+    entry->value_len = (uint16_t)value_len;
+    entry->used = true;
+    memcpy(entry->bytes, key, len);
+    memcpy(entry->bytes + len, value, value_len);
+    struct entry **bucket = &cache->buckets[entry->hash & cache->mask];
+    entry->next = *bucket;
+    *bucket = entry;
+    cache->entries++;
+    cache->bytes += bytes;
+    return true;
+}
+
+static void cache_destroy(struct cache *cache) {
+    for (uint32_t bucket = 0; bucket <= cache->mask; bucket++)
+        while (cache->buckets[bucket])
+            drop(cache, &cache->buckets[bucket]);
+    free(cache->buckets);
+}
+
+/* ---- A program that uses it ---- */
+
+enum { KEYS = 100000, REQUESTS = 3000000, VALUE = 80 };
+
+static uint64_t random_state = 1;
+
+static uint32_t random_below(uint32_t limit) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((random_state >> 33) * limit >> 31);
+}
+
+/* One key in eight is popular: seven requests of eight go there. */
+static uint32_t some_key(void) {
+    uint32_t number = random_below(KEYS / 8) * 8;
+    return random_below(8) ? number : number + random_below(8);
+}
+
+static void value_of(uint32_t number, char *value) {
+    for (size_t at = 0; at < VALUE; at++)
+        value[at] = (char)('a' + (number * 31 + at * 7) % 26);
+}
+
+static bool request(struct cache *cache, uint32_t number) {
+    char key[32], value[VALUE];
+    size_t len = 0;
+    snprintf(key, sizeof key, "key:%u", number);
+    value_of(number, value);
+    const char *found = cache_get(cache, key, &len);
+    if (!found)
+        return cache_set(cache, key, value, VALUE);
+    if (len != VALUE || memcmp(found, value, VALUE) != 0) {
+        fprintf(stderr, "cache: the value of %s is wrong\n", key);
+        return false;
+    }
+    if (random_below(100) == 0)
+        cache_delete(cache, key);
+    return true;
+}
+
+int main(void) {
+    struct cache cache;
+    if (!cache_create(&cache, 1 << 16, 12 << 20)) {
+        perror("cache");
+        return 1;
+    }
+    for (uint32_t at = 0; at < REQUESTS; at++) {
+        if (!request(&cache, some_key()))
+            return 1;
+    }
+    printf("%zu entries, %zu bytes, %.1f %% hits, %llu dropped\n", cache.entries, cache.bytes,
+           100.0 * (double)cache.hits / (double)(cache.hits + cache.misses), (unsigned long long)cache.dropped);
+    cache_destroy(&cache);
+    return 0;
+}
