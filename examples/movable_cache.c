@@ -188,14 +188,15 @@ static bool request(struct cache *cache, uint32_t number) {
     return true;
 }
 
-int main(void) {
+int main(int count, char **words) {
+    uint32_t requests = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : REQUESTS;
     struct cache cache;
     heap = terrace_objects_create(NULL);
     if (!heap || !cache_create(&cache, 1 << 16, 12 << 20)) {
         perror("cache");
         return 1;
     }
-    for (uint32_t at = 0; at < REQUESTS; at++) {
+    for (uint32_t at = 0; at < requests; at++) {
         if (!request(&cache, some_key()))
             return 1;
         if (at % 64 == 0)

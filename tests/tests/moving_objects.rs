@@ -62,7 +62,7 @@ fn entries_move_and_are_as_they_were() {
 #[test]
 fn entries_move_over_terraces_tiers() {
     for way in [Terrace::within("24M"), Terrace::stressed()] {
-        let finished = Program::new(&*MOVABLE).under(way).run();
+        let finished = Program::new(&*MOVABLE).arg("300000").under(way).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         moved(&String::from_utf8_lossy(&finished.stdout));
     }

@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 pub enum Layout {
     /// As they came, in an order that has nothing to do with how popular they are
     Scattered,
-    /// The same, and moved while it runs
+    /// Scattered, and moved while it runs
     Consolidated,
     /// By popularity from the beginning
     Oracle,

@@ -24,7 +24,7 @@ use std::time::Duration;
 const HOT_SHARE: f64 = 0.2;
 /// More of the memory than this is resident: nothing moves it out.
 const ALL_RESIDENT: f64 = 0.95;
-/// Of so many segments one is asked for its resident pages.
+/// One segment in so many is asked for its resident pages.
 const RESIDENCY_SAMPLED: u32 = 8;
 /// Heats are to last so long until they decay, ms, or fewer touches are counted.
 const SOONEST_DECAY_MS: u32 = 2000;

@@ -316,7 +316,7 @@ impl Heap {
         &self.clock
     }
 
-    /// Of how many touches one is counted, as a power of two.
+    /// One touch is counted in so many, as a power of two.
     pub(crate) fn sampling(&self) -> u32 {
         self.sampling.load(Relaxed)
     }

@@ -229,7 +229,7 @@ mod tests {
         Situation { segment: 7, kind, used: 65_536, age_s: 30.0, missing_pages: 0 }
     }
 
-    /// Of 512 objects of 128 bytes, by heat.
+    /// Contents of 512 objects of 128 bytes, by heat.
     fn of(objects: [u32; HEATS]) -> Contents {
         Contents { bytes: objects.map(|n| n * 128), objects }
     }
