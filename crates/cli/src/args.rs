@@ -25,6 +25,11 @@ pub enum Command {
     /// Run a program under Terrace and report what was saved and what it cost
     #[command(after_long_help = RUN_HELP, override_usage = "terrace run [OPTIONS] -- CMD [ARGUMENT]...")]
     Run(RunArguments),
+    /// Move memory of processes that already run into compressed memory
+    #[command(after_long_help = ATTACH_HELP)]
+    Attach(AttachArguments),
+    /// Bring everything back to processes that were attached to, and leave them
+    Detach(DetachArguments),
     /// Check a settings file, or show the settings that would be in force
     Config(ConfigArguments),
     /// Say what this machine allows, what is missing, and how to fix it
@@ -209,6 +214,35 @@ pub struct RunArguments {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+const ATTACH_HELP: &str = "\
+One thread of the process stands still for a millisecond or two. Nothing is preloaded, no allocator is replaced. A process
+beside it, in its memory, moves pages on request; `terrace-keeper` outside compresses and restores them until `terrace detach`.
+Needs root, Linux 6.8 and a 64-bit x86 program; who cannot be attached to is told why, and nothing is changed.
+
+Examples:
+  terrace attach $(pidof exporter) --dram 200M
+  terrace status
+  terrace detach $(pidof exporter)";
+
+/// `terrace attach`.
+#[derive(Args, Debug)]
+pub struct AttachArguments {
+    /// Processes
+    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+    /// DRAM that each may take, compressed pages included: 200M, 4G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub dram: u64,
+}
+
+/// `terrace detach`.
+#[derive(Args, Debug)]
+pub struct DetachArguments {
+    /// Processes
+    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
 }
 
 /// `terrace status`.

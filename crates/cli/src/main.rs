@@ -6,6 +6,7 @@
 //! to the program, or to what was asked for.
 
 mod args;
+mod attach;
 mod belief;
 mod budget;
 mod characterize;
@@ -89,6 +90,8 @@ fn main() -> ExitCode {
     };
     let status = match arguments.command {
         args::Command::Run(arguments) => run::run(&arguments),
+        args::Command::Attach(arguments) => attach::attach(&arguments),
+        args::Command::Detach(arguments) => attach::detach(&arguments),
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Generate(arguments) => generate::run(&arguments),

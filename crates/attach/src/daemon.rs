@@ -1,0 +1,121 @@
+//! What the command calls: a keeper is a process of its own, which outlives the command.
+
+use crate::channel::{self, Channel};
+use crate::keeper::{Figures, Keeper};
+use crate::{process, refusals};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::Duration;
+
+/// Attaches to a process, whose memory is to be at most `budget` bytes. What was done, in words.
+///
+/// # Errors
+/// Why that cannot be; nothing is changed then.
+pub fn attach(pid: i32, budget: u64) -> Result<String> {
+    refusals::check(pid)?;
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for both ends.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("pipe");
+    }
+    // SAFETY: both were just made, for nobody else.
+    let (mut reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
+        0 => {
+            drop(reader);
+            keep(pid, budget, writer);
+            // SAFETY: ends the process; what the command had is not undone twice.
+            unsafe { libc::_exit(0) }
+        }
+        _ => drop(writer),
+    }
+    let mut said = String::new();
+    reader.read_to_string(&mut said)?;
+    match said.split_once(' ') {
+        Some(("ok", text)) => Ok(text.to_string()),
+        Some((_, error)) => bail!("cannot attach to {pid}: {error}"),
+        None => bail!("cannot attach to {pid}: the keeper ended"),
+    }
+}
+
+fn keep(pid: i32, budget: u64, mut writer: File) {
+    leave_the_terminal();
+    let begun = Channel::open(pid).and_then(|channel| Keeper::attach(pid, budget, channel));
+    let (mut keeper, attached) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            let _ = write!(writer, "error {error:#}");
+            return;
+        }
+    };
+    keeper.keep_guard();
+    let name = process::name(pid);
+    let stopped_ms = attached.stopped_ns as f64 / 1e6;
+    let _ = write!(
+        writer,
+        "ok attached to {pid} ({name}): one thread stood still for {stopped_ms:.1} ms; the process beside it is {}",
+        attached.stub
+    );
+    drop(writer);
+    let _ = keeper.run();
+}
+
+/// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors.
+fn leave_the_terminal() {
+    // SAFETY: no memory is involved but structures that live until the calls are over.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"terrace-keeper".as_ptr());
+        libc::setpriority(libc::PRIO_PROCESS, 0, -10);
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::chdir(c"/".as_ptr());
+    }
+    if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
+        for fd in 0..3 {
+            // SAFETY: both are descriptors of this process.
+            unsafe { libc::dup2(nothing.as_raw_fd(), fd) };
+        }
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Detaches from a process: everything is back. How long that took, in milliseconds.
+///
+/// # Errors
+/// If nobody is attached to it, or something of ours could not be taken away.
+pub fn detach(pid: i32) -> Result<u64> {
+    let answer = channel::ask(pid, "detach")?;
+    let took = answer.strip_prefix("ok ").and_then(|ms| ms.parse().ok());
+    let took = took.with_context(|| format!("the keeper says {answer}"))?;
+    // The keeper ends right after it has answered.
+    for _ in 0..200 {
+        if !channel::attached().contains(&pid) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(took)
+}
+
+/// The figures of a process that is attached to.
+///
+/// # Errors
+/// If it is not, or another user attached to it.
+pub fn status(pid: i32) -> Result<Figures> {
+    let answer = channel::ask(pid, "status")?;
+    serde_json::from_str(&answer).context("the keeper is of another version")
+}
+
+/// The processes that are attached to.
+pub fn attached() -> Vec<i32> {
+    channel::attached()
+}

@@ -1,0 +1,278 @@
+//! The way out: which pages leave, and how.
+//!
+//! Victims are chosen by CLOCK with use counts: a hand goes round over what is resident. A page
+//! that came back since the hand passed is spared once for each fault. The hand goes round at most
+//! four times a second, and what came back in the last half second stays: so a budget that is too
+//! small slows the target down, and does not stop it.
+
+use crate::keeper::Keeper;
+use crate::process::{self, Mapping};
+use crate::stub::BATCH;
+use crate::sys::{self, PAGE, Run};
+use crate::table::{State, Word};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::*;
+
+const REGION: u64 = 2 << 20;
+const ROUND_MS: u64 = 250;
+const SPARED_MS: u64 = 500;
+/// Pages that leave between two looks at the requests.
+const STEP_PAGES: u64 = 2048;
+/// With more mappings than these, half of what the kernel allows by default, none is registered
+/// anew.
+const MAPPINGS: usize = 32_000;
+
+/// The clock's hand.
+#[derive(Default)]
+pub struct Hand {
+    mappings: Vec<Mapping>,
+    at: u64,
+    round_ms: u64,
+    crowded: bool,
+}
+
+impl Keeper {
+    /// Evicts what is more than the budget.
+    pub fn keep_budget(&mut self) {
+        if self.frozen || self.stub.dead || self.spaces[0].is_none() {
+            return;
+        }
+        let started = sys::now_ns();
+        while sys::now_ns() - started < 20_000_000 {
+            self.measure();
+            let figures = &self.figures;
+            let physical = figures.resident_bytes + figures.store_bytes + figures.overhead_bytes;
+            let over = physical.saturating_sub(figures.budget_bytes) / PAGE;
+            if over == 0 || !self.evict_some((over * 3 / 2).min(STEP_PAGES)) {
+                return;
+            }
+        }
+    }
+
+    /// Evicts about so many pages. Whether the hand can go on.
+    fn evict_some(&mut self, pages: u64) -> bool {
+        let mut left = pages;
+        for _ in 0..256 {
+            let Some((start, end)) = self.next_region() else { return false };
+            left = left.saturating_sub(self.evict_region(start, end, left));
+            if left == 0 || self.frozen || self.stub.dead {
+                break;
+            }
+        }
+        true
+    }
+
+    /// The part of a mapping that the hand passes next; `None` while it rests.
+    fn next_region(&mut self) -> Option<(u64, u64)> {
+        let next = self.hand.mappings.iter().find(|mapping| mapping.end > self.hand.at);
+        let Some(mapping) = next else {
+            let now_ms = sys::now_ns() / 1_000_000;
+            if now_ms - self.hand.round_ms < ROUND_MS {
+                return None;
+            }
+            let all = process::mappings(self.target).ok()?;
+            self.hand.crowded = all.len() > MAPPINGS;
+            let stub = &self.stub;
+            let is_ours = |mapping: &Mapping| stub.owns(mapping.start, mapping.end);
+            let mappings = all.into_iter().filter(|mapping| mapping.is_data && !is_ours(mapping));
+            self.hand.mappings = mappings.collect();
+            (self.hand.at, self.hand.round_ms) = (0, now_ms);
+            return self.hand.mappings.first().map(|mapping| (mapping.start, mapping.start));
+        };
+        let start = mapping.start.max(self.hand.at);
+        let end = (start / REGION * REGION + REGION).min(mapping.end);
+        self.hand.at = end;
+        Some((start, end))
+    }
+
+    /// Evicts pages of one region, at most so many. How many left.
+    fn evict_region(&mut self, start: u64, end: u64, most: u64) -> u64 {
+        let mut runs = [Run::default(); 512];
+        let Ok((found, _)) = sys::resident(self.pagemap.as_raw_fd(), start, end, &mut runs) else {
+            return 0;
+        };
+        let pages =
+            runs[..found].iter().flat_map(|run| (run.start..run.end).step_by(PAGE as usize));
+        let pages: Vec<u64> = pages.collect();
+        let (mut at, mut evicted) = (0, 0);
+        let mut is_registered = false;
+        while at < pages.len() && evicted < most && !self.frozen && !self.stub.dead {
+            self.pump();
+            let batch = self.victims(&pages, &mut at, (most - evicted).min(BATCH as u64) as usize);
+            if batch.is_empty() {
+                continue;
+            }
+            if !is_registered {
+                if self.hand.crowded || !self.register(start, end) {
+                    return evicted;
+                }
+                is_registered = true;
+            }
+            let Some(batch) = self.known_registered(batch) else { return evicted };
+            if !batch.is_empty() {
+                evicted += self.evict_batch(&batch);
+            }
+        }
+        evicted
+    }
+
+    /// The next pages that may leave.
+    fn victims(&mut self, pages: &[u64], at: &mut usize, most: usize) -> Vec<u64> {
+        let Some(space) = &self.spaces[0] else { return Vec::new() };
+        let now_ms = sys::now_ns() / 1_000_000;
+        let mut batch = Vec::with_capacity(BATCH);
+        while *at < pages.len() && batch.len() < most {
+            let page = pages[*at];
+            *at += 1;
+            let word = space.table.get(page);
+            if word.state() != State::None || now_ms.saturating_sub(word.back_ms()) < SPARED_MS {
+                continue;
+            }
+            if word.uses() > 0 {
+                space.table.set(page, word.with_uses(word.uses() - 1));
+                continue;
+            }
+            batch.push(page);
+        }
+        batch
+    }
+
+    fn register(&mut self, start: u64, end: u64) -> bool {
+        let Some(space) = &self.spaces[0] else { return false };
+        sys::register(space.uffd.as_raw_fd(), start, end).is_ok()
+    }
+
+    /// Those pages of which the kernel says that they are registered and present. `None` while a
+    /// change of the mappings is under way.
+    fn known_registered(&mut self, batch: Vec<u64>) -> Option<Vec<u64>> {
+        let space = self.spaces[0].as_ref()?;
+        let mut known = Vec::with_capacity(batch.len());
+        for page in batch {
+            let word = space.table.get(page);
+            if !word.is_registered() {
+                match sys::zero_page(space.uffd.as_raw_fd(), page) {
+                    Err(libc::EEXIST) => space.table.set(page, word.registered()),
+                    Err(libc::EAGAIN) => return None,
+                    _ => continue,
+                }
+            }
+            known.push(page);
+        }
+        Some(known)
+    }
+
+    /// Has pages land, stores them, and empties the landing area. No event is read meanwhile.
+    fn evict_batch(&mut self, batch: &[u64]) -> u64 {
+        for (place, page) in self.shared.journal.iter().zip(batch) {
+            place.store(*page, Relaxed);
+        }
+        self.shared.journaled.store(batch.len() as u32, Release);
+        let landed = self.land(batch);
+        let back = self.store_landed(batch, &landed);
+        self.shared.journaled.store(0, Release);
+        if !self.stub.dead && self.stub.empty_landing().is_err() {
+            self.frozen = true;
+            self.figures.note =
+                "the landing area cannot be emptied: nothing more is evicted".into();
+        }
+        for page in back {
+            self.serve(0, page);
+            if let Some(space) = &self.spaces[0] {
+                space.table.set(page, space.table.get(page).with_uses(7));
+            }
+        }
+        landed.iter().filter(|landed| **landed).count() as u64
+    }
+
+    /// Asks the stub to move pages into the landing area. Which have landed.
+    fn land(&mut self, batch: &[u64]) -> Vec<bool> {
+        let data_at = self.stub.data_address(batch.len());
+        let mut data = Vec::with_capacity(batch.len() * 40);
+        let mut calls = Vec::with_capacity(batch.len());
+        for (index, page) in batch.iter().enumerate() {
+            let place = self.stub.landing + index as u64 * PAGE;
+            for word in [place, *page, PAGE, 0, 0] {
+                data.extend(u64::to_ne_bytes(word));
+            }
+            let there = self.stub.uffd_there as u64;
+            let argument = data_at + index as u64 * 40;
+            calls.push([libc::SYS_ioctl as u64, there, sys::UFFDIO_MOVE, argument, 0, 0, 0]);
+        }
+        let Ok(results) = self.stub.calls(&calls, &mut data) else {
+            self.figures.note = "the stub was killed: nothing more is evicted".into();
+            return self.landed(batch.len());
+        };
+        let space = self.spaces[0].as_ref();
+        for (page, result) in batch.iter().zip(&results) {
+            if *result < 0 && ![libc::EAGAIN, libc::ENOENT].contains(&(-*result as i32)) {
+                self.figures.failed_moves += 1;
+                self.figures.last_error = -*result as i32;
+                if let Some(space) = space {
+                    space.table.set(*page, space.table.get(*page).with_uses(7));
+                }
+            }
+        }
+        results.iter().map(|result| *result == 0).collect()
+    }
+
+    /// Which pages of the landing area hold something, as the kernel has it.
+    pub fn landed(&self, pages: usize) -> Vec<bool> {
+        let mut entries = vec![0u8; pages * 8];
+        let at = self.stub.landing / PAGE * 8;
+        let got = self.pagemap.read_at(&mut entries, at).unwrap_or(0);
+        // Bits 63 and 62: present, swapped out.
+        entries
+            .chunks(8)
+            .enumerate()
+            .map(|(index, entry)| index * 8 < got && entry[7] >> 6 != 0)
+            .collect()
+    }
+
+    /// The content of the landing area, as far as pages have landed.
+    pub fn landed_pages(&self, landed: &[bool]) -> Option<Vec<[u8; PAGE as usize]>> {
+        let mut pages = vec![[0u8; PAGE as usize]; landed.len()];
+        for (index, page) in pages.iter_mut().enumerate().filter(|(index, _)| landed[*index]) {
+            let at = self.stub.landing + index as u64 * PAGE;
+            self.memory.read_exact_at(page, at).ok()?;
+        }
+        Some(pages)
+    }
+
+    /// Stores what has landed, and notes it. Pages that are not worth it are returned: they are in
+    /// the store like the others, and go back.
+    fn store_landed(&mut self, batch: &[u64], landed: &[bool]) -> Vec<u64> {
+        let mut back = Vec::new();
+        // It can fail when the memory itself is going away, with the target.
+        let Some(contents) = self.landed_pages(landed) else {
+            self.frozen = true;
+            self.figures.note = "the target's memory cannot be read any more".into();
+            return back;
+        };
+        for (index, page) in batch.iter().enumerate().filter(|(index, _)| landed[*index]) {
+            let Some(space) = &mut self.spaces[0] else { break };
+            let content = &contents[index];
+            let word = space.table.get(*page);
+            self.figures.evicted_pages += 1;
+            if content.iter().all(|byte| *byte == 0) {
+                // Absent, it is zero when it is touched.
+                space.table.set(*page, Word::none(word));
+                continue;
+            }
+            let place = loop {
+                match self.store.put(content) {
+                    Some(place) => break place,
+                    None => std::thread::sleep(std::time::Duration::from_millis(10)),
+                }
+            };
+            let (offset, len, is_worth) = place;
+            space.table.set(*page, word.out(offset, len));
+            space.out += 1;
+            if !is_worth {
+                self.figures.incompressible_pages += 1;
+                back.push(*page);
+            }
+        }
+        back
+    }
+}

@@ -1,0 +1,98 @@
+//! The guard: brings everything back where the keeper was killed.
+//!
+//! It is a copy of the keeper from some earlier time. Descriptors, record of pages, store and
+//! journal are the keeper's own; what it has in private memory may be old, so it is made anew from
+//! those. It stores nothing and frees nothing in the store.
+
+use crate::keeper::{Keeper, MESSAGES, SPACES, Space};
+use crate::sys::{self, Message, PAGE};
+use crate::table::{ADDRESSES, Table};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+
+/// The guard's life.
+pub fn main(keeper: &mut Keeper, pidfd: i32) -> ! {
+    // SAFETY: the name ends with a NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"terrace-guard".as_ptr()) };
+    while !sys::wait_readable(pidfd, -1) {}
+    if keeper.shared.done.load(Acquire) == 0 {
+        take_over(keeper);
+    }
+    // SAFETY: ends the process; nothing of the keeper's is to be undone by destructors.
+    unsafe { libc::_exit(0) }
+}
+
+fn take_over(keeper: &mut Keeper) {
+    keeper.store.only_read();
+    keeper.frozen = true;
+    keeper.queue.clear();
+    open_spaces(keeper);
+    if !keeper.stub.dead {
+        let _ = keeper.stub.settle();
+    }
+    take_landed(keeper);
+    apply_unapplied(keeper);
+    // Faults that the keeper had read are told again.
+    for space in keeper.spaces.iter().flatten() {
+        let _ = sys::wake(space.uffd.as_raw_fd(), PAGE, ADDRESSES - PAGE);
+    }
+    if let Err(error) = keeper.leave() {
+        eprintln!("terrace: attach: the guard could not leave {}: {error:#}", keeper.target);
+    }
+}
+
+/// The address spaces as the keeper had them.
+fn open_spaces(keeper: &mut Keeper) {
+    // Descriptors are shared: the old ones may be other files by now, and are not closed.
+    std::mem::forget(std::mem::take(&mut keeper.spaces));
+    keeper.spaces = (0..SPACES).map(|_| None).collect();
+    for number in 0..SPACES {
+        let shared = &keeper.shared.spaces[number];
+        if shared.used.load(Acquire) == 0 {
+            continue;
+        }
+        // SAFETY: the keeper had it open, and has ended without closing it.
+        let uffd = unsafe { OwnedFd::from_raw_fd(shared.uffd.load(Relaxed)) };
+        // SAFETY: as above; only borrowed.
+        let table = unsafe { BorrowedFd::borrow_raw(shared.table.load(Relaxed)) };
+        let Ok(table) = table.try_clone_to_owned().map_err(anyhow::Error::from).and_then(Table::of)
+        else {
+            // Its pages stay out, and who touches them waits.
+            std::mem::forget(uffd);
+            continue;
+        };
+        let out = table.known(0, ADDRESSES).filter(|(_, word)| word.is_out()).count() as u64;
+        keeper.spaces[number] = Some(Space { uffd, table, out, there: -1 });
+    }
+}
+
+/// Notes pages that were on their way out when the keeper ended.
+fn take_landed(keeper: &mut Keeper) {
+    let count = keeper.shared.journaled.load(Acquire) as usize;
+    let landed = keeper.landed(count);
+    let Some(contents) = keeper.landed_pages(&landed) else { return };
+    let Some(space) = &mut keeper.spaces[0] else { return };
+    for (index, content) in contents.iter().enumerate().filter(|(index, _)| landed[*index]) {
+        let page = keeper.shared.journal[index].load(Relaxed);
+        let word = space.table.get(page);
+        // What is in the store already was noted before the journal was closed.
+        if !word.is_out() {
+            let (offset, len) = keeper.store.rescue(index, content);
+            space.table.set(page, word.out(offset, len));
+            space.out += 1;
+        }
+    }
+    keeper.shared.journaled.store(0, Release);
+}
+
+/// Applies events that the keeper had read and not applied.
+fn apply_unapplied(keeper: &mut Keeper) {
+    let number = keeper.shared.reading.load(Acquire) as usize;
+    let applied = keeper.shared.applied.load(Acquire) as usize;
+    // SAFETY: the keeper has ended.
+    let messages: [Message; MESSAGES] = unsafe { *keeper.shared.messages.get() };
+    for message in messages[applied.min(MESSAGES)..].iter().filter(|message| message.event != 0) {
+        keeper.apply(number, message);
+    }
+    keeper.queue.clear();
+}

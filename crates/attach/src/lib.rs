@@ -1,0 +1,71 @@
+//! The memory of a process that already runs, moved into compressed memory and back.
+//!
+//! # Who does what
+//!
+//! *The stub* ([`stub`]) is a process in the target's address space (clone with CLONE_VM): some
+//! 200 bytes of code that make the system calls they are told, and nothing else. It is there for
+//! what only that address space may do: create the userfaultfd, move pages into a landing area
+//! (UFFDIO_MOVE), empty that area. It is no thread of the target, has none of its descriptors, and
+//! is confined by a seccomp filter of a dozen calls.
+//!
+//! *The keeper* ([`keeper`]) is an ordinary process outside. It takes the userfaultfd out of the
+//! stub (pidfd_getfd), serves faults (UFFDIO_COPY works from any process), follows the kernel's
+//! events, chooses victims, compresses, and has the compressed pages. None of its memory is in
+//! the target, so nothing that it does can wait for itself.
+//!
+//! *The guard* ([`guard`]) is a copy of the keeper that shares its descriptors and its record of
+//! pages. It sleeps until the keeper ends. If that was not by `terrace detach`, it brings
+//! everything back and leaves.
+//!
+//! # Why no byte is lost
+//!
+//! 1. *One thread* reads events and has pages moved, never both at a time. So every move is
+//!    decided from all events that were read, and while one is unread the kernel refuses the move
+//!    (EAGAIN): landing area and target are registered on one userfaultfd.
+//! 2. A page moves only if it is *known to be registered*: UFFDIO_ZEROPAGE says EEXIST. That is
+//!    noted for each page, and forgotten when it is unmapped or remapped: REGISTER passes over
+//!    holes, in which the program may map memory a moment later.
+//! 3. The event of a discard (MADV_DONTNEED) comes *before* the discard. A page that is resident
+//!    then is `Gone`: it is not moved again before it has faulted once.
+//! 4. Where UFFDIO_COPY or ZEROPAGE say EAGAIN, events are read, and what is to be put there is
+//!    looked up again.
+//! 5. A stored page goes only when its page is in place. A checksum of the page is stored with it.
+//! 6. The record of pages is written before the landing area is emptied. A journal names the pages
+//!    of the batch under way, so that the guard finds what was in the landing area.
+//! 7. The userfaultfds are open in keeper, guard and stub, and in an io_uring that is mapped in the
+//!    memory itself: whoever is killed, a touch of an evicted page waits, and never reads zeros.
+//!
+//! A forked child's userfaultfd comes with the fork's event, before the fork returns. The child is
+//! served from the same store, and nothing of it is evicted.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod channel;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod daemon;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod evict;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod guard;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod inject;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod keeper;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod process;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod refusals;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod serve;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod store;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod stub;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod sys;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod table;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use daemon::{attach, attached, detach, status};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use keeper::Figures;

@@ -1,0 +1,221 @@
+//! The record of pages: a word for each page of an address space, by address.
+//!
+//! It is a sparse file in memory of 256 GiB, mapped as it is, so it needs no ranges and never has
+//! to grow; only parts that were written take memory, 8 bytes a page. Keeper and guard share it.
+
+use crate::sys::{self, PAGE};
+use anyhow::{Context, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Addresses from here on are not looked at: a program gets such only where it asks for them.
+pub const ADDRESSES: u64 = 1 << 47;
+const BYTES: u64 = ADDRESSES / PAGE * 8;
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Resident, or zero until it is touched.
+    None,
+    /// In the store: offset in bytes and number of bytes.
+    Out(u64, u32),
+    /// Resident when the kernel told that it is to be discarded, which may not have happened yet:
+    /// not moved before it has faulted.
+    Gone,
+}
+
+/// A page's word: its state, and what the choice of victims notes.
+///
+/// Bits 0 and 1: state. 2: known to be registered. 3 to 5: faults, the clock's use count. 8 and up:
+/// of a page in the store its length (13 bits) and its offset in units of 64 bytes; of another the
+/// time of its last restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Word(pub u64);
+
+impl Word {
+    const REGISTERED: u64 = 4;
+    const USES: u64 = 7 << 3;
+
+    pub fn state(self) -> State {
+        match self.0 & 3 {
+            1 => State::Out(self.0 >> 21 << 6, (self.0 >> 8 & 0x1fff) as u32),
+            2 => State::Gone,
+            _ => State::None,
+        }
+    }
+
+    pub fn is_out(self) -> bool {
+        self.0 & 3 == 1
+    }
+
+    /// The word of a page that went to the store.
+    pub fn out(self, offset: u64, len: u32) -> Self {
+        Word(1 | self.0 & (Self::REGISTERED | Self::USES) | u64::from(len) << 8 | offset >> 6 << 21)
+    }
+
+    /// The word of a page that is back, at a time in milliseconds.
+    pub fn back(self, now_ms: u64) -> Self {
+        let uses = (self.uses() + 1).min(7);
+        Word(self.0 & Self::REGISTERED | uses << 3 | now_ms << 8)
+    }
+
+    pub fn gone(self) -> Self {
+        Word(2 | self.0 & Self::REGISTERED)
+    }
+
+    pub fn none(self) -> Self {
+        Word(self.0 & Self::REGISTERED)
+    }
+
+    pub fn is_registered(self) -> bool {
+        self.0 & Self::REGISTERED != 0
+    }
+
+    pub fn registered(self) -> Self {
+        Word(self.0 | Self::REGISTERED)
+    }
+
+    pub fn uses(self) -> u64 {
+        (self.0 & Self::USES) >> 3
+    }
+
+    pub fn with_uses(self, uses: u64) -> Self {
+        Word(self.0 & !Self::USES | uses << 3)
+    }
+
+    /// When a page that is not in the store came back, in milliseconds.
+    pub fn back_ms(self) -> u64 {
+        self.0 >> 8
+    }
+}
+
+/// The words of one address space.
+pub struct Table {
+    file: OwnedFd,
+    words: *mut AtomicU64,
+}
+
+impl Table {
+    pub fn new() -> Result<Self> {
+        let file = sys::memory_file(c"terrace-pages", BYTES)
+            .context("cannot make the record of pages (memfd_create)")?;
+        Table::of(file)
+    }
+
+    /// Maps the table of a file that [`Table::new`] made.
+    pub fn of(file: OwnedFd) -> Result<Self> {
+        let words =
+            sys::map_shared(file.as_raw_fd(), BYTES).context("cannot map the record of pages")?;
+        Ok(Table { file, words: words.cast() })
+    }
+
+    pub fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    fn word(&self, page: u64) -> &AtomicU64 {
+        let index = page / PAGE;
+        assert!(index < BYTES / 8, "no address of a program: {page:#x}");
+        // SAFETY: inside the mapping, which lives as long as the table; shared words are atomic.
+        unsafe { &*self.words.add(index as usize) }
+    }
+
+    pub fn get(&self, page: u64) -> Word {
+        if page >= ADDRESSES { Word(0) } else { Word(self.word(page).load(Acquire)) }
+    }
+
+    pub fn set(&self, page: u64, word: Word) {
+        self.word(page).store(word.0, Release);
+    }
+
+    /// The pages of a range of which anything is known. Parts of the file that were never written
+    /// are passed over, and stay so.
+    pub fn known(&self, start: u64, end: u64) -> Known<'_> {
+        Known { table: self, at: start & !(PAGE - 1), written: start, end: end.min(ADDRESSES) }
+    }
+
+    /// How many bytes of memory it takes.
+    pub fn bytes(&self) -> u64 {
+        // SAFETY: the structure is plain data, filled by the call.
+        let mut about: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is writable.
+        unsafe { libc::fstat(self.file.as_raw_fd(), &mut about) };
+        about.st_blocks as u64 * 512
+    }
+
+    fn seek(&self, page: u64, whence: i32) -> Option<u64> {
+        let at = (page / PAGE * 8) as i64;
+        // SAFETY: no memory is involved.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), at, whence) };
+        (found >= 0).then_some(found as u64 / 8 * PAGE)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: mapped in this size by `of`; nobody has a reference into it.
+        unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
+    }
+}
+
+/// An iterator over pages with their words: [`Table::known`].
+pub struct Known<'a> {
+    table: &'a Table,
+    at: u64,
+    /// Up to here the file was written.
+    written: u64,
+    end: u64,
+}
+
+impl Iterator for Known<'_> {
+    type Item = (u64, Word);
+
+    fn next(&mut self) -> Option<(u64, Word)> {
+        loop {
+            if self.at >= self.end {
+                return None;
+            }
+            if self.at >= self.written {
+                self.at = self.table.seek(self.at, libc::SEEK_DATA)?.max(self.at);
+                self.written = self.table.seek(self.at, libc::SEEK_HOLE)?;
+                continue;
+            }
+            let page = self.at;
+            self.at += PAGE;
+            let word = self.table.get(page);
+            if word.0 != 0 {
+                return Some((page, word));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_keeps_what_is_noted() {
+        let word = Word(0).registered().with_uses(3).out(0x1_2345_6780 & !63, 4100);
+        assert_eq!(word.state(), State::Out(0x1_2345_6780 & !63, 4100));
+        assert!(word.is_registered() && word.uses() == 3);
+        let back = word.back(77);
+        assert_eq!((back.state(), back.uses(), back.back_ms()), (State::None, 4, 77));
+        assert!(back.is_registered() && back.gone().is_registered());
+        assert_eq!(back.gone().state(), State::Gone);
+        assert_eq!(back.gone().none().state(), State::None);
+    }
+
+    #[test]
+    fn known_pages_are_found_and_holes_stay_holes() {
+        let table = Table::new().unwrap();
+        let pages = [0x1000, 0x40_0000_0000, 0x7fff_ffff_e000];
+        for page in pages {
+            table.set(page, Word(0).registered());
+        }
+        let found: Vec<u64> = table.known(0, ADDRESSES).map(|(page, _)| page).collect();
+        assert_eq!(found, pages);
+        assert_eq!(table.known(0x2000, 0x40_0000_0000).count(), 0);
+        assert_eq!(table.bytes(), 3 * PAGE);
+    }
+}
