@@ -78,6 +78,7 @@ case $job in test | programs | ci)
     has groff || missing groff 'groff'
     has git || missing git 'git'
     has perl || missing perl 'Perl (perl)'
+    has go || missing golang-go 'Go (go)'
     has node || missing nodejs 'Node.js (node)'
     has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
     ;;
@@ -86,7 +87,6 @@ esac
 if [ "$job" = programs ]; then
     has cpio || missing cpio 'cpio'
     has javac || missing default-jdk-headless 'a Java compiler without display (javac)'
-    has go || missing golang-go 'Go (go)'
     has nginx || { missing nginx-light 'nginx'; services="$services nginx"; }
     has php-fpm8.2 || { missing php8.2-fpm 'PHP 8.2 as a server (php-fpm8.2)'; services="$services php8.2-fpm"; }
     has gunicorn || missing gunicorn 'gunicorn'

@@ -1,7 +1,6 @@
 //! How `terrace detach` and `terrace status` speak to a keeper: a socket with a name that no file
 //! system has, of which nothing is left when the keeper ends.
 
-use crate::sys;
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -111,6 +110,5 @@ pub fn attached() -> Vec<i32> {
         .collect();
     pids.sort_unstable();
     pids.dedup();
-    let _ = sys::PAGE;
     pids
 }

@@ -1,7 +1,8 @@
 //! What the command calls: a keeper is a process of its own, which outlives the command.
 
 use crate::channel::{self, Channel};
-use crate::keeper::{Figures, Keeper};
+use crate::figures::Figures;
+use crate::keeper::Keeper;
 use crate::{process, refusals};
 use anyhow::{Context, Result, bail};
 use std::fs::File;

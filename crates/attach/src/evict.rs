@@ -32,6 +32,12 @@ pub struct Hand {
     crowded: bool,
 }
 
+/// What the hand passes at a time: at most 2 MiB of a mapping.
+struct Region {
+    start: u64,
+    end: u64,
+}
+
 impl Keeper {
     /// Evicts what is more than the budget.
     pub fn keep_budget(&mut self) {
@@ -54,8 +60,8 @@ impl Keeper {
     fn evict_some(&mut self, pages: u64) -> bool {
         let mut left = pages;
         for _ in 0..256 {
-            let Some((start, end)) = self.next_region() else { return false };
-            left = left.saturating_sub(self.evict_region(start, end, left));
+            let Some(region) = self.next_region() else { return false };
+            left = left.saturating_sub(self.evict_region(&region, left));
             if left == 0 || self.frozen || self.stub.dead {
                 break;
             }
@@ -64,7 +70,7 @@ impl Keeper {
     }
 
     /// The part of a mapping that the hand passes next; `None` while it rests.
-    fn next_region(&mut self) -> Option<(u64, u64)> {
+    fn next_region(&mut self) -> Option<Region> {
         let next = self.hand.mappings.iter().find(|mapping| mapping.end > self.hand.at);
         let Some(mapping) = next else {
             let now_ms = sys::now_ns() / 1_000_000;
@@ -78,16 +84,19 @@ impl Keeper {
             let mappings = all.into_iter().filter(|mapping| mapping.is_data && !is_ours(mapping));
             self.hand.mappings = mappings.collect();
             (self.hand.at, self.hand.round_ms) = (0, now_ms);
-            return self.hand.mappings.first().map(|mapping| (mapping.start, mapping.start));
+            let first = self.hand.mappings.first()?;
+            let (start, end) = (first.start, first.start);
+            return Some(Region { start, end });
         };
         let start = mapping.start.max(self.hand.at);
         let end = (start / REGION * REGION + REGION).min(mapping.end);
         self.hand.at = end;
-        Some((start, end))
+        Some(Region { start, end })
     }
 
     /// Evicts pages of one region, at most so many. How many left.
-    fn evict_region(&mut self, start: u64, end: u64, most: u64) -> u64 {
+    fn evict_region(&mut self, region: &Region, most: u64) -> u64 {
+        let Region { start, end } = *region;
         let mut runs = [Run::default(); 512];
         let Ok((found, _)) = sys::resident(self.pagemap.as_raw_fd(), start, end, &mut runs) else {
             return 0;
@@ -104,7 +113,7 @@ impl Keeper {
                 continue;
             }
             if !is_registered {
-                if self.hand.crowded || !self.register(start, end) {
+                if !self.register(start) {
                     return evicted;
                 }
                 is_registered = true;
@@ -138,9 +147,38 @@ impl Keeper {
         batch
     }
 
-    fn register(&mut self, start: u64, end: u64) -> bool {
-        let Some(space) = &self.spaces[0] else { return false };
-        sys::register(space.uffd.as_raw_fd(), start, end).is_ok()
+    /// Registers all adjacent mappings that a mapping is one of: a part of one would become a mapping
+    /// of its own, and mremap of both would fail. What changed meanwhile is looked at again.
+    fn register(&mut self, inside: u64) -> bool {
+        let mut last = (0, 0);
+        for _ in 0..8 {
+            let all = process::mappings(self.target).unwrap_or_default();
+            self.hand.crowded = all.len() > MAPPINGS;
+            let stub = &self.stub;
+            let is_ours = |mapping: &Mapping| stub.owns(mapping.start, mapping.end);
+            let data = all.iter().filter(|mapping| mapping.is_data && !is_ours(mapping));
+            let mut around = (0, 0);
+            for mapping in data {
+                if mapping.start != around.1 && around.1 <= inside {
+                    around = (mapping.start, mapping.end);
+                } else if mapping.start == around.1 {
+                    around.1 = mapping.end;
+                }
+            }
+            if around == last {
+                return true;
+            }
+            let Some(space) = &self.spaces[0] else { return false };
+            let is_inside = around.0 <= inside && inside < around.1;
+            if self.hand.crowded
+                || !is_inside
+                || sys::register(space.uffd.as_raw_fd(), around.0, around.1).is_err()
+            {
+                return false;
+            }
+            last = around;
+        }
+        true
     }
 
     /// Those pages of which the kernel says that they are registered and present. `None` while a
@@ -213,7 +251,12 @@ impl Keeper {
                 }
             }
         }
-        results.iter().map(|result| *result == 0).collect()
+        // An error does not mean that nothing has moved: Linux 6.18 moves pages that it does not
+        // count, beside forks.
+        if results.iter().all(|result| *result == 0) {
+            return vec![true; batch.len()];
+        }
+        self.landed(batch.len())
     }
 
     /// Which pages of the landing area hold something, as the kernel has it.

@@ -26,6 +26,8 @@ fn take_over(keeper: &mut Keeper) {
     keeper.store.only_read();
     keeper.frozen = true;
     keeper.queue.clear();
+    // In the copy, the guard is not a child.
+    std::mem::forget(keeper.guard.take());
     open_spaces(keeper);
     if !keeper.stub.dead {
         let _ = keeper.stub.settle();

@@ -2,6 +2,7 @@
 
 use crate::channel::{Channel, Request};
 use crate::evict::Hand;
+use crate::figures::Figures;
 use crate::inject::Traced;
 use crate::process;
 use crate::store::Store;
@@ -9,7 +10,6 @@ use crate::stub::{BATCH, Stub};
 use crate::sys::{self, Message};
 use crate::table::{ADDRESSES, Table};
 use anyhow::{Context, Result, anyhow};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -73,49 +73,6 @@ pub struct Space {
     pub there: i32,
 }
 
-/// What was counted, and what stands; `terrace status` shows it.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Figures {
-    /// Process id.
-    pub pid: i32,
-    /// Name of the program.
-    pub program: String,
-    /// What its memory may take, bytes.
-    pub budget_bytes: u64,
-    /// Resident anonymous memory, bytes.
-    pub resident_bytes: u64,
-    /// Data that is in the store, bytes.
-    pub out_bytes: u64,
-    /// Memory that the store takes, bytes.
-    pub store_bytes: u64,
-    /// Memory that the record of pages takes, bytes.
-    pub overhead_bytes: u64,
-    /// Pages that left, in all.
-    pub evicted_pages: u64,
-    /// Pages that came back, in all.
-    pub restored_pages: u64,
-    /// Pages that were touched for the first time while registered, in all.
-    pub zero_pages: u64,
-    /// Faults that were served, in all.
-    pub faults: u64,
-    /// Calls that the kernel told of: discards, unmaps, remaps, forks.
-    pub events: u64,
-    /// Forks, in all.
-    pub forks: u64,
-    /// Forked children with pages out, now.
-    pub children: usize,
-    /// Moves that the kernel refused: pages that are pinned, locked or shared with a child.
-    pub failed_moves: u64,
-    /// The last error (errno) of such a move; 0 without one.
-    pub last_error: i32,
-    /// Pages that went back at once because they do not compress.
-    pub incompressible_pages: u64,
-    /// Pages of which another copy was found in place; 0 unless something is wrong.
-    pub stale_pages: u64,
-    /// What there is to say; empty if nothing.
-    pub note: String,
-}
-
 /// Everything about one attached process.
 pub struct Keeper {
     pub target: i32,
@@ -131,7 +88,7 @@ pub struct Keeper {
     /// Why nothing more is evicted, once that is so.
     pub frozen: bool,
     pidfd: OwnedFd,
-    guard: Option<(i32, OwnedFd)>,
+    pub guard: Option<(i32, OwnedFd)>,
     channel: Channel,
     looked_ms: u64,
     /// The target has ended or executes another program: only its children are served.
@@ -278,6 +235,7 @@ impl Keeper {
         }
         self.over && self.spaces.iter().all(Option::is_none) && {
             self.shared.done.store(1, Release);
+            self.end_guard();
             true
         }
     }
@@ -344,6 +302,14 @@ impl Keeper {
         }
     }
 
+    /// Ends the guard, which has nothing to guard any more.
+    fn end_guard(&mut self) {
+        let Some((pid, _)) = self.guard.take() else { return };
+        let _ = sys::kill(pid, libc::SIGKILL);
+        // SAFETY: a child of ours.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    }
+
     /// Brings everything back, and takes everything of ours away. How long that took, ms.
     pub fn leave(&mut self) -> Result<u64> {
         let started = sys::now_ns();
@@ -363,6 +329,7 @@ impl Keeper {
         }
         self.drop_space(0);
         self.shared.done.store(1, Release);
+        self.end_guard();
         Ok((sys::now_ns() - started) / 1_000_000)
     }
 
@@ -381,6 +348,9 @@ impl Keeper {
     /// Measures: what is resident, what is out.
     pub fn measure(&mut self) {
         let figures = &mut self.figures;
+        figures.keeper = std::process::id() as i32;
+        figures.guard = self.guard.as_ref().map_or(0, |(pid, _)| *pid);
+        figures.stub = self.stub.pid;
         figures.resident_bytes = process::resident_anonymous(self.target).unwrap_or(0);
         figures.store_bytes = self.store.bytes();
         let spaces = || self.spaces.iter().flatten();

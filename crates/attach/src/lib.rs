@@ -38,34 +38,39 @@
 //! A forked child's userfaultfd comes with the fork's event, before the fork returns. The child is
 //! served from the same store, and nothing of it is evicted.
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod channel;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod daemon;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod evict;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod guard;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod inject;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod keeper;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod process;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod refusals;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod serve;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod store;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod stub;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod sys;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod table;
+mod figures;
+pub use figures::Figures;
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_arch = "x86_64")]
+mod channel;
+#[cfg(target_arch = "x86_64")]
+mod daemon;
+#[cfg(target_arch = "x86_64")]
+mod evict;
+#[cfg(target_arch = "x86_64")]
+mod guard;
+#[cfg(target_arch = "x86_64")]
+mod inject;
+#[cfg(target_arch = "x86_64")]
+mod keeper;
+#[cfg(target_arch = "x86_64")]
+mod process;
+#[cfg(target_arch = "x86_64")]
+mod refusals;
+#[cfg(target_arch = "x86_64")]
+mod serve;
+#[cfg(target_arch = "x86_64")]
+mod store;
+#[cfg(target_arch = "x86_64")]
+mod stub;
+#[cfg(target_arch = "x86_64")]
+mod sys;
+#[cfg(target_arch = "x86_64")]
+mod table;
+#[cfg(target_arch = "x86_64")]
 pub use daemon::{attach, attached, detach, status};
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub use keeper::Figures;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod elsewhere;
+#[cfg(not(target_arch = "x86_64"))]
+pub use elsewhere::{attach, attached, detach, status};

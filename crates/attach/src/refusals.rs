@@ -1,4 +1,4 @@
-//! Who cannot be attached to, and why: found before anything is changed.
+//! Processes that cannot be attached to, and why: found before anything is changed.
 
 use crate::process::{self, status_line};
 use anyhow::{Context, Result, bail};

@@ -6,6 +6,8 @@ use crate::table::{ADDRESSES, State, Table, Word};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
+/// Pages that are zeroed ahead of a first touch.
+const AHEAD: u64 = 31;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 
 fn now_ms() -> u64 {
@@ -198,6 +200,7 @@ impl Keeper {
                     // Absent, so an announced discard has been.
                     space.table.set(page, word.none());
                     self.figures.zero_pages += 1;
+                    self.zero_ahead(number, page + PAGE);
                     return;
                 }
                 (Err(libc::EAGAIN), _) => {
@@ -225,6 +228,18 @@ impl Keeper {
                     return;
                 }
             }
+        }
+    }
+
+    /// Maps the zero page ahead of a first touch, as far as nothing is known of the pages: it takes
+    /// no memory, and the next first touches are the kernel's.
+    fn zero_ahead(&mut self, number: usize, start: u64) {
+        let Some(space) = &self.spaces[number] else { return };
+        let is_plain = |page: &u64| *page < ADDRESSES && space.table.get(*page).0 == 0;
+        let pages = (0..AHEAD).map(|index| start + index * PAGE).take_while(is_plain).count();
+        if pages > 0 {
+            let mut words = [start, pages as u64 * PAGE, 0, 0];
+            let _ = sys::ioctl(space.uffd.as_raw_fd(), sys::UFFDIO_ZEROPAGE, &mut words);
         }
     }
 

@@ -16,6 +16,12 @@ pub fn detach(arguments: &DetachArguments) -> Result<u8> {
     })
 }
 
+/// How the processes stand that were attached to, as far as this user may ask.
+pub fn figures() -> Vec<terrace_attach::Figures> {
+    let pids = terrace_attach::attached().into_iter();
+    pids.filter_map(|pid| terrace_attach::status(pid).ok()).collect()
+}
+
 fn each(pids: &[i32], act: impl Fn(i32) -> Result<String>) -> Result<u8> {
     let mut status = 0;
     for pid in pids {

@@ -32,6 +32,8 @@ pub struct Status {
     pub runs: Vec<Run>,
     /// Number of other users' runs, of which nothing can be told.
     pub runs_of_others: usize,
+    /// Processes that were attached to while they ran, by `terrace attach`.
+    pub attached: Vec<terrace_attach::Figures>,
 }
 
 /// One run and its processes.
@@ -113,7 +115,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
         // Whoever reads it may have seen enough.
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()
             || !arguments.watch
-            || status.runs.is_empty()
+            || (status.runs.is_empty() && status.attached.is_empty())
         {
             return Ok(0);
         }
@@ -128,7 +130,7 @@ pub fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
     let (live, runs_of_others) = run_dir::live();
     let mut runs: Vec<Run> = live.into_iter().map(|run| look_at(run, before)).collect();
     runs.sort_by_key(|run| (run.about.as_ref().map(|about| about.started), run.directory.clone()));
-    Status { runs, runs_of_others }
+    Status { runs, runs_of_others, attached: crate::attach::figures() }
 }
 
 fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
@@ -210,7 +212,7 @@ pub fn plain(text: &str) -> String {
 
 fn text(status: &Status) -> String {
     let mut lines = Vec::new();
-    if status.runs.is_empty() {
+    if status.runs.is_empty() && status.attached.is_empty() {
         lines.push("nothing runs under Terrace here".to_string());
     }
     for run in &status.runs {
@@ -224,6 +226,7 @@ fn text(status: &Status) -> String {
             lines.push("  no process of it has figures".into());
         }
     }
+    lines.extend(status.attached.iter().flat_map(attached));
     if status.runs_of_others > 0 {
         lines.push(format!(
             "other users' runs: {}; only they and root can look at them",
@@ -231,6 +234,24 @@ fn text(status: &Status) -> String {
         ));
     }
     lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
+    let physical = figures.resident_bytes + figures.store_bytes + figures.overhead_bytes;
+    let mut lines = vec![format!(
+        "{} {}  (attached; --dram {}): DRAM {}, of it compressed pages {}; data out of it {}; {} faults",
+        figures.pid,
+        plain(&figures.program),
+        bytes(figures.budget_bytes),
+        bytes(physical),
+        bytes(figures.store_bytes),
+        bytes(figures.out_bytes),
+        figures.faults
+    )];
+    if !figures.note.is_empty() {
+        lines.push(format!("            note: {}", figures.note));
+    }
+    lines
 }
 
 fn headline(run: &Run) -> String {
@@ -304,7 +325,7 @@ mod tests {
     #[test]
     fn a_run_is_told_in_lines_that_a_terminal_can_show() {
         assert_eq!(
-            text(&Status { runs: Vec::new(), runs_of_others: 0 }),
+            text(&Status { runs: Vec::new(), runs_of_others: 0, attached: Vec::new() }),
             "nothing runs under Terrace here\n"
         );
         let about = About {
@@ -335,7 +356,7 @@ mod tests {
         };
         let runs =
             vec![Run { directory: "/d".into(), about: Some(about), processes: vec![process] }];
-        let text = text(&Status { runs, runs_of_others: 2 });
+        let text = text(&Status { runs, runs_of_others: 2, attached: Vec::new() });
         assert!(
             text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "),
             "{text}"

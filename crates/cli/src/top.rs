@@ -401,7 +401,7 @@ mod tests {
             processes: (1..=processes).map(process).collect(),
         };
         let runs = if processes > 0 { vec![run] } else { Vec::new() };
-        Status { runs, runs_of_others: 1 }
+        Status { runs, runs_of_others: 1, attached: Vec::new() }
     }
 
     fn screen(top: &mut Top, width: u16, height: u16) -> Vec<String> {

@@ -1,0 +1,29 @@
+//! Other architectures: nobody can be attached to.
+
+use crate::Figures;
+use anyhow::{Result, bail};
+
+const WHY: &str = "`terrace attach` is for 64-bit x86 Linux: start the program with `terrace run`";
+
+/// # Errors
+/// Always.
+pub fn attach(_pid: i32, _budget: u64) -> Result<String> {
+    bail!(WHY)
+}
+
+/// # Errors
+/// Always.
+pub fn detach(_pid: i32) -> Result<u64> {
+    bail!(WHY)
+}
+
+/// # Errors
+/// Always.
+pub fn status(_pid: i32) -> Result<Figures> {
+    bail!(WHY)
+}
+
+/// Nobody.
+pub fn attached() -> Vec<i32> {
+    Vec::new()
+}
