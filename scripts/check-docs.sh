@@ -66,7 +66,7 @@ faults=$(
         done
     done
     if command -v python3 >/dev/null; then
-        python3 scripts/benchmarks.py --check || true
+        python3 scripts/benchmarks.py --check 2>&1 || true
     fi
 )
 [ -z "$faults" ] || { echo "$faults"; exit 1; }

@@ -45,8 +45,9 @@ impl Clock {
         let seconds = (self.started_unix + self.started.elapsed().as_secs_f64()) as i64;
         let now = (seconds + self.moved.load(Relaxed)).clamp(2, i64::from(u32::MAX)) as u32;
         // Nothing is written in most turns, so that threads do not take the line from each other.
-        if now != self.now() {
-            self.now.store(now, Relaxed);
+        // A thread that was preempted since it looked at the time does not put the clock back.
+        if now > self.now() {
+            self.now.fetch_max(now, Relaxed);
         }
     }
 
@@ -58,6 +59,9 @@ impl Clock {
     /// Moves the clock.
     pub fn advance(&self, seconds: i64) {
         self.moved.fetch_add(seconds, Relaxed);
+        if seconds < 0 {
+            self.now.store(0, Relaxed);
+        }
         self.tick();
     }
 

@@ -183,6 +183,10 @@ impl Connection {
 
     /// Prefetches what the requests at the input's front will search for, if there are several.
     fn look_ahead(&self, server: &Server) {
+        // A long request that comes in many pieces is not searched again with each.
+        if self.needed > 0 || self.skip > 0 || self.scanned > 0 {
+            return;
+        }
         let mut lines = self.input[self.read..self.end].split(|&byte| byte == b'\n').peekable();
         let mut keys = std::iter::from_fn(|| {
             let line = lines.next().filter(|_| lines.peek().is_some())?;

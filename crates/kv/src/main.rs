@@ -4,6 +4,7 @@ mod heap;
 
 use std::ffi::CString;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -106,7 +107,7 @@ fn serve(settings: Settings) -> Result<(), String> {
     let listeners =
         Listener::open(&settings).map_err(|error| format!("failed to listen: {error}"))?;
     if let Some(user) = &settings.user {
-        become_user(user)?;
+        become_user(user, settings.socket.as_deref())?;
     }
     let server = Arc::new(Server {
         store,
@@ -132,7 +133,7 @@ fn serve(settings: Settings) -> Result<(), String> {
 
 /// Becomes a user, for good, where the process is root's. Other users stay who they are, as with
 /// memcached.
-fn become_user(name: &str) -> Result<(), String> {
+fn become_user(name: &str, socket: Option<&Path>) -> Result<(), String> {
     // SAFETY: it only reads the process's user.
     if unsafe { libc::geteuid() } != 0 {
         return Ok(());
@@ -145,6 +146,11 @@ fn become_user(name: &str) -> Result<(), String> {
     }
     // SAFETY: the entry is the C library's, and stays until the next search.
     let (user, group) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
+    if let Some(socket) = socket {
+        // As if the user had made it: the mode of -a is for the user's group.
+        std::os::unix::fs::chown(socket, Some(user), Some(group))
+            .map_err(|error| format!("{}: cannot be given to {name}: {error}", socket.display()))?;
+    }
     // SAFETY: no memory is involved but the name; threads come later, and so are the user's.
     let became = unsafe {
         libc::initgroups(text.as_ptr(), group) == 0

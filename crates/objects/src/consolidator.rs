@@ -27,9 +27,9 @@ const ALL_RESIDENT: f64 = 0.95;
 /// One segment in so many is asked for its resident pages.
 const RESIDENCY_SAMPLED: u32 = 8;
 /// Heats are to last so long until they decay, ms, or fewer touches are counted.
-const SOONEST_DECAY_MS: u32 = 2000;
+const SOONEST_DECAY_MS: u64 = 2000;
 /// Heats that did not decay for so long, ms, are too few: more touches are counted.
-const LATEST_DECAY_MS: u32 = 30_000;
+const LATEST_DECAY_MS: u64 = 30_000;
 const LEAST_SAMPLED: u32 = 10;
 /// A round moved next to nothing if it moved less than this share of all bytes.
 const NEXT_TO_NOTHING: f64 = 0.001;
@@ -86,7 +86,7 @@ pub enum Progress {
 }
 
 enum Phase {
-    Resting { until_ms: u32 },
+    Resting { until_ms: u64 },
     Scanning(Box<Scan>),
     Emptying { victims: Vec<(Candidate, Contents)>, at: Option<Evacuation> },
 }
@@ -117,10 +117,10 @@ pub struct Consolidator {
     phase: Phase,
     throttle: Throttle,
     decays: bool,
-    decayed_ms: u32,
-    sampled_ms: u32,
-    window_ms: u32,
-    pause_ms: u32,
+    decayed_ms: u64,
+    sampled_ms: u64,
+    window_ms: u64,
+    pause_ms: u64,
     moved_before: u64,
     random: u64,
     pages: Vec<u8>,
@@ -138,7 +138,7 @@ impl Consolidator {
         };
         Consolidator {
             throttle: Throttle::new(rules.cpu_share, rules.bytes_per_s),
-            pause_ms: rules.pause.as_millis() as u32,
+            pause_ms: rules.pause.as_millis() as u64,
             heap,
             rules,
             counters: Counters::default(),
@@ -319,7 +319,7 @@ impl Consolidator {
     }
 
     /// How long heats were counted, and whether to count fewer touches or more.
-    fn measure_window(&mut self, now: u32) {
+    fn measure_window(&mut self, now: u64) {
         let passed = now - self.decayed_ms;
         let sampling = self.heap.sampling();
         if std::mem::take(&mut self.decays) {
@@ -333,7 +333,7 @@ impl Consolidator {
             self.sampled_ms = now;
         }
         self.window_ms = self.window_ms.max(now - self.decayed_ms);
-        self.scale.window_s = f64::from(self.window_ms) / 1000.0 / f64::from(1 << sampling);
+        self.scale.window_s = self.window_ms as f64 / 1000.0 / f64::from(1 << sampling);
     }
 
     /// From which heat on an object is worth moving by itself, as it is touched.
@@ -348,7 +348,7 @@ impl Consolidator {
         index: u32,
         contents: &Contents,
         missing_pages: u32,
-        now_ms: u32,
+        now_ms: u64,
     ) -> Option<Candidate> {
         let segment = self.heap.segment(index);
         if segment.rests(now_ms) || segment.is_pinned() || segment.state() != State::Sealed {
@@ -358,7 +358,7 @@ impl Consolidator {
             segment: index,
             kind: segment.kind(),
             used: segment.used(),
-            age_s: f64::from(segment.age_ms(now_ms)) / 1000.0,
+            age_s: segment.age_ms(now_ms) as f64 / 1000.0,
             missing_pages,
         };
         self.random ^= self.random << 13;
@@ -385,8 +385,8 @@ impl Consolidator {
         let little = (moved as f64) < self.counters.live_bytes as f64 * NEXT_TO_NOTHING;
         let (first, longest) = (self.rules.pause, self.rules.longest_pause);
         self.pause_ms = match little {
-            true => (self.pause_ms.max(1) * 2).min(longest.as_millis() as u32),
-            false => first.as_millis() as u32,
+            true => (self.pause_ms.max(1) * 2).min(longest.as_millis() as u64),
+            false => first.as_millis() as u64,
         };
         self.phase = Phase::Resting { until_ms: self.heap.now_ms() + self.pause_ms };
     }

@@ -10,7 +10,7 @@ use crate::slice::Slice;
 /// Visits of an object that is busy, before its segment is left for a while.
 const PASSES: u32 = 3;
 /// How long a segment rests first, ms.
-const REST_MS: u32 = 1000;
+const REST_MS: u64 = 1000;
 /// Visits on which an object may be busy before the callback is thought to be wrong.
 const BUSY_FOR_EVER: u32 = 64;
 /// Written after a room while callbacks are checked.
@@ -171,6 +171,8 @@ impl Consolidator {
                 Outcome::Busy => return self.busy(object),
                 Outcome::Dead => {
                     self.counters.dead += 1;
+                    // Another object may have the place next.
+                    self.busy.remove(&self.heap.granule(object.start));
                     return Visit::Stays;
                 }
                 Outcome::Immovable | Outcome::Moved { .. } => return self.immovable(object),

@@ -345,8 +345,8 @@ impl Heap {
         None
     }
 
-    pub(crate) fn now_ms(&self) -> u32 {
-        self.begun.elapsed().as_millis() as u32
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
     }
 
     pub(crate) fn count(&self) -> u32 {

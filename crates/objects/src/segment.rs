@@ -9,7 +9,7 @@
 //! ```
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub struct Segment {
     used: AtomicU32,
     live: AtomicU32,
     pins: AtomicU32,
-    sealed_ms: AtomicU32,
-    rests_until_ms: AtomicU32,
+    sealed_ms: AtomicU64,
+    rests_until_ms: AtomicU64,
     failures: AtomicU32,
 }
 
@@ -59,8 +59,8 @@ impl Default for Segment {
             used: AtomicU32::new(0),
             live: AtomicU32::new(0),
             pins: AtomicU32::new(0),
-            sealed_ms: AtomicU32::new(0),
-            rests_until_ms: AtomicU32::new(0),
+            sealed_ms: AtomicU64::new(0),
+            rests_until_ms: AtomicU64::new(0),
             failures: AtomicU32::new(0),
         }
     }
@@ -95,7 +95,7 @@ impl Segment {
     }
 
     /// Seals an open one of which `used` bytes are taken.
-    pub fn seal(&self, used: usize, now_ms: u32) {
+    pub fn seal(&self, used: usize, now_ms: u64) {
         self.used.store(used as u32, Relaxed);
         self.sealed_ms.store(now_ms, Relaxed);
         self.change(State::Open, State::Sealed);
@@ -136,19 +136,19 @@ impl Segment {
     }
 
     /// How long ago it was sealed, ms.
-    pub fn age_ms(&self, now_ms: u32) -> u32 {
+    pub fn age_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.sealed_ms.load(Relaxed))
     }
 
     /// Whether it rests after objects of it could not be moved.
-    pub fn rests(&self, now_ms: u32) -> bool {
+    pub fn rests(&self, now_ms: u64) -> bool {
         now_ms < self.rests_until_ms.load(Relaxed)
     }
 
     /// Objects of it could not be moved: it rests, for twice as long each time, up to a minute.
-    pub fn rest(&self, now_ms: u32, first_ms: u32) {
+    pub fn rest(&self, now_ms: u64, first_ms: u64) {
         let failures = self.failures.fetch_add(1, Relaxed).min(16);
-        let long = first_ms.checked_shl(failures).unwrap_or(u32::MAX).min(60_000);
+        let long = first_ms.checked_shl(failures).unwrap_or(u64::MAX).min(60_000);
         self.rests_until_ms.store(now_ms.saturating_add(long), Relaxed);
     }
 

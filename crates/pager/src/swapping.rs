@@ -381,9 +381,7 @@ impl Evictor {
         self.measure_swap_fault(pager, swap, &runs);
         let begun_ns = sys::now_ns();
         let answered = sys::page_out(self.own_process, &runs);
-        if let Some(auto) = &mut self.auto {
-            auto.paged_out.learn(sys::now_ns() - begun_ns, marked.len() as u64);
-        }
+        let call_ns = sys::now_ns() - begun_ns;
         let now = tick_of(sys::now_ns() / 1_000_000);
         let mut refused = 0;
         for pages in marked.chunk_by(|page, next| {
@@ -403,6 +401,9 @@ impl Evictor {
             }
         }
         let gone = marked.len() - refused;
+        if let Some(auto) = self.auto.as_mut().filter(|_| gone > 0) {
+            auto.paged_out.learn(call_ns, gone as u64);
+        }
         taken.eligible += marked.len() as u32;
         taken.evicted += gone as u32;
         taken.refused += refused as u32;

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_never_below_anothers_curve() {
+    fn ours_stays_close_to_the_best_curve() {
         let mut wrong = Vec::new();
         for (set, spread) in SPREADS {
             for workload in WORKLOADS {

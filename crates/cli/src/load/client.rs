@@ -141,7 +141,9 @@ impl Client {
         plan: Plan,
     ) -> Result<Tally> {
         let mut tally = Tally::new();
-        let mut operations = operations.fuse().peekable();
+        let mut operations = operations.fuse();
+        // Whether there are no more, as far as is known: one that is drawn is also carried out.
+        let mut are_over = false;
         let begun = Instant::now();
         let mut progress = Progress::new(begun);
         let mut set_out = 0u64;
@@ -155,7 +157,7 @@ impl Client {
             let now = Instant::now();
             let is_on = plan.until.is_none_or(|until| now < until);
             let mut wait = self.patience.min(TELL_EVERY);
-            if let Some(rate) = plan.rate.filter(|_| is_on && operations.peek().is_some()) {
+            if let Some(rate) = plan.rate.filter(|_| is_on && !are_over) {
                 let due = |count: u64| begun + Duration::from_secs_f64(count as f64 / rate);
                 while due(set_out) <= now
                     && self.set_out(
@@ -163,6 +165,7 @@ impl Client {
                         due(set_out),
                         plan.depth,
                         &mut operations,
+                        &mut are_over,
                         &mut tally,
                     )?
                 {
@@ -232,13 +235,17 @@ impl Client {
         due: Instant,
         depth: usize,
         operations: &mut dyn Iterator<Item = Operation>,
+        are_over: &mut bool,
         tally: &mut Tally,
     ) -> Result<bool> {
         let count = self.connections.len();
         let mut places = (0..count).map(|place| (turn as usize + place) % count);
         let room = places.find(|number| self.connections[*number].pending.len() < depth);
         let Some(number) = room else { return Ok(false) };
-        let Some(operation) = operations.next() else { return Ok(false) };
+        let Some(operation) = operations.next() else {
+            *are_over = true;
+            return Ok(false);
+        };
         self.prepare(number, operation, due);
         self.flush(number, tally)?;
         Ok(true)
