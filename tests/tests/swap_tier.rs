@@ -127,19 +127,6 @@ fn what_came_back_leaves_when_asked_again() {
     }
 }
 
-/// Where the kernel swaps to memory, that is used without being asked for.
-#[test]
-fn auto_is_the_default_where_there_is_zram() {
-    let Some(_zram) = zram("auto_is_the_default_where_there_is_zram", 512 * MIB) else { return };
-    let running = start("holds", Terrace::within("4G"));
-    wait_for_line(&running, "holds");
-    signal(&running);
-    let finished = running.wait();
-    assert!(finished.status.success(), "{}", finished.account("failed"));
-    let report = finished.report();
-    assert_eq!(report.at("/tiers/1/name"), "swap", "{report}");
-}
-
 fn wait_for_line(running: &Running, line: &str) {
     let begun = Instant::now();
     while !running.stdout_so_far().contains(line) {

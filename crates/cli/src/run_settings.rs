@@ -17,7 +17,6 @@ use std::path::PathBuf;
 use terrace_pager::settings::{
     Allocator, ContextDepth, Dram, Eviction, HugePages, Policy, Settings, Stress, Zones,
 };
-use terrace_tiers::SwapView;
 
 /// How a value is shown: as TOML, and as JSON.
 trait Shown {
@@ -97,21 +96,17 @@ pub struct Line {
 }
 
 /// A row is `key: TYPE, default WHERE, file KIND "what is expected"`. `WHERE` is `library` (its
-/// default, and the library is told), `none` (nothing, unless it is given), an expression in
-/// parentheses, or one in brackets of whose value the library is told; `KIND` is a function of [`Reader`]'s.
+/// default, and the library is told), `none` (nothing, unless it is given) or an expression in
+/// parentheses; `KIND` is a function of [`Reader`]'s.
 macro_rules! run_settings {
     (@type none $type:ty) => { Option<$type> };
     (@type $where:tt $type:ty) => { $type };
     (@default library $key:ident) => { Settings::default().$key };
     (@default none $key:ident) => { None };
     (@default ($default:expr) $key:ident) => { $default };
-    (@default [$default:expr] $key:ident) => { $default };
     (@given none $given:expr) => { $given.map(Some) };
     (@given $where:tt $given:expr) => { $given };
     (@tell library $key:ident $from:ident $settings:ident) => {
-        $settings.$key = $from.$key.clone();
-    };
-    (@tell [$default:expr] $key:ident $from:ident $settings:ident) => {
         $settings.$key = $from.$key.clone();
     };
     (@tell $where:tt $key:ident $from:ident $settings:ident) => {};
@@ -181,11 +176,6 @@ macro_rules! run_settings {
     };
 }
 
-/// The tiers where none are named: with the kernel's swap where that is compressed memory, too.
-fn default_tiers(swap: &SwapView) -> String {
-    if swap.kind.is_memory() { "auto".into() } else { Settings::default().tiers }
-}
-
 run_settings! {
     /// The limit for the managed memory of all processes together in DRAM: a size (512M, 4G:
     /// powers of 1024), a share of what the program has touched at most (60%), or `unlimited`
@@ -201,10 +191,9 @@ run_settings! {
     slowdown: Wanted, default (Wanted::Auto), file text "a string such as \"2%\", \"auto\" or \"off\"";
 
     /// The tiers, fastest first: dram, then codecs as codec[:level][/pool][@medium], where the
-    /// medium is dram or file:/DIRECTORY [default: dram,lz4,zstd:1; auto, which adds swap, where
-    /// the kernel swaps to zram or zswap]
+    /// medium is dram or file:/DIRECTORY [default: dram,lz4,zstd:1]
     #[arg(long, value_name = "LIST", value_parser = args::tiers)]
-    tiers: String, default [default_tiers(&SwapView::of_machine())], file tiers "a string such as \"dram,lz4,zstd:1\"";
+    tiers: String, default library, file tiers "a string such as \"dram,lz4,zstd:1\"";
 
     /// Measure and report, move nothing
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
@@ -330,7 +319,7 @@ mod tests {
         let settings = values.settings();
         assert_eq!(settings.dram, Dram::Bytes(1 << 30));
         assert!(!settings.observe && settings.strict);
-        assert_eq!(settings.tiers, default_tiers(&SwapView::of_machine()));
+        assert_eq!(settings.tiers, Settings::default().tiers);
         for line in values.lines() {
             let origin = match line.key {
                 "dram" | "observe" => Origin::CommandLine,

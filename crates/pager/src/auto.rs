@@ -34,8 +34,8 @@ const CLEARLY: f64 = 0.9;
 ///
 /// The rule: a tier's cost is the time that a page's way out and back takes. UFFDIO_MOVE and
 /// MADV_PAGEOUT are measured as they are called, with the interrupts that the program's CPUs cost
-/// ([`PerPage`]). For the kernel's swap the way back, and the way out until it is known, are measured
-/// on pages that left lately, copied into memory of our own. For tiers of ours it is the codec's
+/// ([`PerPage`]). For the kernel's swap the way back is measured on pages that left lately, copied
+/// into memory of our own; so is the way out until it is known. For tiers of ours it is the codec's
 /// time on the same pages one way. The other way it is the median restore, for each fault that a
 /// read finds waiting, and what lies around it. Of a denser tier less is out for the same budget, so
 /// fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]); the tier where cost ×
